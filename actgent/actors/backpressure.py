@@ -30,9 +30,9 @@ class InboxItem(typing.Protocol):
 
 
 M = TypeVar("M", bound=InboxItem)
-Place = tuple[float, int, M, float]
-"""Entry of a session's queue: sort position, serial number, message, key. The first two are the sort order. A place can be
-reserved before its message is enqueued."""
+Place = tuple[float, int, M, float, int]
+"""Entry of a session's queue: sort position, serial number, message, key, bytes of the message. The first two are the sort
+order. A place can be reserved before its message is enqueued."""
 
 Bound = tuple[str | None, bool] | None
 """A bound that can be reached: (session id, whether it is the URGENT bound), `URGENT_BYTES`, or None for the whole inbox."""

@@ -360,11 +360,11 @@ class PriorityInbox(Generic[M]):
             or self._waiting >= self.capacity
         ):
             return False
-        is_urgent = message.priority == _URGENT
-        self._queues[session_id] = _make_queue(session_id, _CLAIMED, is_urgent=is_urgent)
+        queue = self._queues[session_id] = _make_queue(session_id, _CLAIMED)
         self._claimed += 1
-        if is_urgent:
-            self._change_urgent(self._queues[session_id], 1)
+        if message.priority == _URGENT:
+            queue.is_urgent = True
+            self._change_urgent(queue, 1)
         return True
 
     def try_reserve(self, message: M, *, first: bool = False) -> Place[M] | None:
@@ -412,14 +412,14 @@ class PriorityInbox(Generic[M]):
         if place[2].priority == _URGENT:
             queue.is_urgent = True
             self._change_urgent(queue, 1)
-        self._free(queue, place[2])
+        self._free(queue, place)
         return True
 
     def give_back(self, place: Place[M]) -> None:
         """Cancel the reservation of a place."""
         queue = self._queues[place[2].session_id]
         self._reserved -= 1
-        self._free(queue, place[2])
+        self._free(queue, place)
         self._forget_if_empty(queue)
 
     def take_out(self, place: Place[M]) -> None:
@@ -431,7 +431,7 @@ class PriorityInbox(Generic[M]):
             self._list(queue)
         else:
             self._unlist(queue)
-        self._free(queue, place[2])
+        self._free(queue, place)
         self._forget_if_empty(queue)
 
     async def put(self, message: M, *, first: bool = False) -> None:
@@ -529,7 +529,13 @@ class PriorityInbox(Generic[M]):
     def _stamp(self, message: M, now: float, *, first: bool) -> Place[M]:
         key = now + self._delays[message.priority]
         place = _FIRST if first and message.priority != _URGENT else key
-        return (place, next(self._serial), message, key)
+        return (
+            place,
+            next(self._serial),
+            message,
+            key,
+            0 if self._size_of is None else self._size_of(message),
+        )
 
     def _insert(self, entry: Place[M]) -> None:
         self._push(self._count(entry), entry)
@@ -540,13 +546,11 @@ class PriorityInbox(Generic[M]):
         if entry[0] == -math.inf:
             queue.urgent += 1
             self._urgency.waiting += 1
-            if self._size_of is not None:
-                self._urgency.bytes += self._size_of(entry[2])
+            self._urgency.bytes += entry[4]
         else:
             queue.places += 1
             self._waiting += 1
-            if self._size_of is not None:
-                self._bytes += self._size_of(entry[2])
+            self._bytes += entry[4]
         return queue
 
     def _push(self, queue: _SessionQueue[M], entry: Place[M]) -> None:
@@ -582,7 +586,7 @@ class PriorityInbox(Generic[M]):
         self, rotation: FairQueue[T], item: T, place: Place[M], queue: _SessionQueue[M]
     ) -> QueueEntry[T]:
         """Add an item to a rotation of owners, sorted by the key of a message."""
-        _, serial, message, key = place
+        _, serial, message, key, _ = place
         owner, turn = self._owner(queue), next(self._serial)
         return rotation.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
 
@@ -939,12 +943,12 @@ class PriorityInbox(Generic[M]):
         if queue is None:
             return []
         self._unlist(queue)
-        messages = [entry[2] for entry in sorted(queue.waiting)]
+        places = sorted(queue.waiting)
         queue.waiting.clear()
-        for message in messages:
-            self._free(queue, message)
+        for place in places:
+            self._free(queue, place)
         self._forget_if_empty(queue)
-        return messages
+        return [place[2] for place in places]
 
     def _claimed_queue(self, session_id: str) -> _SessionQueue[M]:
         queue = self._queues.get(session_id)
@@ -979,23 +983,21 @@ class PriorityInbox(Generic[M]):
         return [session_id for session_id, queue in self._queues.items() if queue.state is not _PARKED]
 
     def _pop(self, queue: _SessionQueue[M]) -> M:
-        message = heapq.heappop(queue.waiting)[2]
-        self._free(queue, message)
-        return message
+        place = heapq.heappop(queue.waiting)
+        self._free(queue, place)
+        return place[2]
 
-    def _free(self, queue: _SessionQueue[M], message: M) -> None:
+    def _free(self, queue: _SessionQueue[M], place: Place[M]) -> None:
         """Free the slot and bytes of a removed message and admit waiting senders."""
-        urgent = message.priority == _URGENT
+        urgent = place[2].priority == _URGENT
         if urgent:
             queue.urgent -= 1
             self._urgency.waiting -= 1
-            if self._size_of is not None:
-                self._urgency.bytes -= self._size_of(message)
+            self._urgency.bytes -= place[4]
         else:
             queue.places -= 1
             self._waiting -= 1
-            if self._size_of is not None:
-                self._bytes -= self._size_of(message)
+            self._bytes -= place[4]
         if self._senders.queues:
             self._senders.open(URGENT_BYTES if urgent else None)
             self._senders.open((queue.session_id, urgent))

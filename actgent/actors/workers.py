@@ -8,13 +8,13 @@ context variables that it is started with, as in a new task. A worker keeps no r
 
 import contextvars
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVarTuple
+from typing import Any, Generic, TypeVar
 
 import trio
 
 from .timer import Timer
 
-Args = TypeVarTuple("Args")
+JobT = TypeVar("JobT")
 
 KEPT_IDLE_WORKERS = 4
 """Number of idle workers that never end. A parked task takes about 2 KB."""
@@ -39,7 +39,7 @@ class _Wake:
         return job
 
 
-class Workers(Generic[*Args]):
+class Workers(Generic[JobT]):
     """Runs jobs of one kind concurrently, each in a task of the nursery. Exceptions of a job are raised in the nursery."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Workers(Generic[*Args]):
         nursery: trio.Nursery,
         *,
         timer: Timer,
-        run: Callable[[trio.CancelScope, *Args], Awaitable[object]],
-        finish: Callable[[*Args], Awaitable[object]],
-        abandon: Callable[[*Args], Awaitable[object]],
+        run: Callable[[trio.CancelScope, JobT], Awaitable[object]],
+        finish: Callable[[JobT], Awaitable[object]],
+        abandon: Callable[[JobT], Awaitable[object]],
     ) -> None:
         self._nursery = nursery
         self._timer = timer
@@ -62,23 +62,23 @@ class Workers(Generic[*Args]):
         """Minimum number of parked workers since the last check: workers that no job has needed."""
         self._is_watched = False
 
-    def start_soon(self, *args: *Args) -> None:
+    def start_soon(self, job: JobT) -> None:
         """Start a job with a copy of the caller's context variables."""
-        self.start_with(contextvars.copy_context(), *args)
+        self.start_with(contextvars.copy_context(), job)
 
     @trio.lowlevel.enable_ki_protection
-    def start_with(self, variables: contextvars.Context, *args: *Args) -> None:
+    def start_with(self, variables: contextvars.Context, job: JobT) -> None:
         """Start a job with the given context variables. No other task may use this context object."""
         if self._idle:
             task, wake = self._idle.popitem()
             self._unused = min(self._unused, len(self._idle))
             task.context = variables
-            wake.job = args
+            wake.job = job
             trio.lowlevel.reschedule(task, wake)
         else:
-            variables.run(self._nursery.start_soon, self._work, args)
+            variables.run(self._nursery.start_soon, self._work, job)
 
-    async def _work(self, job: tuple[*Args] | None) -> None:
+    async def _work(self, job: JobT | None) -> None:
         task, wake = trio.lowlevel.current_task(), _Wake()
 
         def leave(_: object) -> trio.lowlevel.Abort:
@@ -89,21 +89,21 @@ class Workers(Generic[*Args]):
             try:
                 with trio.CancelScope() as scope:
                     while True:  # one scope serves many jobs until it is cancelled
-                        await self._run(scope, *job)
+                        await self._run(scope, job)
                         if scope.cancel_called:
                             break
-                        await self._finish(*job)
+                        await self._finish(job)
                         job = None  # a parked worker keeps no reference to a job
                         job = await self._wait_job(task, wake, leave)
                         if job is None:
                             return
                 if job is not None:  # None: the worker was stopped
-                    await self._finish(*job)
+                    await self._finish(job)
             except BaseException as error:
                 # The cancellation of the nursery. Nurseries inside the job raise it as a group, and the scope above lets it
                 # pass if both are cancelled at the same moment.
                 if job is not None and not isinstance(error, Exception):
-                    await self._abandon(*job)  # noqa: ASYNC102 - it shields itself, with a time limit
+                    await self._abandon(job)  # noqa: ASYNC102 - it shields itself, with a time limit
                 raise
             job = None
             job = await self._wait_job(task, wake, leave)
@@ -111,13 +111,13 @@ class Workers(Generic[*Args]):
     @trio.lowlevel.enable_ki_protection  # an interrupt after the entry would give the next job to an ended worker
     async def _wait_job(
         self, task: trio.lowlevel.Task, wake: _Wake, leave: Callable[[object], trio.lowlevel.Abort]
-    ) -> tuple[*Args] | None:
+    ) -> JobT | None:
         """Park until a job arrives and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
         task.context = _NOTHING  # takes effect with the next step of the task, which belongs to its next job
         self._idle[task] = wake
         if len(self._idle) > KEPT_IDLE_WORKERS and not self._is_watched:
             self._watch()
-        job: tuple[*Args] | None = await trio.lowlevel.wait_task_rescheduled(leave)
+        job: JobT | None = await trio.lowlevel.wait_task_rescheduled(leave)
         return job
 
     def _watch(self) -> None:

@@ -57,13 +57,12 @@ from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.recovery import recover
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.incoming_messages import Content, check_rule, message_parts
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
-from actgent.sessions.turn import Turn
 from actgent.state.reducers import Reducer
 from actgent.support.logs import logger_of
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
@@ -1131,7 +1130,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """Return the rules that are checked directly before each tool call."""
         return ()
 
-    async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+    async def _route(self, turn: Turn, route: Route) -> Reply | None:
         """Let the agent of a route answer. Return None if this class of agents has no routes."""
         await trio.lowlevel.checkpoint()
         return None

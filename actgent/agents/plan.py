@@ -164,6 +164,6 @@ def _enabled_tools(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 def _limit_history(session: Session) -> None:
     """Apply the configured history length of a session to its view of the conversation."""
-    view = context_of(session).conversation.view
+    view = context_of(session).conversation.current_view()
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")

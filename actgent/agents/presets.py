@@ -13,8 +13,7 @@ from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
 from actgent.protocols.strategies import Strategy
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import Turn
 from actgent.tools.base import DepsT
 
 from .agent import Agent
@@ -111,8 +110,9 @@ class RouterAgent(Agent[DataT_co, DepsT]):
     def _companions(self) -> Iterable[Agent]:
         return [*super()._companions(), *self.routes.values()]
 
-    async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
+    async def _route(self, turn: Turn, route: Route) -> Reply | None:
         """Let the agent of the route answer in a child session, which exists as long as this session. Return None for an action without a route."""
+        context = turn.session
         target = self.routes.get(route.action)
         if target is None:
             await trio.lowlevel.checkpoint()

@@ -257,10 +257,12 @@ class Session(Generic[DataT_co]):
                 f"on_{kind}() needs a handler: write `@session.on_{kind}` without parentheses, or pass the function "
                 f"itself, without calling it: session.on_{kind}(fn)"
             )
-        context = self._here
+        context = self._held
+        if context.public_session is None or context.mailbox.has_moved:
+            context = self._here
         if context.handlers.pop_missed(kind):
             self._agent.core.dispatcher.failure_logger.warn_late_handler(context, kind)
-        context.handlers.add(kind, handler, is_outside=True)
+        context.handlers.add(kind, handler).is_outside = True
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
@@ -306,7 +308,9 @@ class Session(Generic[DataT_co]):
         try:
             for kind, handler in given.items():
                 if handler is not None:
-                    attached.append(handlers.add(kind, handler, is_outside=True))
+                    registration = handlers.add(kind, handler)
+                    registration.is_outside = True
+                    attached.append(registration)
             yield self
         finally:
             handlers.drop(attached)
@@ -426,7 +430,9 @@ class Session(Generic[DataT_co]):
         if message_id is not None:
             check_id("message_id", message_id)
         check_seconds("enqueue_timeout", enqueue_timeout)
-        context = self._context
+        context = self._held
+        if context.public_session is None:
+            context = context_of(self)
         message = message_to(
             context,
             content,
@@ -1122,4 +1128,4 @@ def _fund_later(running: AgentActor) -> Funding | None:
     asker = running_session()
     if asker is None or asker.turn is None:
         return None
-    return running.runner.turn_lifecycle.accounts.fund_caused_turn(asker, asker.turn, asker.agent)
+    return running.runner.turn_lifecycle.accounts.fund_caused_turn(asker.turn, asker.agent)

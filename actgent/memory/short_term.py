@@ -269,7 +269,7 @@ class ShortTermView(ModelView):
                 self._cause = (each,)
             if answered:
                 self._settles = message.parts if kind in _OWN else None
-            elif message.is_note:
+            elif kind == "system" and message.is_note:
                 self._notices = {**(self._notices or {}), message.sender.name: each}
         if self._characters > self._room:
             self._make_room(self._room)

@@ -23,7 +23,7 @@ import trio
 from actgent.actors.event_loop import call_from_outside
 from actgent.errors import PortalClosed, UsageError
 from actgent.errors.printable import counted, shown
-from actgent.sessions.turn import running_turn
+from actgent.sessions.context import running_turn
 from actgent.support.logs import logger_of
 from actgent.tools.time_limits import time_limits
 

@@ -14,13 +14,12 @@ from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record, TurnOptions
 from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, is_inside, running_turn
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, join, tell_moved
 from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import is_inside
 from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
@@ -60,6 +59,8 @@ class MessageAdmission:
         self._inbox = lifecycle.inbox
         self._sessions = lifecycle.sessions
         self._tracing = lifecycle.events.tracing
+        self._is_plain = self._tracing is None and not labels_senders
+        """True if messages that no turn sends need neither a trace nor the source of their sender."""
 
     async def accept(
         self,
@@ -85,16 +86,14 @@ class MessageAdmission:
             funding: Budget of the turn; None uses the budget of the sending turn.
             options: Options of its turn if there is no `future`; None uses those of the agent.
         """
-        message = self._check_and_guard(context, message, is_guarded=not is_granted)
-        message = self._with_sources(context, message)
+        message = self._admit_granted(context, message) if is_granted else self._admit(context, message)
         if once:
             message = await self._wait_for_first(context, message)
             if context.mailbox.has_accepted(message.id):
-                if future is not None:
-                    join(context, message.id, future)
-                await trio.lowlevel.checkpoint()
+                await _join_earlier(context, message, future)
                 return
-        self._check_busy(context, message)
+        if message.on_busy == "reject":
+            self._check_busy(context, message)
         if future is not None:
             _check_not_suspended(context, message, future)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -115,7 +114,7 @@ class MessageAdmission:
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Accept the first message of a session. Without a journal this call has no checkpoint, except to wait for room."""
-        message = self._with_sources(context, self._check_and_guard(context, message))
+        message = self._admit(context, message)
         context.conversation.describe(message)
         acceptance = QueuedMessage(message, copy_context())
         if context.parent is not None:
@@ -146,7 +145,9 @@ class MessageAdmission:
             InboxFull: The inbox is full. Nothing was recorded.
             JournalError: The message was not accepted, and may be recorded or not: retry with the same id.
         """
-        message = self._check_and_guard(context, message, is_guarded=False)
+        self._check_open(context)
+        if self._tracing is not None:
+            message = _traced(message, self._lifecycle.name, self._tracing)
         acceptance = QueuedMessage(
             message, copy_context() if variables is None else variables, funding=funding
         )
@@ -166,14 +167,10 @@ class MessageAdmission:
         if context.log is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def _check_and_guard(
-        self, context: SessionContext, message: Message, *, is_guarded: bool = True
-    ) -> Message:
-        """Return the message if its session accepts messages now. Input guards and tracing may change the message.
+    def _check_open(self, context: SessionContext) -> None:
+        """Raise if a session accepts no messages now.
 
         Raises:
-            GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
-            MessageTooLarge: The message is larger than the agent's limit.
             SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
         """
         if context.closed:
@@ -181,11 +178,37 @@ class MessageAdmission:
         self._lifecycle.check_accepts()
         if self._drains:
             self._lifecycle.eviction.check_stays(context.id)
-        if is_guarded:
-            self._inbox.check_size(message)
-        if is_guarded and self._guards.inputs:
+
+    def _admit(self, context: SessionContext, message: Message) -> Message:
+        """Return the message as changed by the input guards, with the trace and the untrusted sources of its sender.
+
+        Raises:
+            GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
+            MessageTooLarge: The message is larger than the agent's limit.
+            SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
+        """
+        self._check_open(context)
+        self._inbox.check_size(message)
+        if self._guards.inputs:
             message = self._guards.admit(context, message)
-        return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
+        if self._is_plain and running_turn.get() is None:  # the usual case
+            return message
+        return self._mark(context, message)
+
+    def _admit_granted(self, context: SessionContext, message: Message) -> Message:
+        """Return a message that the session requested, with the trace and the untrusted sources of its sender.
+
+        Raises:
+            SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
+        """
+        self._check_open(context)
+        return self._mark(context, message)
+
+    def _mark(self, context: SessionContext, message: Message) -> Message:
+        """Return the message with the trace and the untrusted sources of its sender."""
+        if self._tracing is not None:
+            message = _traced(message, self._lifecycle.name, self._tracing)
+        return self._with_sources(context, message)
 
     def _with_sources(self, context: SessionContext, message: Message) -> Message:
         """Return the message with the untrusted sources of its sender added.
@@ -210,8 +233,6 @@ class MessageAdmission:
         return source_name(sender.kind, sender.name)
 
     def _check_busy(self, context: SessionContext, message: Message) -> None:
-        if message.on_busy != "reject":
-            return
         try:
             check_busy(context, message)
         except SessionBusy as error:
@@ -398,7 +419,7 @@ class MessageAdmission:
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Funding(limits.shared)
-        funding = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
+        funding = self._runner.turn_lifecycle.accounts.lead(asker.turn, asker.agent)
         if (
             funding.depth == _RING_LEVELS
         ):  # one level only: ordinary calls cost no search, and a cycle is logged once
@@ -484,6 +505,13 @@ def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
         span.end()
         current = span.traceparent
     return message if current == message.traceparent else attrs.evolve(message, traceparent=current)
+
+
+async def _join_earlier(context: SessionContext, message: Message, future: TurnFuture | None) -> None:
+    """Let a caller wait for the outcome of an earlier message with the same id."""
+    if future is not None:
+        join(context, message.id, future)
+    await trio.lowlevel.checkpoint()
 
 
 def _suspended(context: SessionContext) -> Suspended | None:

@@ -47,11 +47,10 @@ from actgent.messages import Sender
 from actgent.session_index import open_index
 from actgent.session_index.index import IndexedJournal
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, host_of, is_inside
 from actgent.sessions.context_propagation import Propagation, propagation_of
 from actgent.sessions.quota_accounts import QuotaAccounts
 from actgent.sessions.restore import RebuiltSession, rebuild
-from actgent.sessions.turn import is_inside
 from actgent.support.logs import logger_of
 from actgent.support.misuse_hints import OF_RUNTIMES, hints_for_runtimes
 from actgent.support.name_hints import async_block

@@ -11,8 +11,7 @@ from weakref import WeakSet
 import attrs
 import trio
 
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import running_turn
+from actgent.sessions.context import SessionContext, running_turn
 
 from .session_waits import releasing_slot
 

@@ -17,13 +17,12 @@ from actgent.actors.workers import Workers
 from actgent.errors import ActorFailed, Interrupted, SessionMoved
 from actgent.journal.records import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, Suspension, Turn, host_of
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected
 from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.sessions.turn import Suspension, Turn
 from actgent.support.logs import LogVariable, logger_of
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
@@ -99,8 +98,8 @@ class TurnRunner:
         self._thread: int | None = None
         """Id of the thread of the nursery; None without a nursery."""
         self._nursery: trio.Nursery | None = None
-        self._workers: Workers[SessionContext, Turn] | None = None
-        self._held_up: list[tuple[SessionContext, Turn]] = []
+        self._workers: Workers[Turn] | None = None
+        self._held_up: list[Turn] = []
         """Turns that are resumed or failed once the agent has restarted."""
         self._settling = 0
         """Number of ended turns whose concurrency slots are about to be released."""
@@ -194,15 +193,15 @@ class TurnRunner:
         if self._workers is None or self.has_failed or self._is_cut_off:
             return
         while self._held_up:
-            context, turn = self._held_up.pop(0)
-            self._workers.start_with(turn.variables.copy(), context, turn)  # the worker may be ending
+            turn = self._held_up.pop(0)
+            self._workers.start_with(turn.variables.copy(), turn)  # the worker may be ending
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
             acceptance = context.mailbox.take(joined[-1] if joined else message)
             turn = self.turn_lifecycle.begin_turn(context, acceptance, joined[:-1])
             self.stop_if_superseded(turn)
-            self._workers.start_with(turn.variables, context, turn)
+            self._workers.start_with(turn.variables, turn)
 
     def try_claim(self, message: Message) -> bool:
         """Claim the session of a message, so that `start` can run its turn.
@@ -221,7 +220,7 @@ class TurnRunner:
         """Start the turn of a message whose session was just claimed."""
         assert self._workers is not None  # noqa: S101 - try_claim() has checked it
         turn = self.turn_lifecycle.begin_turn(context, acceptance)
-        self._workers.start_with(acceptance.variables, context, turn)
+        self._workers.start_with(acceptance.variables, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
         """Return a claimed message and the queued messages to answer with it; empty if it is answered alone."""
@@ -235,23 +234,24 @@ class TurnRunner:
         if not is_urgent and self.inbox.has_first(turn.message.session_id):
             turn.interrupt(NEWER_CAME)
 
-    def queue_resume(self, context: SessionContext, turn: Turn) -> None:
+    def queue_resume(self, turn: Turn) -> None:
         """Queue a suspended turn so that it resumes with the next `pump()`."""
-        self._held_up.append((context, turn))
+        self._held_up.append(turn)
 
     # --- run and finish ------------------------------------------------------------------
 
-    def _run_turn(self, scope: trio.CancelScope, context: SessionContext, turn: Turn) -> Awaitable[None]:
+    def _run_turn(self, scope: trio.CancelScope, turn: Turn) -> Awaitable[None]:
         """Return the coroutine that runs the turn of a claimed session."""
         turn.host = self
         self.turn_lifecycle.enter(turn, scope)
-        return self._core.run_turn(context, turn)
+        return self._core.run_turn(turn)
 
     @trio.lowlevel.enable_ki_protection  # an interrupt here would free the session without ending its turn
-    async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def _finish_turn(self, turn: Turn) -> None:
         """Finish a turn and release its session, unless an URGENT message takes the session over."""
+        context = turn.session
         if (step := next_step(turn)) is _SUSPEND:
-            self._suspend(context, turn)
+            self._suspend(turn)
             self.pump()
             return
         error = step.error if isinstance(step, FailWith) else None
@@ -259,15 +259,15 @@ class TurnRunner:
         try:
             if error is not None and not context.has_moved:
                 with trio.CancelScope() as turn.scope:  # for `leave`
-                    error = await self.turn_lifecycle.record_failure(context, turn, error)
+                    error = await self.turn_lifecycle.record_failure(turn, error)
             task = None if context.tree is None else context.tree.task
             if task is not None and turn.message.id == task.message_id:
                 with trio.CancelScope() as turn.scope:  # for `leave`
                     await self.report_task(context, error, blame=turn.blame)
             if error is None and not context.mailbox.has_moved:
-                self.turn_lifecycle.end_turn(context, turn)
+                self.turn_lifecycle.end_turn(turn)
             else:
-                await self._end_otherwise(context, turn, error)
+                await self._end_otherwise(turn, error)
             urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
         except Exception:
             self.has_failed = True
@@ -285,12 +285,13 @@ class TurnRunner:
         elif not self._settling and (self.inbox.owners or self._held_up):
             self._pump()
 
-    async def _end_otherwise(self, context: SessionContext, turn: Turn, error: Exception | None) -> None:
+    async def _end_otherwise(self, turn: Turn, error: Exception | None) -> None:
+        context = turn.session
         if context.has_moved or error is None:
-            self.turn_lifecycle.end_moved_turn(context, turn)
+            self.turn_lifecycle.end_moved_turn(turn)
         else:
             with trio.CancelScope() as turn.scope:  # for `leave`
-                await self.turn_lifecycle.fail_turn(context, turn, error)
+                await self.turn_lifecycle.fail_turn(turn, error)
 
     async def _settle(self) -> None:
         """Run a few checkpoints, so that the answered caller can send its next message.
@@ -329,37 +330,40 @@ class TurnRunner:
             if child.turn is not None:
                 child.turn.interrupt("the caller is gone")
 
-    async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def _abandon_turn(self, turn: Turn) -> None:
         """Handle the cancellation of a turn's task.
 
         The agent stops or fails, or the session moves to another process.
         """
+        context = turn.session
         if context.turn is not turn:
             return
         if context.has_moved:
-            self.end_moved_turn(context, turn)
+            self.end_moved_turn(turn)
             return
         if self.has_failed:
             turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
             self._core.observer.cut(turn)
-            self._held_up.append((context, turn))
+            self._held_up.append(turn)
             return
         self.stop_starting()  # the journal accepts no more records of the session, so no further message may start
-        await self._stop_turn(context, turn)
+        await self._stop_turn(turn)
 
-    def cancel_moved_turn(self, context: SessionContext, turn: Turn) -> None:
+    def cancel_moved_turn(self, turn: Turn) -> None:
         """Stop a turn that another process continues."""
-        if any(each is turn for _, each in self._held_up):
-            self._held_up = [each for each in self._held_up if each[1] is not turn]
-            self.end_moved_turn(context, turn)
+        context = turn.session
+        if any(each is turn for each in self._held_up):
+            self._held_up = [each for each in self._held_up if each is not turn]
+            self.end_moved_turn(turn)
             return
         turn.cut(SessionMoved(self.name, context.id))
         if turn.scope is not None:
             turn.scope.cancel()
 
-    def end_moved_turn(self, context: SessionContext, turn: Turn) -> None:
+    def end_moved_turn(self, turn: Turn) -> None:
         """End the local part of a turn that another process continues."""
-        self.turn_lifecycle.end_moved_turn(context, turn)
+        context = turn.session
+        self.turn_lifecycle.end_moved_turn(turn)
         self._release(context)
         self.pump()
 
@@ -373,21 +377,22 @@ class TurnRunner:
             )
         await self._core.dispatcher.dispatch(context, failure)
 
-    async def _stop_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def _stop_turn(self, turn: Turn) -> None:
         """End a running turn as stopped because the agent stops."""
+        context = turn.session
         self.dead_letter_all(context, (*turn.joined, turn.message))
-        await self.turn_lifecycle.stop_turn(context, turn)
+        await self.turn_lifecycle.stop_turn(turn)
         self._release(context)
 
     async def stop_suspended(self) -> None:
         """End the turns that are queued to resume; without a journal, also the suspended turns."""
-        for context, turn in self._held_up:
-            await run_with(turn.variables, self._stop_turn(context, turn))
+        for turn in self._held_up:
+            await run_with(turn.variables, self._stop_turn(turn))
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
             if context.log is None and context.suspension is not None:
                 self.inbox.unpark(context.id)
                 turn = self.turn_lifecycle.continue_turn(context, context.suspension)
-                await run_with(turn.variables, self._stop_turn(context, turn))
+                await run_with(turn.variables, self._stop_turn(turn))
             elif self.inbox.is_parked(context.id):
                 self.inbox.unpark(context.id)
 
@@ -406,9 +411,10 @@ class TurnRunner:
         """Withdraw the messages queued after a suspended turn, if their callers do not accept waiting for approvals."""
         self._on_suspended(context)
 
-    def _suspend(self, context: SessionContext, turn: Turn) -> None:
+    def _suspend(self, turn: Turn) -> None:
         """Suspend a turn: its task ends, its slot is released, and the messages of its session wait."""
-        self.turn_lifecycle.suspend_turn(context, turn)
+        context = turn.session
+        self.turn_lifecycle.suspend_turn(turn)
         self.inbox.park(context.id)
         ledger = context.ledger()
         if newer := self.superseded_by(turn.message):
@@ -443,7 +449,7 @@ class TurnRunner:
         ledger = context.ledger()
         if ledger.is_suspended:
             context.record_approval(ResumptionRecord())
-        self.queue_resume(context, turn)
+        self.queue_resume(turn)
         self.pump()
 
     def restore(self, context: SessionContext, message: Message) -> None:

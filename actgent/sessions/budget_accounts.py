@@ -20,11 +20,10 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message
 
-from .context import SessionContext
+from .context import SessionContext, Turn
 from .quota_accounts import HOLDER, QuotaAccounts
 from .restore import RestoredSession
 from .session_log import SessionLog
-from .turn import Turn
 
 
 @attrs.define(eq=False)
@@ -131,9 +130,7 @@ class BudgetAccounts:
 
     # --- turns -----------------------------------------------------------------------------
 
-    def begin(
-        self, context: SessionContext, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]
-    ) -> None:
+    def begin(self, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]) -> None:
         """Set the budget of a starting or resumed turn, if any limit applies. A resumed turn keeps its usage so far.
 
         Args:
@@ -143,6 +140,7 @@ class BudgetAccounts:
             fundings: Budget sources of the messages that the turn answers; the last one belongs to the turn's own
                 message.
         """
+        context = turn.session
         limits_asked = None if (last := fundings[-1]) is None else last.limits
         resume = turn.checkpoint
         limits = turn.limits.shared if limits_asked is None else limits_asked
@@ -182,19 +180,20 @@ class BudgetAccounts:
 
     # --- trees -----------------------------------------------------------------------------
 
-    def lead(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
+    def lead(self, turn: Turn, agent: str) -> Funding:
         """Return the budget sources for a message that this turn sends to another session and waits for.
 
         Raises:
             LimitReached: The chain of agents that ask agents would exceed the maximum depth.
         """
+        context = turn.session
         depth, deepest = turn.depth + 1, _deepest(turn)
         if depth > deepest:
             raise too_deep(deepest, agent, context.id)
-        budget = self._rooted(context, turn, agent)
+        budget = self._rooted(turn, agent)
         return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
 
-    def fund_caused_turn(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
+    def fund_caused_turn(self, turn: Turn, agent: str) -> Funding:
         """Return the budget sources for a message that this turn sends without waiting, such as a task or a schedule.
 
         The turn of the message counts for the same tree of turns, at the same depth.
@@ -202,12 +201,12 @@ class BudgetAccounts:
         Raises:
             LimitReached: The tree of turns has no model call left.
         """
-        trees = self._rooted(context, turn, agent).trees
+        trees = self._rooted(turn, agent).trees
         for tree in trees:
             tree.check("model_calls", 1)
         return Funding(accounts=trees, depth=turn.depth, deepest=_deepest(turn))
 
-    def _rooted(self, context: SessionContext, turn: Turn, agent: str) -> Budget:
+    def _rooted(self, turn: Turn, agent: str) -> Budget:
         """Return the budget of a turn that starts other turns, including an account for its tree of turns.
 
         The tree account is created if no existing tree account has limits as tight. A turn that starts no other
@@ -216,12 +215,13 @@ class BudgetAccounts:
         limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
         budget = turn.budget or Budget(())
         if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
-            budget.accounts = (*budget.accounts, self._plant(context, turn, agent, limits))
+            budget.accounts = (*budget.accounts, self._plant(turn, agent, limits))
             turn.budget = budget
         return budget
 
-    def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
+    def _plant(self, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
         """Create the account of a turn tree, with the usage of the turn so far."""
+        context = turn.session
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
         spent = Amounts(
             model_calls=turn.progress.calls,

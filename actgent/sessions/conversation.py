@@ -168,6 +168,8 @@ class SessionConversation:
     """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
     given: str = ""
     """Sources of withheld text that answers of this process contained. The model has not read that text."""
+    last_message: Message | None = None
+    """Last message that is not a notice; None if there is none."""
     last_answer: AgentMessageRecord | None = None
     """Record of the model's last answer if it was read from the journal; else None. Its usage gives the size of the
     request.
@@ -205,6 +207,8 @@ class SessionConversation:
         """
         self.messages.append(message)
         kind = message.sender.kind
+        if kind != "system" or not message.is_note:
+            self.last_message = message
         if (recent := self.recent) is not None:
             recent.append(message)
             if recent.readers:
@@ -223,11 +227,11 @@ class SessionConversation:
         if kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
-    def note(self, *entries: Entry) -> None:
-        """Add entries to the recent records. Does nothing if the session has a journal."""
+    def note(self, entry: Entry) -> None:
+        """Add an entry to the recent records. Does nothing if the session has a journal."""
         recent = self.recent
         if recent is not None:
-            recent.extend(entries)
+            recent.append(entry)
             if recent.readers or len(recent) > recent.TRIM_AT:
                 recent.note_growth()
 
@@ -267,16 +271,20 @@ class SessionConversation:
                     if part.via:
                         self.add_via(part.via)
 
-    @property
-    def view(self) -> ModelView:
-        """Memory view: the selection of messages that a model sees."""
+    def current_view(self) -> ModelView:
+        """Return the memory view, which selects the messages that a model sees. It contains all messages."""
         if self._unseen is not None:
             self._show(self._unseen)
         return self._view
 
-    @view.setter
-    def view(self, view: ModelView) -> None:
+    def replace_view(self, view: ModelView) -> None:
+        """Replace the memory view by one that contains all messages."""
         self._view, self._unseen = view, None
+
+    def replace_messages(self, messages: RecordedMessages) -> None:
+        """Replace all messages, after the session was loaded from a snapshot."""
+        self.messages = messages
+        self.last_message = next((each for each in reversed(messages) if not each.is_note), None)
 
     def _show(self, unseen: Message) -> None:
         self._unseen = None
@@ -301,14 +309,6 @@ class SessionConversation:
             await trio.lowlevel.checkpoint()
             found = tuple(self.messages[first:end])
         return MessagePage(found, first, total)
-
-    @property
-    def last_message(self) -> Message | None:
-        """Last message that is not a notice; None if there is none."""
-        for message in reversed(self.messages):
-            if not message.is_note:
-                return message
-        return None
 
     @property
     def notices(self) -> Mapping[str, str]:

@@ -61,14 +61,14 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         self._missed = 0
         """Bit flags of the kinds of deliveries that occurred before the session had a handler for them."""
 
-    def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> HandlerRegistration:
+    def add(self, kind: HandlerKind, handler: Handler) -> HandlerRegistration:
         """Register a handler, and return the registration for `drop`.
 
         Raises:
             ConfigurationError: The handler is a generator function, which would never run.
             TypeError: The handler is not callable.
         """
-        attached = _make_attached(handler, takes_session(handler), is_outside)
+        attached = _make_attached(handler, takes_session(handler))
         self._had |= _BITS.get(kind, 0)
         self[kind] = (*self.get(kind, ()), attached)
         return attached

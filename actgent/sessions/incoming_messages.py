@@ -53,9 +53,8 @@ from actgent.messages import (
     valid_traceparent,
 )
 
-from .context import SessionContext
+from .context import SessionContext, Turn
 from .pending.turn_future import Outcome, TurnFuture
-from .turn import Turn
 
 RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 
@@ -185,13 +184,14 @@ def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome)
         del context.mailbox.outcomes[next(iter(context.mailbox.outcomes))]
 
 
-def remember_turn_outcome(context: SessionContext, turn: Turn, outcome: Outcome) -> None:
+def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
     """Keep the outcome of a turn for each message that the turn answered."""
+    context = turn.session
     for message in (*turn.joined, turn.message):
         remember_outcome(context, message.id, outcome)
 
 
-def finish_listeners(context: SessionContext, turn: Turn) -> None:
+def finish_listeners(turn: Turn) -> None:
     """Finish the futures of the callers of an ended turn.
 
     A caller that joined after the last delivery receives the outcome first.
@@ -200,7 +200,7 @@ def finish_listeners(context: SessionContext, turn: Turn) -> None:
     failure = turn.failure
     outcome = Outcome(None if receiver is None else receiver.answer(), failure)
     if receiver is not None and failure is None:
-        remember_turn_outcome(context, turn, outcome)
+        remember_turn_outcome(turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_outcome:
             _tell(listener, outcome)

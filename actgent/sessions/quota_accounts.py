@@ -101,13 +101,13 @@ class QuotaAccounts:
         if self.journal is not None:
             log = SessionLog(key.session_id, HOLDER, self.journal, self.journal.epoch_of(key.session_id))
             if known is None:
-                # A due date in the future keeps retention from erasing the account before the end of its period.
                 log.add(
                     SessionCreatedRecord(
                         owner=Sender(name), agent=HOLDER, created_at=self.now(), limits=limits
-                    ),
-                    NextTimerRecord(at=period.ends_at),
+                    )
                 )
+                # A due date in the future keeps retention from erasing the account before the end of its period.
+                log.add(NextTimerRecord(at=period.ends_at))
         return Account(key, limits, known or NOTHING, log=log, owner=owner, period=period.unit)
 
 

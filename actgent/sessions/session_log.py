@@ -97,9 +97,9 @@ class SessionLog:
                 self._pending.pop()
             self.add(NextTimerRecord(at=at))
 
-    def add(self, *records: Record) -> None:
-        """Add records to the next batch, without writing it."""
-        self._pending.extend(records)
+    def add(self, record: Record) -> None:
+        """Add a record to the next batch, without writing it."""
+        self._pending.append(record)
 
     async def accept(
         self,

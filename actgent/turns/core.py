@@ -53,11 +53,10 @@ from actgent.protocols.base import (
     UpdateState,
 )
 from actgent.protocols.prompts import PromptManager
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn, checkpoint_of
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code import convert_user_error
 
@@ -84,18 +83,18 @@ _make_calls, _make_chat, _make_view = (
 )
 _COMPLETE_STOPS: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
 """Stop reasons of answers that are complete."""
-Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
+Router = Callable[[Turn, Route], Awaitable[Reply | None]]
 """Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
 
 
 class HandoffResponder(Protocol):
     """Answers messages of sessions that are handed off to another agent."""
 
-    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+    def must_answer(self, turn: Turn) -> bool:
         """Return True if another agent has to answer the turn's message."""
         ...
 
-    async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
+    async def answer(self, turn: Turn) -> Reply | None:
         """Let the other agent answer, and record its reply. Return None if the session is no longer handed off."""
         ...
 
@@ -122,77 +121,80 @@ class AgentCore:
     hooks: Hooks = attrs.field(factory=Hooks)
     modes: Modes | None = None
     guards: Guards = attrs.field(factory=Guards)
-    bring_summary: Callable[[SessionContext, Turn], object] | None = None
+    bring_summary: Callable[[Turn], object] | None = None
     """Adds finished summaries to a conversation, also between the rounds of a turn; None if the agent makes no summaries."""
     receivers: HandoffResponder | None = None
     """Agents to which sessions can be handed off; None if the agent has no handoffs."""
 
     # --- the turn ------------------------------------------------------------------------
 
-    async def run_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def run_turn(self, turn: Turn) -> None:
         """Run all passes of a turn, from its message to its last outcome. An error is stored in `turn.error`."""
+        context = turn.session
         message: Message | None = turn.message
         try:
             if turn.is_cut:
                 turn.check()
             pending, turn.pending_approvals = turn.pending_approvals, None
             if pending is not None and pending.calls:
-                message = await self._call_again(context, turn, pending)
+                message = await self._call_again(turn, pending)
             elif turn.checkpoint is not None:
-                message = await self._resume(context, turn, turn.checkpoint)
+                message = await self._resume(turn, turn.checkpoint)
             elif turn.joined:
-                self._remember_joined(context, turn)
+                self._remember_joined(turn)
             while message is not None:
-                await self._pass(context, turn, message)
+                await self._pass(turn, message)
                 message = self.inbox.next_followup(context.id)
             if turn.stop is not None and turn.pending_approvals is None:
                 turn.revoke_stop()  # the stop request came too late
         except ApprovalNeeded as needed:
-            await self._wait_for_person(context, turn, needed)
+            await self._wait_for_person(turn, needed)
         except Exception as error:  # noqa: BLE001 - the boundary of a turn: other sessions must continue after any error
             turn.error = error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - exit exceptions of user code, and cancellations
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
-    async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: ApprovalNeeded) -> None:
+    async def _wait_for_person(self, turn: Turn, needed: ApprovalNeeded) -> None:
         """Request the approval that a guard needs.
 
         The turn resumes after the last message when the approval is decided.
         """
+        context = turn.session
         former, messages = turn.checkpoint, context.conversation.messages
         turn.checkpoint = checkpoint_of(turn, messages, state_number=context.state_number)
         if former is not None and turn.checkpoint is not None:
             turn.checkpoint.guarded.update(former.guarded)
             turn.checkpoint.delivered |= former.delivered
         try:
-            await self.calling.approvals.ask_about(context, turn, needed.asked)
+            await self.calling.approvals.ask_about(turn, needed.asked)
         except Exception as error:  # noqa: BLE001 - as in `run_turn`
             turn.error = error
         else:
             turn.pending_approvals = PendingCalls(turn.message, (), None)
 
-    async def _resume(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> Message | None:
+    async def _resume(self, turn: Turn, resume: TurnCheckpoint) -> Message | None:
         """Continue a turn at its checkpoint after a restart. Return the next message to process, or None."""
+        context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the turn began with a message
         if not resume.stop:
             turn.results.extend(last.tool_results)
-            await self.calling.deliver(context, turn)
+            await self.calling.deliver(turn)
             return last
         turn.answer_id = last.id
         if last.sender.kind == "agent":
-            await self._redeliver_recorded_reply(context, turn)
+            await self._redeliver_recorded_reply(turn)
             return None
         message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
         answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
         context.conversation.open_calls = calls
-        view = self._view(context, turn, message)
+        view = self._view(turn, message)
         view.state = context.state_at(resume.state_number)
         if not calls and self._is_lost(turn, view, answer, resume):
             self._follow_up(message, BEGUN, message.stage)
             return self.inbox.next_followup(context.id)
-        await self._react(context, turn, view, answer, calls)
+        await self._react(turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
 
     def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
@@ -208,54 +210,55 @@ class AgentCore:
         except AnswerError:
             return False
 
-    async def _call_again(self, context: SessionContext, turn: Turn, pending: PendingCalls) -> Message | None:
+    async def _call_again(self, turn: Turn, pending: PendingCalls) -> Message | None:
         """Run a batch again after its approvals were decided. Return the next message of the turn, or None."""
-        results = await self.calling.run(context, turn, pending.message, pending.calls, stage=pending.stage)
+        context = turn.session
+        results = await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
         if results is not None:
             self.inbox.put_followup(results)
         if self.hooks.listeners:
-            await self.hooks.tell(context, turn, self.dispatcher)
+            await self.hooks.tell(turn, self.dispatcher)
         return self.inbox.next_followup(context.id)
 
-    def close_calls(self, context: SessionContext, turn: Turn) -> None:
+    def close_calls(self, turn: Turn) -> None:
         """Complete the conversation of a failing turn: append the truncated answer and a result for each open tool call."""
-        self.models.keep_partial(context, turn)
-        self.calling.close_open(context, turn)
+        self.models.keep_partial(turn)
+        self.calling.close_open(turn)
 
-    async def deliver_rest(self, context: SessionContext, turn: Turn) -> None:
+    async def deliver_rest(self, turn: Turn) -> None:
         """Deliver the results and messages of a failed turn that its handlers did not receive yet."""
-        await self.calling.deliver(context, turn)
-        await self.hooks.tell(context, turn, self.dispatcher)
+        await self.calling.deliver(turn)
+        await self.hooks.tell(turn, self.dispatcher)
 
-    async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
+    async def _pass(self, turn: Turn, message: Message) -> None:
+        context = turn.session
         if self.modes is not None:
-            self._apply_mode_changes(self.modes, context, turn, message)
+            self._apply_mode_changes(self.modes, turn, message)
         if self.bring_summary is not None:
-            self.bring_summary(context, turn)
+            self.bring_summary(turn)
         if self.calling.registry.has_toolsets:
-            offer_tools(context, turn, self.calling.registry)
+            offer_tools(turn, self.calling.registry)
         self.remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
-            await self._run_hooks(context, turn, message)
-        due = self.receivers is not None and self.receivers.must_answer(context, turn)
-        if due and await self._let_handoff_agent_answer(context, turn, message):
+            await self._run_hooks(turn, message)
+        due = self.receivers is not None and self.receivers.must_answer(turn)
+        if due and await self._let_handoff_agent_answer(turn, message):
             return
-        view = self._view(context, turn, message)
+        view = self._view(turn, message)
         if self.hooks.staged:
-            await self.hooks.gather_for(context, turn, view, self.dispatcher)
+            await self.hooks.gather_for(turn, view, self.dispatcher)
         if self.guards.messages and message is turn.message:
             asking = partial(self.ask, context, turn, view)
-            answer, calls = await self.guards.ask_while_checking(context, turn, self.dispatcher, asking)
+            answer, calls = await self.guards.ask_while_checking(turn, self.dispatcher, asking)
         else:
             answer, calls = await self.ask(context, turn, view)
         view.state, view.calls = context.seen_state, turn.progress.calls
-        await self._react(context, turn, view, answer, calls)
+        await self._react(turn, view, answer, calls)
         if self.hooks.listeners:
-            await self.hooks.tell(context, turn, self.dispatcher)
+            await self.hooks.tell(turn, self.dispatcher)
 
     async def _react(
         self,
-        context: SessionContext,
         turn: Turn,
         view: TurnView,
         answer: ModelResponse,
@@ -273,27 +276,27 @@ class AgentCore:
             repairs, turn.progress.repairs = turn.progress.repairs, 0
             turn.aside = ""
             try:
-                await self.act(context, turn, message, outcomes)
+                await self.act(turn.session, turn, message, outcomes)
             except (
                 InvalidState
             ) as error:  # raised by an UpdateState, which is applied before the other outcomes
                 turn.progress.repairs = repairs
                 self._repair(turn, message, ParseError(str(error), answer.text))
 
-    async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
+    async def _run_hooks(self, turn: Turn, message: Message) -> None:
+        context = turn.session
         if message is turn.message:
             asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
             texts = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
             turn.aside = "\n\n".join(filter(None, (turn.aside, *texts)))
-        await self.hooks.tell(context, turn, self.dispatcher)
+        await self.hooks.tell(turn, self.dispatcher)
         turn.check()
 
     # --- modes ---------------------------------------------------------------------------
 
-    def _apply_mode_changes(
-        self, modes: Modes, context: SessionContext, turn: Turn, message: Message
-    ) -> None:
+    def _apply_mode_changes(self, modes: Modes, turn: Turn, message: Message) -> None:
         """Apply a mode change that the user requests, and notify the model of mode changes while no tool calls are open."""
+        context = turn.session
         if modes.commands and message is turn.message:
             user_messages = [each for each in (*turn.joined, message) if context.is_from_user(each)]
             refused = [modes.apply_command(context.state, each) for each in user_messages]
@@ -326,14 +329,16 @@ class AgentCore:
         if self.observer.stream.watched:
             self.observer.begin_pass(context, message)
 
-    def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
+    def _remember_joined(self, turn: Turn) -> None:
         """Append the other messages that this turn also answers, before the turn's main message."""
+        context = turn.session
         for place, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
             if context.log is not None:
                 context.log.add(MessageAppendedRecord(message_id=message.id, joins=place > 0, at=time.time()))
 
-    def _view(self, context: SessionContext, turn: Turn, message: Message) -> TurnView:
+    def _view(self, turn: Turn, message: Message) -> TurnView:
+        context = turn.session
         offered = context.conversation.offered
         tools = self.calling.registry.specs() if offered is None else offered.specs
         return _make_view(
@@ -354,13 +359,13 @@ class AgentCore:
     ) -> Awaitable[tuple[ModelResponse, tuple[ToolCall, ...]]]:
         """Call the model with the messages that memory selects, between the prompts. Return the answer and its native tool calls."""
         if turn.progress.calls:  # the first call is always allowed
-            self.models.check_limit(context, turn)
+            self.models.check_limit(turn)
         options = turn.options
         template: PromptTemplate = options.protocol
         request = template.request(view)
         if template.stages:
             turn.answer_metadata = template.answer_metadata(view)
-        prompts, shown = self.prompts, context.conversation.view
+        prompts, shown = self.prompts, context.conversation.current_view()
         prompt = prompts.user_prompt(context, view, request, shown) if prompts.user else request.tail
         if turn.aside or options.tail:
             prompt = "\n\n".join(filter(None, (turn.aside, options.tail, prompt)))
@@ -373,15 +378,15 @@ class AgentCore:
             max_tokens=options.max_tokens,
             response_format=request.response_format,
             session=context.id,
-            owner=context.quota_owner,
+            owner=context.owner.name if context.tree is None else context.quota_owner,
             priority=turn.message.priority,
         )
         known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
         model = request.model if options.model is None else options.model
         if self.models.fitter is None:
-            return self.models.ask(context, turn, view.message, chat, model=model, prompt=known)
+            return self.models.ask(turn, view.message, chat, model, known)
         again = partial(prompts.messages, context, shown, prompt, is_paused=turn.is_paused)
-        return self.models.ask_fitting(context, turn, view.message, chat, again, model=model, prompt=known)
+        return self.models.ask_fitting(turn, view.message, chat, again, model=model, prompt=known)
 
     # --- read ----------------------------------------------------------------------------
 
@@ -398,7 +403,7 @@ class AgentCore:
         turn.is_paused = answer.stop == "pause"
         if turn.is_paused:
             return [Continue(view.stage)]
-        if not answer.text.strip() and not is_media_only(answer):
+        if _is_empty(answer):
             raise EmptyAnswer("it was empty")
         classifier: Classifier = turn.options.protocol
         outcomes = classifier.read(answer, view)
@@ -443,7 +448,7 @@ class AgentCore:
         ):
             await self.reply(context, turn, deliveries)
         if further:
-            await self._go_on(context, turn, message, further)
+            await self._go_on(turn, message, further)
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and route to other agents."""
@@ -455,36 +460,36 @@ class AgentCore:
                 for each in deliveries
             ]
         if self.guards.answers:
-            deliveries = [await self._apply_answer_guards(context, turn, each) for each in deliveries]
+            deliveries = [await self._apply_answer_guards(turn, each) for each in deliveries]
         if context.log is not None:
             is_watched = bool(self.hooks.listeners) or self.observer.stream.watched
-            await _write_answer(context, context.log, turn, deliveries, is_watched=is_watched)
+            await _write_answer(turn, context.log, deliveries, is_watched=is_watched)
         for delivery in deliveries:
-            await self.dispatcher.deliver(context, turn, delivery)
+            await self.dispatcher.deliver(turn, delivery)
         for delivery in deliveries:
             if isinstance(delivery, Route):
-                await self._hand_over(context, turn, delivery)
+                await self._hand_over(turn, delivery)
 
-    async def _apply_answer_guards(self, context: SessionContext, turn: Turn, delivery: Delivery) -> Delivery:
+    async def _apply_answer_guards(self, turn: Turn, delivery: Delivery) -> Delivery:
         """Return a reply as changed by the answer guards; other deliveries are unchanged."""
         if not isinstance(delivery, Reply):
             return delivery
-        return await self.guards.check_answer(context, turn, delivery, self.dispatcher)
+        return await self.guards.check_answer(turn, delivery, self.dispatcher)
 
     async def _go_on(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         further: Sequence[CallTools | Continue | Finish],
     ) -> None:
         """Create the turn's next message, unless the turn is finished. Tool calls take precedence over `Continue`."""
+        context = turn.session
         if turn.is_only_read and context.log is not None:
             turn.is_only_read = False
             await context.log.flush()
         due = further[0] if len(further) == 1 else _first_due(further)
         if isinstance(due, CallTools):
-            results = await self.calling.run(context, turn, message, due.calls, stage=due.stage)
+            results = await self.calling.run(turn, message, due.calls, stage=due.stage)
             if results is not None:
                 self.inbox.put_followup(results)
         elif isinstance(due, Continue):
@@ -492,51 +497,61 @@ class AgentCore:
                 if isinstance(outcome, Continue):
                     self._follow_up(message, outcome.note, outcome.stage)
 
-    async def _let_handoff_agent_answer(self, context: SessionContext, turn: Turn, message: Message) -> bool:
+    async def _let_handoff_agent_answer(self, turn: Turn, message: Message) -> bool:
         """Let the agent that the session is handed off to answer. Return False if the session is no longer handed off."""
         receivers = self.receivers
         assert receivers is not None  # noqa: S101 - called only if receivers are due
         if self.guards.messages and message is turn.message:
-            await self.guards.ask_while_checking(context, turn, self.dispatcher, trio.lowlevel.checkpoint)
+            await self.guards.ask_while_checking(turn, self.dispatcher, trio.lowlevel.checkpoint)
         turn.expose()
         try:
-            reply = await receivers.answer(context, turn)
+            reply = await receivers.answer(turn)
         finally:
             turn.cover()
         turn.check()
         if reply is None:
             return False
-        await self.reply(context, turn, [reply])
+        await self.reply(turn.session, turn, [reply])
         if self.hooks.listeners:
-            await self.hooks.tell(context, turn, self.dispatcher)
+            await self.hooks.tell(turn, self.dispatcher)
         return True
 
-    async def _redeliver_recorded_reply(self, context: SessionContext, turn: Turn) -> None:
+    async def _redeliver_recorded_reply(self, turn: Turn) -> None:
         """Deliver the recorded answer of another agent again after a restart."""
+        context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the last message is the answer
-        reply = None if self.receivers is None else await self.receivers.answer(context, turn)
+        reply = None if self.receivers is None else await self.receivers.answer(turn)
         await self.reply(
             context,
             turn,
             [Reply(id=last.id, text=last.text, origin=last.origin, via=last.via) if reply is None else reply],
         )
 
-    async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
+    async def _hand_over(self, turn: Turn, route: Route) -> None:
         """Let another agent answer the message, and deliver its reply in this session."""
+        context = turn.session
         turn.expose()
         try:
-            reply = await self.router(context, turn, route)
+            reply = await self.router(turn, route)
         finally:
             turn.cover()
         turn.check()
         if reply is not None:
             if self.guards.answers:
-                reply = await self.guards.check_answer(context, turn, reply, self.dispatcher)
+                reply = await self.guards.check_answer(turn, reply, self.dispatcher)
             if context.log is not None:
                 context.log.tell([remote_reply_record(reply)], turn.checkpoint)
                 await context.log.flush()
-            await self.dispatcher.deliver(context, turn, reply)
+            await self.dispatcher.deliver(turn, reply)
+
+
+def _is_empty(answer: ModelResponse) -> bool:
+    """Return True if an answer has neither text nor media."""
+    for part in answer.parts:
+        if isinstance(part, Text) and part.text.strip():
+            return False
+    return not is_media_only(answer)
 
 
 def _check_stop(answer: ModelResponse) -> None:
@@ -573,17 +588,19 @@ def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | 
 
 
 async def _write_answer(
-    context: SessionContext, log: SessionLog, turn: Turn, deliveries: Sequence[Delivery], *, is_watched: bool
+    turn: Turn, log: SessionLog, deliveries: Sequence[Delivery], *, is_watched: bool
 ) -> None:
     """Record the deliveries of an answer. If only journal readers receive them, the end of the turn is in the same write."""
+    context = turn.session
     answer = context.conversation.last_message
     if answer is not None and not _is_plain_reply(deliveries, answer):
         log.tell(delivery_records(deliveries, answer), turn.checkpoint)
     is_heard = (
         is_watched
         or turn.listeners
-        or context.task is not None
+        or "conversation" in context.handlers
         or context.has_outcome_handlers
+        or context.task is not None
         or log.is_relaxed
     )
     turn.is_only_read = not (is_heard or any(isinstance(each, Route) for each in deliveries))

@@ -24,10 +24,9 @@ from actgent.messages import (
     message_failure,
 )
 from actgent.protocols.base import Outcome, SendReply
-from actgent.sessions.context import SessionContext
-from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
+from actgent.sessions.context import SessionContext, Turn
+from actgent.sessions.handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.sessions.turn import Turn
 from actgent.support.user_code import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
@@ -105,9 +104,9 @@ class Dispatcher:
         if not handlers and (turn is None or not turn.listeners):
             context.handlers.miss(kind)
         for place, attached in enumerate(handlers):
-            handler, takes_session = attached.handler, attached.takes_session
+            handler = attached.handler
             try:
-                result = self._call(context, handler, delivery, takes_session=takes_session)
+                result = self._call(context, attached, delivery)
                 if result is not None and (awaitable := to_awaitable(result)) is not None:
                     await self._finish(handler, awaitable)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -131,7 +130,7 @@ class Dispatcher:
         If `wanted` is set, a result that is neither a string nor None is a failure, and `wanted` is the error text.
         """
         try:
-            result = self._call(context, hook, message, takes_session=takes_session)
+            result = self._call(context, HandlerRegistration(hook, takes_session), message)
             awaitable = to_awaitable(result)
             value = result if awaitable is None else await self._finish(hook, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -152,7 +151,7 @@ class Dispatcher:
             HandlerFailed: The guard raised an error or exceeded the handler timeout.
         """
         try:
-            result = self._call(context, guard, payload, takes_session=takes_session)
+            result = self._call(context, HandlerRegistration(guard, takes_session), payload)
             awaitable = to_awaitable(result)
             return result if awaitable is None else await self._finish(guard, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -165,8 +164,9 @@ class Dispatcher:
         """Return the error of a guard that returned an invalid value."""
         return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {wanted}")
 
-    async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
+    async def deliver(self, turn: Turn, delivery: Delivery) -> None:
         """Deliver an outcome to the callers of the turn, and to the handlers unless they received it before a restart."""
+        context = turn.session
         for listener in turn.listeners:
             listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
@@ -191,12 +191,15 @@ class Dispatcher:
 
     @trio.lowlevel.disable_ki_protection
     def _call(
-        self, context: SessionContext, handler: Handler, payload: Delivery | Message, *, takes_session: bool
+        self, context: SessionContext, registration: HandlerRegistration, payload: Delivery | Message
     ) -> object:
         """Call a handler under the watchdog, interruptible by Ctrl-C. Return the awaitable of an async handler."""
+        handler = registration.handler
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
-            return handler(payload, context.public_session) if takes_session else handler(payload)
+            return (
+                handler(payload, context.public_session) if registration.takes_session else handler(payload)
+            )
         finally:
             self.watch.busy = None
 

@@ -22,10 +22,9 @@ from actgent.errors import (
     UserCodeExit,
 )
 from actgent.messages import Failure, ToolCall
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, HandlerKind, name_of
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.sessions.turn import Turn
 from actgent.support.logs import LogVariable, logger_of
 from actgent.support.user_code import advice_for, source_location
 from actgent.tools.outputs.result_text import error_text
@@ -137,8 +136,9 @@ class FailureLogger:
                 ", ".join(error.tools),
             )
 
-    def warn_unheard_approval(self, context: SessionContext, turn: Turn, approval: Approval) -> None:
+    def warn_unheard_approval(self, turn: Turn, approval: Approval) -> None:
         """Warn if an approval request reaches neither a handler, nor a caller, nor a parent session's handler."""
+        context = turn.session
         if self.asks_elsewhere() or any(not each.is_patient for each in turn.listeners):
             return
         above: SessionContext | None = context

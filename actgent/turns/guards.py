@@ -19,9 +19,8 @@ from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
 from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, name_of, takes_session
-from actgent.sessions.turn import Turn
 from actgent.support.user_code import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.schemas import plain_form
@@ -101,7 +100,7 @@ class Guards:
     # --- messages ----------------------------------------------------------------------------
 
     async def ask_while_checking(
-        self, context: SessionContext, turn: Turn, dispatcher: Dispatcher, ask: Callable[[], Awaitable[T]]
+        self, turn: Turn, dispatcher: Dispatcher, ask: Callable[[], Awaitable[T]]
     ) -> T:
         """Call the model while the message guards check the turn's messages concurrently.
 
@@ -114,7 +113,7 @@ class Guards:
         if known is not None:
             _check(known)
             return await ask()
-        checks = _RunningGuards(self, context, turn, dispatcher)
+        checks = _RunningGuards(self, turn, dispatcher)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(checks.run)
             result = await checks.call(ask)
@@ -125,18 +124,19 @@ class Guards:
             if isinstance(checks.error, ApprovalNeeded):
                 raise checks.error
             turn.blame = "guard"
-            await _keep_refusal(context, turn, checks.error)
+            await _keep_refusal(turn, checks.error)
             raise checks.error
         turn.check()
         return result()
 
-    async def judge_messages(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
+    async def judge_messages(self, turn: Turn, dispatcher: Dispatcher) -> None:
         """Run all message guards on the messages that a turn answers.
 
         Raises:
             GuardrailTripped: A guard rejected a message.
             HandlerFailed: A guard failed, or returned something other than None, an `ApprovalRequest` or a `Refuse`.
         """
+        context = turn.session
         for message in (*turn.joined, turn.message):
             if message.sender.kind != "system":
                 for guard, with_session in self.messages:
@@ -154,27 +154,25 @@ class Guards:
 
     # --- answers -----------------------------------------------------------------------------
 
-    async def check_answer(
-        self, context: SessionContext, turn: Turn, reply: Reply, dispatcher: Dispatcher
-    ) -> Reply:
+    async def check_answer(self, turn: Turn, reply: Reply, dispatcher: Dispatcher) -> Reply:
         """Run the answer guards on a reply, and record their decision. Return the reply, possibly rewritten.
 
         Raises:
             GuardrailTripped: A guard rejected the answer, now or before a restart.
             HandlerFailed: A guard failed.
         """
+        context = turn.session
         known = _recorded_decision(turn, reply.id)
         if known is None:
-            known = await self._judge_answer(context, turn, reply, dispatcher)
+            known = await self._judge_answer(turn, reply, dispatcher)
             if context.log is not None:
                 context.log.add(known)
                 await context.log.flush()
         _check(known)
         return reply if known.text is None else attrs.evolve(reply, text=known.text)
 
-    async def _judge_answer(
-        self, context: SessionContext, turn: Turn, reply: Reply, dispatcher: Dispatcher
-    ) -> GuardDecisionRecord:
+    async def _judge_answer(self, turn: Turn, reply: Reply, dispatcher: Dispatcher) -> GuardDecisionRecord:
+        context = turn.session
         text: str | None = None
         for guard, with_session in self.answers:
             verdict = await dispatcher.judge(context, guard, reply, takes_session=with_session)
@@ -200,7 +198,6 @@ class _RunningGuards:
     """Message guards that run concurrently with a model call."""
 
     _guards: Guards
-    _context: SessionContext
     _turn: Turn
     _dispatcher: Dispatcher
     error: Exception | None = None
@@ -212,12 +209,12 @@ class _RunningGuards:
 
     async def run(self) -> None:
         try:
-            await self._guards.judge_messages(self._context, self._turn, self._dispatcher)
+            await self._guards.judge_messages(self._turn, self._dispatcher)
         except Exception as error:  # noqa: BLE001 - raised again in the task that waits for the call
             self.error = error
             self._calling.cancel()
             return
-        if (log := self._context.log) is not None:
+        if (log := self._turn.session.log) is not None:
             log.add(GuardDecisionRecord(message_id=self._turn.message.id))
             log.flush_soon()
         if (gate := self._turn.gate) is not None:
@@ -302,7 +299,8 @@ def _check(decided: GuardDecisionRecord) -> None:
         raise GuardrailTripped(decided.guard, decided.refused)
 
 
-async def _keep_refusal(context: SessionContext, turn: Turn, error: Exception) -> None:
+async def _keep_refusal(turn: Turn, error: Exception) -> None:
+    context = turn.session
     if context.log is not None and isinstance(error, GuardrailTripped):
         context.log.add(
             GuardDecisionRecord(message_id=turn.message.id, guard=error.guard, refused=error.reason)

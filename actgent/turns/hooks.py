@@ -6,9 +6,8 @@ import attrs
 
 from actgent.messages import Message
 from actgent.protocols.base import PromptTemplate, TurnView
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, takes_session
-from actgent.sessions.turn import Turn
 
 from .dispatcher import Dispatcher
 
@@ -55,10 +54,9 @@ class Hooks:
         ]
         return _join_texts(texts)
 
-    async def gather_for(
-        self, context: SessionContext, turn: Turn, view: TurnView, dispatcher: Dispatcher
-    ) -> None:
+    async def gather_for(self, turn: Turn, view: TurnView, dispatcher: Dispatcher) -> None:
         """Run the pre-processors of the current protocol stage, and add their texts to the next model call; failed hooks add nothing."""
+        context = turn.session
         if turn.message.sender.kind != "user" or view.repairs:  # other passes already contain the text
             return
         template: PromptTemplate = turn.options.protocol
@@ -78,7 +76,7 @@ class Hooks:
         turn.aside = "\n\n".join(filter(None, (turn.aside, _join_texts(texts))))
         turn.check()
 
-    async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
+    async def tell(self, turn: Turn, dispatcher: Dispatcher) -> None:
         """Call the conversation listeners with each new message, after the message is written to the journal.
 
         A failing listener does not prevent the call of the next listener.
@@ -86,6 +84,7 @@ class Hooks:
         Raises:
             JournalError: The messages cannot be written; the listeners are not called.
         """
+        context = turn.session
         if (
             self.listeners
             and context.log is not None

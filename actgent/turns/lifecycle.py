@@ -25,7 +25,7 @@ from actgent.journal.records import (
 )
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Suspension, Turn, checkpoint_of, running_turn
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import (
     add_joined_futures,
@@ -34,12 +34,12 @@ from actgent.sessions.incoming_messages import (
     tell_moved,
 )
 from actgent.sessions.mailbox import QueuedMessage
+from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.task_reports import outcome_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.pending.turn_future import CallOptions, Outcome, TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.time_limits import time_limits
@@ -75,9 +75,9 @@ class TurnLifecycle:
     observer: Observer
     timer: Timer
     accounts: BudgetAccounts
-    close_calls: Callable[[SessionContext, Turn], object]
+    close_calls: Callable[[Turn], object]
     """Called when a turn fails: closes open tool calls in the conversation."""
-    deliver_rest: Callable[[SessionContext, Turn], Awaitable[object]]
+    deliver_rest: Callable[[Turn], Awaitable[object]]
     """Called after a failed turn is recorded: delivers results and messages that handlers did not receive yet."""
     tools: ToolRegistry
     deps_missing: DepsMissingCheck
@@ -106,19 +106,20 @@ class TurnLifecycle:
             options = restored_options(self.options, message_options)
         limits = options.limits or self.limits
         turn = context.turn = _make_turn(
+            context,
             acceptance.message,
             options,
             time.monotonic(),
             acceptance.variables,
-            listeners=() if future is None else (future,),
-            limits=limits,
-            reported=len(context.conversation.messages),
-            joined=joined,
+            () if future is None else (future,),
+            joined,
+            limits,
+            len(context.conversation.messages),
         )
         if context.mailbox.unwritten_turn is not None:
-            self._resume_turn(context, turn, context.mailbox.unwritten_turn)
+            self._resume_turn(turn, context.mailbox.unwritten_turn)
         if context.checkpoint is not None:
-            self._resume_checkpoint(context, turn, context.checkpoint)
+            self._resume_checkpoint(turn, context.checkpoint)
         if (
             limits.is_shared
             or acceptance.funding
@@ -128,35 +129,38 @@ class TurnLifecycle:
             or self.accounts.owners is not None
         ):
             earlier = [context.mailbox.take(each).funding for each in turn.joined]
-            self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])
+            self.accounts.begin(turn, self.agent, fundings=[*earlier, acceptance.funding])
         was_given = options.journal_form is not None and options.journal_form.deps
         if options.deps is None and (was_given or self.tools.deps_tool):
-            self._stop_without_deps(context, turn, was_given=was_given)
+            self._stop_without_deps(turn, was_given=was_given)
         if context.closed or acceptance.failed is not None:
-            _end_at_once(context, turn, acceptance.failed)
+            _end_at_once(turn, acceptance.failed)
         if acceptance.joined_futures:
             add_joined_futures(turn, acceptance.joined_futures)
         if future is not None:
             _join(future, turn)
         if self.observer.stream.active:
-            self.observer.begin_turn(context, turn)
+            self.observer.begin_turn(turn)
         return turn
 
-    def _stop_without_deps(self, context: SessionContext, turn: Turn, *, was_given: bool) -> None:
+    def _stop_without_deps(self, turn: Turn, *, was_given: bool) -> None:
         """Stop a turn whose tools need deps that are not set."""
+        context = turn.session
         missing = self.deps_missing(context, was_given=was_given)
         if missing is not None:
             turn.stop_with(missing)
 
-    def _resume_turn(self, context: SessionContext, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
+    def _resume_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
         """Resume the turn of a re-sent message whose earlier outcome could not be written to the journal."""
+        context = turn.session
         context.mailbox.unwritten_turn = None
         if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.checkpoint = unwritten_turn
             context.log.add(MessageAppendedRecord(message_id=turn.message.id, again=True, at=time.time()))
 
-    def _resume_checkpoint(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
+    def _resume_checkpoint(self, turn: Turn, resume: TurnCheckpoint) -> None:
         """Restore the joined messages and the counters of a turn from its checkpoint after a restart."""
+        context = turn.session
         turn.checkpoint, context.checkpoint = resume, None
         turn.joined, turn.progress = resume.joined, resume.progress
 
@@ -174,15 +178,16 @@ class TurnLifecycle:
 
     # --- suspending ---------------------------------------------------------------------
 
-    def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
+    def suspend_turn(self, turn: Turn) -> None:
         """Suspend a turn: its task ends, and its state is stored in `context.suspension`."""
+        context = turn.session
         context.turn = None
         turn.suspend()
         self.observer.suspend(turn)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
-        self.observer.suspend_turn(context, turn)
+        self.observer.suspend_turn(turn)
 
     def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
         """Restore a suspended turn, ready to run in the calling task and interruptible again."""
@@ -194,35 +199,35 @@ class TurnLifecycle:
         turn.resume()
         for guest in suspension.joined_futures:
             turn.add_listener(guest)
-        self.observer.resume_turn(context, turn)
+        self.observer.resume_turn(turn)
         return turn
 
     # --- end -----------------------------------------------------------------------------
 
-    async def record_failure(self, context: SessionContext, turn: Turn, error: Exception) -> Exception:
+    async def record_failure(self, turn: Turn, error: Exception) -> Exception:
         """Write the failure of a turn to the journal before anybody is notified. Return the error to report.
 
         The returned error is `error`, or the journal's error if the failure cannot be written; then the turn's outcome is not
         final. If this call is cancelled, the turn has not ended and has notified no caller.
         """
+        context = turn.session
         turn.cover()
         turn.error = error
         broken = None
         try:
-            self.close_calls(context, turn)
+            self.close_calls(turn)
         except Exception as raised:  # noqa: BLE001 - e.g. of a user-defined memory: the agent restarts, and this turn ends
             broken = raised
         log = context.log
         if log is not None and not turn.is_recorded:
-            error = turn.error = await self._write_failure(context, turn, error, log)
+            error = turn.error = await self._write_failure(turn, error, log)
         if broken is not None:
-            await self.fail_turn(context, turn, error)
+            await self.fail_turn(turn, error)
             raise broken
         return error
 
-    async def _write_failure(
-        self, context: SessionContext, turn: Turn, error: Exception, log: SessionLog
-    ) -> Exception:
+    async def _write_failure(self, turn: Turn, error: Exception, log: SessionLog) -> Exception:
+        context = turn.session
         kind = kind_of(error, turn.blame)
         messages = (*turn.joined, turn.message)
         is_heard = (
@@ -237,7 +242,8 @@ class TurnLifecycle:
             if not is_open_failure(
                 kind, error
             ):  # an open failure is recorded later, in one step with the results of its calls
-                log.add(*(failed_record(message.id, kind, error) for message in messages))
+                for message in messages:
+                    log.add(failed_record(message.id, kind, error))
             await log.flush()
         except SessionClosed:
             pass  # the session was erased, so a later start has nothing to repeat
@@ -246,27 +252,27 @@ class TurnLifecycle:
         turn.is_recorded = True
         return error
 
-    async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+    async def fail_turn(self, turn: Turn, error: Exception) -> None:
         """Notify handlers and callers of a recorded failure, and end the turn.
 
         Tool results that may be missing in the journal are not delivered.
         """
+        context = turn.session
         try:
             if not context.has_moved:
                 is_told = context.log is None or turn.is_recorded
-                await self._notify_failure(context, turn, error, with_results=is_told)
+                await self._notify_failure(turn, error, with_results=is_told)
         finally:
             if context.has_moved:
-                self.end_moved_turn(context, turn)
+                self.end_moved_turn(turn)
             else:
-                self.end_turn(context, turn)
+                self.end_turn(turn)
 
-    async def _notify_failure(
-        self, context: SessionContext, turn: Turn, error: Exception, *, with_results: bool
-    ) -> None:
+    async def _notify_failure(self, turn: Turn, error: Exception, *, with_results: bool) -> None:
+        context = turn.session
         try:
             if with_results:
-                await self.deliver_rest(context, turn)
+                await self.deliver_rest(turn)
         finally:  # also after a cancellation or the shutdown timeout: sync handlers can still run
             blame = turn.blame
             for message in turn.joined:
@@ -277,27 +283,28 @@ class TurnLifecycle:
             remember_outcome(context, turn.message.id, Outcome(failure=failure))
             await self.dispatcher.fail(context, failure, listeners=turn.listeners)  # noqa: ASYNC102 - the callers shield
 
-    async def stop_turn(self, context: SessionContext, turn: Turn) -> None:
+    async def stop_turn(self, turn: Turn) -> None:
         """Notify handlers and callers that the agent stops, and end the turn in this process.
 
         With a journal, the next start resumes the turn and delivers the results of its calls.
         """
+        context = turn.session
         turn.error = error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         is_over = context.log is None
         _leave_to_next_start(context)
         try:
-            self.close_calls(context, turn)
+            self.close_calls(turn)
         finally:
             try:
                 if turn.has_stream_listener() or context.handlers.any_of("exception", "tool_result"):
                     with self.shutdown_scope():
-                        await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
+                        await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
                 else:  # a shielded scope is expensive if thousands of turns stop
-                    await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
+                    await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
             finally:
-                self.end_turn(context, turn)
+                self.end_turn(turn)
 
     def shutdown_scope(self) -> trio.CancelScope:
         """Return a cancel scope for shutdown handlers. It is shielded and has one second for all handlers together."""
@@ -373,8 +380,9 @@ class TurnLifecycle:
 
     # --- leave to another process ----------------------------------------------------------
 
-    def end_moved_turn(self, context: SessionContext, turn: Turn) -> None:
+    def end_moved_turn(self, turn: Turn) -> None:
         """End a turn locally because another process continues it. Callers receive SessionMoved; handlers are not notified."""
+        context = turn.session
         context.turn = turn.pending_approvals = None
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
@@ -382,7 +390,7 @@ class TurnLifecycle:
         tell_moved(turn.listeners, turn.message.id, error)
         turn.end()
         context.mailbox.mark_done(1 + len(turn.joined))
-        self.observer.end_turn(context, turn)
+        self.observer.end_turn(turn)
 
     def end_moved_message(
         self, context: SessionContext, message: Message, joined_futures: Sequence[TurnFuture] = ()
@@ -395,8 +403,9 @@ class TurnLifecycle:
         error = SessionMoved(context.agent, context.id)
         tell_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
 
-    def end_turn(self, context: SessionContext, turn: Turn) -> None:
+    def end_turn(self, turn: Turn) -> None:
         """End a turn: record its end, notify its callers, and make the session available for the next message."""
+        context = turn.session
         context.turn = turn.pending_approvals = None
         turn.variables = (
             _NOTHING  # breaks the reference cycle with the turn, which only the garbage collector would free
@@ -404,14 +413,11 @@ class TurnLifecycle:
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         if turn.listeners:
-            finish_listeners(context, turn)
+            finish_listeners(turn)
         turn.end()
         context.mailbox.mark_done(1 + len(turn.joined))
         if context.approvals is not None:
-            if context.approvals.is_suspended:
-                context.record_approval(ResumptionRecord())
-            if context.approvals.withdraw_guard_approvals():
-                context.update_approval_timer()
+            _close_approvals(context, context.approvals)
         if context.log is not None:
             context.mailbox.is_only_read |= turn.is_only_read
             self._write_end(
@@ -428,12 +434,14 @@ class TurnLifecycle:
                     turn, context.conversation.messages, state_number=context.state_number
                 )
         elif turn.error is None:
-            context.conversation.note(*[each.id for each in turn.joined], turn.message.id)
+            for joined in turn.joined:
+                context.conversation.note(joined.id)
+            context.conversation.note(turn.message.id)
         else:
             _note_failure(context, (*turn.joined, turn.message), turn.error, turn.blame)
         observer = self.observer
         if turn.error is not None or observer.stream.active or observer.spans is not None:
-            observer.end_turn(context, turn)
+            observer.end_turn(turn)
 
     def _write_end(
         self,
@@ -445,9 +453,10 @@ class TurnLifecycle:
         is_urgent: bool = False,
     ) -> None:
         """Record the end of messages. If their session closes after them, the same write records the close."""
-        if context.task is not None and context.task.message_id == messages[-1].id:
+        task = None if context.tree is None else context.tree.task
+        if task is not None and task.message_id == messages[-1].id:
             said = context.conversation
-            log.add(outcome_of(context.task, error, blame, origin=said.origin, via=said.via))
+            log.add(outcome_of(task, error, blame, origin=said.origin, via=said.via))
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # the journal has no outcome, so the message may be sent again
             for message in messages:
@@ -455,7 +464,7 @@ class TurnLifecycle:
         elif context.mailbox.unwanted is not None:
             for message in messages:
                 context.mailbox.drop_cancellation(message.id)
-        closes = context.mailbox.should_close and not context.reports_due
+        closes = context.mailbox.is_transient and context.mailbox.should_close and not context.reports_due
         ids = [message.id for message in messages]
         if error is None:
             log.end(*ids, failed=None, closes=closes, is_urgent=is_urgent)
@@ -491,6 +500,14 @@ class TurnLifecycle:
             turn.timer.cancel()
             turn.over = math.inf
         budget.stop_clock(trio.current_time())
+
+
+def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
+    """Record that the turn is no longer suspended, and withdraw the approvals of its guards."""
+    if ledger.is_suspended:
+        context.record_approval(ResumptionRecord())
+    if ledger.withdraw_guard_approvals():
+        context.update_approval_timer()
 
 
 def _note_failure(
@@ -532,11 +549,12 @@ def _chain_errors(lost: Exception, error: Exception) -> Exception:
     return lost
 
 
-def _end_at_once(context: SessionContext, turn: Turn, failed: FailureRecord | None) -> None:
+def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
     """End a turn without running it, because its session is closing or because it failed before a restart.
 
     After a restart the failure is read from the journal; its handlers may not have received it yet.
     """
+    context = turn.session
     if failed is None:
         turn.stop_with(context.refusal)
         return

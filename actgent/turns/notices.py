@@ -14,17 +14,17 @@ import attrs
 from actgent.journal.records import AgentMessageRecord
 from actgent.messages import Message, Sender, Text, ToolSpec
 from actgent.modes.notices import Notice, NoticeSource
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.conversation import OfferedTools
-from actgent.sessions.turn import Turn
 from actgent.tools.registry import ToolRegistry
 
 MAX_NAMED_TOOLS = 50
 """Maximum number of tool names in one line of a notice."""
 
 
-def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> None:
+def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
     """Fix the tools that a session offers at its first turn. In later turns, append a notice about changes since then."""
+    context = turn.session
     offered = context.conversation.offered
     if offered is None:
         offered = context.conversation.offered = OfferedTools(registry.specs())

@@ -35,8 +35,7 @@ from actgent.events import (
 from actgent.llm.base import CallWatch, ModelResponse
 from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.changes import changes_in
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import SessionContext, Turn
 
 from .spans import TurnSpans
 
@@ -85,7 +84,8 @@ class Observer:
         if self.spans is not None:
             self.spans.note_interruption(turn, by)
 
-    def begin_turn(self, context: SessionContext, turn: Turn) -> None:
+    def begin_turn(self, turn: Turn) -> None:
+        context = turn.session
         if self.stream.active:
             self.stream.publish(
                 TurnStarted(
@@ -95,12 +95,14 @@ class Observer:
                 )
             )
 
-    def suspend_turn(self, context: SessionContext, turn: Turn) -> None:
+    def suspend_turn(self, turn: Turn) -> None:
+        context = turn.session
         if self.stream.watched:
             ids = () if context.approvals is None else tuple(context.approvals.open)
             self.stream.publish(TurnSuspended(**self._at(context, turn.message.id), ids=ids))
 
-    def resume_turn(self, context: SessionContext, turn: Turn) -> None:
+    def resume_turn(self, turn: Turn) -> None:
+        context = turn.session
         if self.stream.watched:
             self.stream.publish(TurnResumed(**self._at(context, turn.message.id)))
 
@@ -254,8 +256,9 @@ class Observer:
             )
         )
 
-    def fail_tool(self, context: SessionContext, turn: Turn, result: ToolResult) -> None:
+    def fail_tool(self, turn: Turn, result: ToolResult) -> None:
         """Store a failed tool call for later queries."""
+        context = turn.session
         if result.status in ("error", "outcome_unknown"):
             self.stream.tool_failures.append(
                 ToolFailed(
@@ -267,14 +270,15 @@ class Observer:
                 )
             )
 
-    def end_turn(self, context: SessionContext, turn: Turn) -> None:
+    def end_turn(self, turn: Turn) -> None:
+        context = turn.session
         if self.spans is not None:
             self.spans.end(turn, context.conversation.label)
         if turn.error is not None:
             self.fail(context, turn.message, turn.error, turn.blame)
         if self.stream.active:
             if isinstance(turn.error, LimitReached) and not turn.is_cut:
-                self._meet_limit(context, turn, turn.error)
+                self._meet_limit(turn, turn.error)
             self.stream.publish(
                 TurnEnded(
                     **self._at(context, turn.message.id),
@@ -286,7 +290,8 @@ class Observer:
                 )
             )
 
-    def _meet_limit(self, context: SessionContext, turn: Turn, error: LimitReached) -> None:
+    def _meet_limit(self, turn: Turn, error: LimitReached) -> None:
+        context = turn.session
         self.stream.publish(
             LimitMet(
                 **self._at(context, turn.message.id),

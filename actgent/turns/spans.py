@@ -8,7 +8,7 @@ import attrs
 
 from actgent.labels import Label
 from actgent.messages import Message
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import Turn
 from actgent.support import span_names as names
 from actgent.support.tracing import (
     ActiveTrace,

@@ -12,8 +12,7 @@ from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import SessionContext, Turn
 from actgent.support.logs import LogVariable, logger_of
 from actgent.support.user_code import convert_user_error
 from actgent.tools.outputs.result_text import error_text
@@ -44,14 +43,15 @@ class SummaryMaker:
     budget_of: Callable[[SessionContext], Budget | None]
     """Returns the budget that pays for a session's summaries; None if the session has no limits."""
 
-    def bring(self, context: SessionContext, turn: Turn) -> None:
+    def bring(self, turn: Turn) -> None:
         """Append a finished summary to the conversation, and start the next summary if it is due."""
-        add_summary(context, turn)
+        context = turn.session
+        add_summary(turn)
         self.start_if_due(context)
 
     def start_if_due(self, context: SessionContext) -> None:
         """Start a summary in the background if it is due. Called between the rounds of a turn and after the turn."""
-        view = context.conversation.view
+        view = context.conversation.current_view()
         if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
             return
         if (material := view.material()) is not None:
@@ -112,9 +112,10 @@ class SummaryMaker:
         return await self.metered.complete_outside_turn(budget, self.llm, chat)
 
 
-def add_summary(context: SessionContext, turn: Turn) -> None:
+def add_summary(turn: Turn) -> None:
     """Append a finished summary to conversation and journal, before the next message of a turn."""
-    view = context.conversation.view
+    context = turn.session
+    view = context.conversation.current_view()
     if not isinstance(view, SummarizingView) or view.ready is None or context.conversation.open_calls:
         return
     covers, text = view.ready

@@ -30,8 +30,7 @@ from actgent.messages import Message, Priority, Reply, Sender, ToolCall
 from actgent.protocols.base import TurnView
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import SessionContext, Turn
 from actgent.turns.core import AgentCore
 
 from .memory_tools import MemoriesOpen, day_of, owner_for

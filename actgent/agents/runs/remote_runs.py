@@ -140,16 +140,16 @@ class _TypedReader(trio.abc.ReceiveChannel[Any]):
 
 def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
     """Return the arguments of the remote call. A message that may have been accepted here keeps its id."""
-    session: Any = request.session
+    target: Any = request.session
     known = ""
     if isinstance(moved, SessionMoved) and opener.remote_sessions is not None:
         known = moved.message_id
-        if isinstance(session, Session) or (session is None and known):
-            owner = "user" if session is None else session.owner.name
-            session = opener.remote_sessions.session(opener.running.name, moved.session_id, owner=owner)
+        if isinstance(target, Session) or (target is None and known):
+            owner = "user" if target is None else target.owner.name
+            target = opener.remote_sessions.session(opener.running.name, moved.session_id, owner=owner)
     return {
-        "session": session,
-        "message_id": None if session is None else known or request.message_id,
+        "session": target,
+        "message_id": None if target is None else known or request.message_id,
         "priority": request.priority,
         "metadata": request.metadata,
     }

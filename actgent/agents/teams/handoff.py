@@ -24,9 +24,8 @@ from actgent.protocols.base import Profile, SendReply, TurnView
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, Turn, host_of
 from actgent.sessions.handlers import HandlerKind
-from actgent.sessions.turn import Turn
 from actgent.state.handover import given_back, handed, handover_in
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
@@ -161,32 +160,33 @@ class AgentReceivers:
     guards: Guards
     """Guards of the first agent."""
 
-    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+    def must_answer(self, turn: Turn) -> bool:
         """Return True if the message is from a user and the session is handed off."""
+        context = turn.session
         return turn.message.sender.kind == "user" and handover_in(context.seen_state).agent in self.tools
 
-    async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
+    async def answer(self, turn: Turn) -> Reply | None:
         """Let the handoff target answer, and record its reply. Return None if the session is no longer handed off."""
+        context = turn.session
         handover = handover_in(context.seen_state)
         if (tool := self.tools.get(handover.agent)) is None:
             return None
         opener = await _opener_of(context, handover.agent)
-        former = await _former_messages(context, turn) if tool.has_history else ()
+        former = await _former_messages(turn) if tool.has_history else ()
         try:
             child = await opener.ensure_child(context, handover.child, history=former)
         except SessionClosed:
             context.state.dispatch(given_back)
             return None
-        reply = await self._ask(tool, child, context, turn, note=handover.note)
-        self._write(context, turn, reply, tool.agent.name)
+        reply = await self._ask(tool, child, turn, note=handover.note)
+        self._write(turn, reply, tool.agent.name)
         if not handover_in(context.seen_state).agent:
             await host_of(child).close(child)
         return reply
 
-    async def _ask(
-        self, tool: HandoffTool, child: SessionContext, context: SessionContext, turn: Turn, *, note: str
-    ) -> Reply:
+    async def _ask(self, tool: HandoffTool, child: SessionContext, turn: Turn, *, note: str) -> Reply:
         """Forward the user's message to the other agent, once per message id, and return its reply. Deliveries are relayed to this session."""
+        context = turn.session
         parts = [part for each in (*turn.joined, turn.message) for part in each.parts]
         prompt, origin = None, context.conversation.origin
         if note and origin:  # the note may repeat untrusted text, so it is fenced
@@ -195,7 +195,7 @@ class AgentReceivers:
         elif note:
             prompt = f"You took this conversation over from {context.agent}. {note}"
         child.conversation.add_origin(origin)
-        with self._relay_deliveries(child, context, turn):
+        with self._relay_deliveries(child, turn):
             try:
                 return await tool.agent.run(
                     parts,
@@ -210,10 +210,9 @@ class AgentReceivers:
                     raise
                 return known
 
-    def _relay_deliveries(
-        self, child: SessionContext, context: SessionContext, turn: Turn
-    ) -> AbstractContextManager[object]:
+    def _relay_deliveries(self, child: SessionContext, turn: Turn) -> AbstractContextManager[object]:
         """Relay the deliveries of the child session to this session, except replies and failures."""
+        context = turn.session
         is_read = bool(turn.listeners) and turn.has_stream_listener()
         if not (is_read or context.handlers.any_of(*_RELAYED)):
             return nullcontext()
@@ -230,8 +229,9 @@ class AgentReceivers:
             on_token=relay if is_streamed else None,
         )
 
-    def _write(self, context: SessionContext, turn: Turn, reply: Reply, agent: str) -> None:
+    def _write(self, turn: Turn, reply: Reply, agent: str) -> None:
         """Add the answer to the history and the journal, unless it was added before a restart."""
+        context = turn.session
         last = context.conversation.last_message
         if last is not None and last.id == reply.id:
             return
@@ -263,8 +263,9 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
     return agents.opener(agent)
 
 
-async def _former_messages(context: SessionContext, turn: Turn) -> Sequence[ChatMessage]:
+async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
     """Return the earlier messages of users and agents, texts and pictures only, without tool calls and results."""
+    context = turn.session
     page = await context.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     now = {message.id for message in (*turn.joined, turn.message)}
     former = []

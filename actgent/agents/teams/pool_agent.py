@@ -38,9 +38,8 @@ from actgent.runtime.delegation.pool_tasks import (
 )
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.session_waits import releasing_slot
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
-from actgent.sessions.turn import Turn
 from actgent.tools.base import Tool
 from actgent.turns.calls.model_calls import add_to_parents
 from actgent.turns.core import AgentCore
@@ -154,30 +153,31 @@ class _PoolReceiver:
     agents: Directory
     """Agents of this runtime."""
 
-    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+    def must_answer(self, turn: Turn) -> bool:
         """Return True: the agent in the other pool answers all messages."""
         return True
 
-    async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
+    async def answer(self, turn: Turn) -> Reply | None:
         """Send the message to the other pool as a task, and return its reply.
 
         Raises:
             RemoteError: The task failed; the failure has the kind of the remote failure.
             LimitReached: A limit is used up, so the task cannot be granted any of it.
         """
+        context = turn.session
         if (stopped := context.seen_state.get(STOPPED)) is not None:
             await self.stops.go_on(context, stopped, now=_steady_time(context))
             return Reply(text="It was stopped.")
-        task = context.seen_state.get(_key(turn.message.id)) or await self._record_task(context, turn)
+        task = context.seen_state.get(_key(turn.message.id)) or await self._record_task(turn)
         if "report" not in task:
-            task = await _record_outcome(context, turn.message.id, task, await self._ask(context, turn, task))
+            task = await _record_outcome(context, turn.message.id, task, await self._ask(turn, task))
         known = task["report"]
         if known["failed"] is not None:
             turn.blame = known["failed"]
             raise _failure(self.agent, known)
-        return _deliver_reply(context, turn, task, self.agent.name)
+        return _deliver_reply(turn, task, self.agent.name)
 
-    async def _ask(self, context: SessionContext, turn: Turn, task: Mapping[str, Any]) -> PoolReport:
+    async def _ask(self, turn: Turn, task: Mapping[str, Any]) -> PoolReport:
         """Send the task to the other pool and wait for its report.
 
         Raises:
@@ -186,7 +186,7 @@ class _PoolReceiver:
         turn.blame = UNREACHABLE
         with releasing_slot():
             report = await self.pools.ask(
-                self.agent.pool, self._task(context, turn, task), retry_timeout=self.agent.retry_timeout
+                self.agent.pool, self._task(turn.session, turn, task), retry_timeout=self.agent.retry_timeout
             )
         if report.refused:  # a rejected cancellation leaves the task stopped, like a failed task
             raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
@@ -202,11 +202,12 @@ class _PoolReceiver:
         report = await self.stops.stop(opener, context, self._task(context, None, task))
         await _record_outcome(context, message_id, task, report)
 
-    async def _record_task(self, context: SessionContext, turn: Turn) -> Mapping[str, Any]:
+    async def _record_task(self, turn: Turn) -> Mapping[str, Any]:
         """Charge the limits of the task to the calling session's budget, record the task, and return it. Durable on return.
 
         A crash before the record charges the budget again; no task was sent by then.
         """
+        context = turn.session
         limits = {} if turn.budget is None else _granted_limits(turn.budget, self.agent.granted.shared)
         limits = {**self.agent.granted.shared, **limits}
         if turn.budget is not None:
@@ -322,12 +323,13 @@ async def _record_outcome(
             rest = amounts_of(task["limits"]) - amounts_of(report.spent)
             turn.budget.give_back(rest, now=trio.current_time())
     if turn is not None and known["failed"] is not None:  # only an answer records the usage, not a failure
-        _count_usage(context, turn, report.usage)
+        _count_usage(turn, report.usage)
     return task
 
 
-def _count_usage(context: SessionContext, turn: Turn, usage: Usage) -> None:
+def _count_usage(turn: Turn, usage: Usage) -> None:
     """Add the usage of a task to the session and its parents."""
+    context = turn.session
     turn.progress.usage = turn.progress.usage.with_child(usage)
     context.conversation.usage = context.conversation.usage.with_child(usage)
     add_to_parents(context, usage)
@@ -338,11 +340,12 @@ def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
     return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
 
 
-def _add_answer(context: SessionContext, turn: Turn, message: Message, usage: Usage) -> None:
+def _add_answer(turn: Turn, message: Message, usage: Usage) -> None:
     """Add an answer and its usage to the history and the journal."""
+    context = turn.session
     turn.answer_id = message.id
     context.conversation.append(message)
-    _count_usage(context, turn, usage)
+    _count_usage(turn, usage)
     if context.log is not None:
         taken = NO_USAGE.with_child(usage)
         context.log.add(
@@ -350,8 +353,9 @@ def _add_answer(context: SessionContext, turn: Turn, message: Message, usage: Us
         )
 
 
-def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
+def _deliver_reply(turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
     """Return the reply of the other pool, and add it to the history unless it was added before a restart."""
+    context = turn.session
     answer, usage = (
         TaskOutcomeRecord(message_id=turn.message.id, **task["report"]),
         Usage(**task.get("usage", {})),
@@ -368,7 +372,7 @@ def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any],
     )
     last = context.conversation.last_message
     if last is None or last.id != message.id:
-        _add_answer(context, turn, message, usage)
+        _add_answer(turn, message, usage)
     data = json.loads(answer.text) if answer.is_json else None
     taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
     return Reply(

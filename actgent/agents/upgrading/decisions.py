@@ -14,8 +14,7 @@ from actgent.journal.records import (
 from actgent.llm.base import ModelRequest, ModelResponse
 from actgent.messages import Event, Message, Route, ToolCall
 from actgent.protocols.base import CallTools, Continue, Finish, Outcome, SendReply, TurnView, UpdateState
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import Turn
 from actgent.tools.outputs.result_text import describe
 from actgent.turns.calls.model_calls import ModelCaller
 from actgent.turns.core import AgentCore
@@ -206,15 +205,13 @@ class _RequestCollector(ModelCaller):
 
     async def ask(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         chat: ModelRequest,
-        *,
         model: str,
         prompt: str,
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        view = self.core._view(context, turn, message)  # noqa: SLF001
+        view = self.core._view(turn, message)  # noqa: SLF001
         kept = attrs.evolve(
             view, record=tuple(view.record), state=dict(view.state), calls=turn.progress.calls + 1
         )
@@ -223,9 +220,9 @@ class _RequestCollector(ModelCaller):
                 core=self.core,
                 turn=turn,
                 view=kept,
-                message=self._make_message(context, turn, (), message, cut=False),
+                message=self._make_message(turn, (), message, "end"),
                 chat=attrs.evolve(chat, watch=None),
                 role=model,
             )
         )
-        return await super().ask(context, turn, message, chat, model=model, prompt=prompt)
+        return await super().ask(turn, message, chat, model, prompt)

@@ -17,8 +17,7 @@ from actgent.memory.base import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
 from actgent.memory.summarizing import SummarizingMemory, SummarizingView
 from actgent.messages import Message
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import SessionContext, Turn
 from actgent.turns.calls.context_fitting import Assemble, ContextFitter, with_short_results
 from actgent.turns.summaries import SUMMARY_HEADING, add_summary
 
@@ -55,17 +54,18 @@ class RecordedSummaries:
             )
         )
 
-    def bring(self, context: SessionContext, turn: Turn) -> None:
+    def bring(self, turn: Turn) -> None:
         """Add the next summary if the conversation is as long as it was in the recording."""
+        context = turn.session
         conversation = context.conversation
-        view = conversation.view
+        view = conversation.current_view()
         if not self._left or not isinstance(view, SummarizingView):
             return
         place = int(self._left[0].id.rpartition("/")[2])
         if len(conversation.messages) >= place:
             summary = self._left.popleft()
             view.ready = int(summary.causation_id or 0), summary.text.removeprefix(SUMMARY_HEADING)
-            add_summary(context, turn)
+            add_summary(turn)
 
 
 @attrs.define(eq=False)
@@ -95,16 +95,15 @@ class RecordedFitter(ContextFitter):
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
         """Ignore the answer: the cuts are known."""
 
-    async def fit(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
-    ) -> ModelRequest:
+    async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
+        context = turn.session
         fitting = turn.fitting = self._left.popleft() if self._left else None
         if fitting is None:
             return chat
         for share in fitting.shares:
-            context.conversation.view.shrink(share)
+            context.conversation.current_view().shrink(share)
         if fitting.shares:
             chat = attrs.evolve(chat, messages=assemble())
         if fitting.shortened:
-            chat = attrs.evolve(chat, messages=with_short_results(context, turn, chat, fitting.shortened))
+            chat = attrs.evolve(chat, messages=with_short_results(turn, chat, fitting.shortened))
         return chat

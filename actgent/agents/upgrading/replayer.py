@@ -30,9 +30,8 @@ from actgent.llm.base import LLM, ModelResponse
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import Turn
 from actgent.sessions.restore import owner_of
-from actgent.sessions.turn import Turn
 from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -277,7 +276,7 @@ class _Router:
 
     actor: Agent
 
-    async def route(self, _context: SessionContext, _turn: Turn, route: Route) -> Reply | None:
+    async def route(self, _turn: Turn, route: Route) -> Reply | None:
         if route.action in getattr(self.actor, "routes", {}):
             return Reply(id=f"{route.id}/reply", text="")
         return None
@@ -324,12 +323,12 @@ class RecordedToolCaller(ToolCaller):
         fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
         return cls(**fields, recorded=deque(recorded_results(records)), **options)
 
-    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        batch = super()._batch(context, turn, calls)
+    def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = super()._batch(turn, calls)
         results, changes = self.find_results(calls)
         for place, (call, result) in enumerate(zip(calls, results, strict=True)):
             batch.set_result(place, result_for(call, result))
-        restore_changes(context.state, changes)
+        restore_changes(turn.session.state, changes)
         return batch
 
     def find_results(

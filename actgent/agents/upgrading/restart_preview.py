@@ -170,6 +170,6 @@ def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Reco
     )
     system = context.conversation.system
     if system is None:
-        system = agent.prompts.session_prompt(context, context.conversation.view)
+        system = agent.prompts.session_prompt(context, context.conversation.current_view())
     now = agent.prompts.fingerprint(system, agent.tools.specs())
     return "" if last in ("", now) else "its prompt or its tools are other ones"

@@ -14,9 +14,8 @@ from actgent.control.durable_timer import DueIndex
 from actgent.errors import ConfigurationError, Fenced, SessionMoved
 from actgent.journal.base import Journal
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, Suspension, host_of, is_inside, running_turn
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Suspension, is_inside, running_turn
 
 SessionPredicate = Callable[[str], bool]
 """Function of a session id; returns True if the session leaves this process."""
@@ -130,7 +129,7 @@ class SessionEviction:
         if context.suspension is not None:
             self._leave_suspended(context, context.suspension)
         elif context.turn is not None:
-            self.runner.cancel_moved_turn(context, context.turn)
+            self.runner.cancel_moved_turn(context.turn)
 
     def send_on(self, context: SessionContext) -> None:
         """Remove a session's queued messages from the inbox; the journal has them for the next owner."""
@@ -144,7 +143,7 @@ class SessionEviction:
         context.suspension, turn = None, suspension.turn
         if turn is not None:
             turn.listeners += suspension.joined_futures
-            self.runner.end_moved_turn(context, turn)
+            self.runner.end_moved_turn(turn)
         else:
             self.runner.turn_lifecycle.end_moved_message(
                 context, suspension.message, suspension.joined_futures

@@ -27,11 +27,10 @@ from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.context import SessionContext, SessionHost, host_of
+from actgent.sessions.context import SessionContext, SessionHost, Turn, host_of, is_inside, running_turn
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.restore import SessionSnapshotter
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Turn, is_inside, running_turn
 from actgent.turns.lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 
 from .eviction import SessionEviction, SessionPredicate
@@ -118,7 +117,7 @@ class SessionLifecycle:
         """Raise if a message that was admitted earlier can no longer be processed: its session is closed or the agent is stopping."""
         if context.closed:
             raise context.refusal
-        if self.is_stopping or not (self.accepts or self.is_draining):
+        if self.runner.is_stopping or not (self.accepts or self.is_draining):
             raise NotRunning(self.name)
 
     def check_accepts(self) -> None:
@@ -201,7 +200,7 @@ class SessionLifecycle:
         elif checkpoint is not None:
             context.mailbox.pending += len(checkpoint.joined)
             acceptance = context.mailbox.take(waiting.pop(0))
-            self.runner.queue_resume(context, self._turn_lifecycle.begin_turn(context, acceptance))
+            self.runner.queue_resume(self._turn_lifecycle.begin_turn(context, acceptance))
         _requeue(self.inbox, context, waiting)
         if context.log is not None:
             context.log.request_snapshot()

@@ -17,9 +17,8 @@ from actgent.runtime.actor import AgentActor
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.retention import RetentionJob
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, Turn, host_of
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Turn
 from actgent.support.logs import LogVariable, logger_of
 
 from .eviction import SessionPredicate, is_stalled
@@ -133,13 +132,13 @@ class SessionMigration:
     async def _wait_turns(self, is_leaving: SessionPredicate) -> None:
         """Wait until the running turns have ended, except turns that wait for approvals."""
         while running := self._withdraw_queued(is_leaving):
-            for context, turn in running:
-                while context.turn is turn and not is_stalled(context):
+            for turn in running:
+                while turn.session.turn is turn and not is_stalled(turn.session):
                     with trio.move_on_after(POLL_INTERVAL_SECONDS):
                         await _wait_ended(turn)
         await trio.lowlevel.checkpoint()
 
-    def _withdraw_queued(self, is_leaving: SessionPredicate) -> list[tuple[SessionContext, Turn]]:
+    def _withdraw_queued(self, is_leaving: SessionPredicate) -> list[Turn]:
         """Remove the queued messages of root sessions from the inbox, and return the running turns."""
         running = []
         for opener in self.agents.openers:
@@ -147,7 +146,7 @@ class SessionMigration:
                 if context.parent is None:  # messages to child sessions belong to running turns
                     opener.running.lifecycle.eviction.send_on(context)
                 if context.turn is not None and not is_stalled(context):
-                    running.append((context, context.turn))
+                    running.append(context.turn)
         return running
 
     async def _write(self, is_leaving: SessionPredicate) -> None:

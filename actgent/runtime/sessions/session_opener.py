@@ -128,22 +128,25 @@ class SessionOpener:
             ConfigurationError: Another process may own sessions with this id, while this one owns the parent.
             SessionMoved: Another process owns sessions with this id, or is about to.
         """
+        running = self.running
+        lifecycle, conversation = running.lifecycle, _make_conversation(running.core.memory.open_view())
         context = _make_context(
-            id_for(self.running, session_id, parent),
+            id_for(running, session_id, parent),
             owner,
-            _make_conversation(self.running.core.memory.open_view(), system=system),
-            self.running.name,
-            host=self.running.lifecycle,
-            mailbox=_make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
-            reducers=self.reducers,
-            state_check=self.state_check,
-            tree=None if parent is None and task is None else _tree_of(parent, task),
+            conversation,
+            running.name,
+            lifecycle,
+            _make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            self.reducers,
+            self.state_check,
+            None if parent is None and task is None else _tree_of(parent, task),
         )
-        context.public_session, lifecycle = self.make_face(context, deps), self.running.lifecycle
-        if self.running.journal is not None or lifecycle.eviction.drains:
+        conversation.system = system
+        context.public_session = self.make_face(context, deps)
+        if running.journal is not None or lifecycle.eviction.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))
-        if self.running.journal is None:
-            context.conversation.recent = RecentRecords()
+        if running.journal is None:
+            conversation.recent = RecentRecords()
         self._enter(context)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:

@@ -45,11 +45,10 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.messages import Message, Sender, ToolCall
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, can_resume
 from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
-from actgent.sessions.turn import can_resume
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 
@@ -275,7 +274,7 @@ class RecordReplayer:
             self._asking = message if message.tool_calls and not message.cut else None
         if record.fitting is not None:  # later requests are cut in the same way
             for share in record.fitting.shares:
-                self._context.conversation.view.shrink(share)
+                self._context.conversation.current_view().shrink(share)
         if record.stop:
             self._context.conversation.last_answer = record
         self._append_message(message)

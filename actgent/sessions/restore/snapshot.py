@@ -143,7 +143,7 @@ def take(
 ) -> SessionSnapshot | None:
     """Return a snapshot of the data in a replayer between two turns. Return None if the memory view cannot be saved."""
     context, conversation = reader.context, reader.context.conversation
-    view, ledger = conversation.view.save(), context.approvals
+    view, ledger = conversation.current_view().save(), context.approvals
     if view is None:
         return None
     return SessionSnapshot(
@@ -184,8 +184,8 @@ def put(
 ) -> None:
     """Restore a new replayer and its session context from a snapshot."""
     context, conversation = reader.context, reader.context.conversation
-    conversation.view = view
-    conversation.messages = RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier)
+    conversation.replace_view(view)
+    conversation.replace_messages(RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier))
     conversation.usage, conversation.system = taken.usage, taken.system
     conversation.description, conversation.origin = taken.description, taken.origin
     conversation.via = taken.via

@@ -10,10 +10,9 @@ from actgent.approvals import Approval, ApprovalRequest
 from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.approval_calls import approval_for, question_of
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
-from actgent.sessions.turn import Turn
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 from actgent.turns.dispatcher import Dispatcher
@@ -72,44 +71,47 @@ class ApprovalRequests:
 
     # --- when all others have run --------------------------------------------------------------
 
-    async def ask(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+    async def ask(self, turn: Turn, batch: Batch) -> None:
         """Record the approval requests of a batch in the journal, then deliver them to handlers and callers.
 
         The turn can be suspended after this call, unless a handler decided all requests immediately.
         """
-        asked = self._approvals(context, turn, batch)
+        context = turn.session
+        asked = self._approvals(turn, batch)
         self._write(context, asked)
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.awaiting_approval])
         context.conversation.open_calls = tuple(batch.source_calls or batch.calls)
         if context.log is not None:
             context.log.keep(batch.finished())
             await context.log.flush()
-        await self._deliver_requests(context, turn, asked)
+        await self._deliver_requests(turn, asked)
 
-    async def ask_about(self, context: SessionContext, turn: Turn, asked: GuardApproval) -> None:
+    async def ask_about(self, turn: Turn, asked: GuardApproval) -> None:
         """Record and deliver the approval request of a guard about a message or an answer.
 
         The turn can be suspended after this call, unless a handler decided the request immediately.
         """
+        context = turn.session
         call = ToolCall(asked.guard, {"text": asked.text}, id=asked.call_id)
         about = "message" if asked.is_message else "answer"
         question = asked.ask.question or f"May this {about} pass the guard {asked.guard!r}?"
         wish = ApprovalRequired(
             question, form=asked.ask.form, again=False, timeout=asked.ask.timeout, risk=asked.ask.risk
         )
-        approvals = [self._approval(context, turn, call, wish)]
+        approvals = [self._approval(turn, call, wish)]
         self._write(context, approvals)
         if context.log is not None:
             await context.log.flush()
-        await self._deliver_requests(context, turn, approvals)
+        await self._deliver_requests(turn, approvals)
 
     def _write(self, context: SessionContext, asked: Sequence[Approval]) -> None:
         for approval in asked:
             if approval.id not in context.ledger().open:
                 context.record_approval(ApprovalRequestRecord(approval=approval))
 
-    async def _deliver_requests(self, context: SessionContext, turn: Turn, asked: Sequence[Approval]) -> None:
+    async def _deliver_requests(self, turn: Turn, asked: Sequence[Approval]) -> None:
         """Deliver recorded approval requests to observers, handlers, callers and parent sessions; record the turn as suspended."""
+        context = turn.session
         ledger = context.ledger()
         for approval in asked:
             turn.check()
@@ -118,8 +120,8 @@ class ApprovalRequests:
                     listener.receive_delivery(approval)
                 continue
             self.observer.ask(context, approval)
-            self.dispatcher.failure_logger.warn_unheard_approval(context, turn, approval)
-            await self.dispatcher.deliver(context, turn, approval)
+            self.dispatcher.failure_logger.warn_unheard_approval(turn, approval)
+            await self.dispatcher.deliver(turn, approval)
             await self._deliver_to_parents(context, approval)
         turn.check()
         if ids := tuple(each.id for each in ledger.undecided):
@@ -134,20 +136,20 @@ class ApprovalRequests:
             await self.dispatcher.dispatch(parent, approval)
             parent = parent.parent
 
-    def _approvals(self, context: SessionContext, turn: Turn, batch: Batch) -> list[Approval]:
+    def _approvals(self, turn: Turn, batch: Batch) -> list[Approval]:
         """Return the approvals to request for the waiting calls of a batch, in call order; decided approvals are reused and omitted."""
+        context = turn.session
         ledger = context.ledger()
         asked = []
         for place, question in sorted(batch.awaiting_approval.items(), key=itemgetter(0)):
             call = batch.calls[place]
-            approval = ledger.open_of(call.id) or self._approval(context, turn, call, question)
+            approval = ledger.open_of(call.id) or self._approval(turn, call, question)
             if not ledger.reuse_decision(approval.id):
                 asked.append(approval)
         return asked
 
-    def _approval(
-        self, context: SessionContext, turn: Turn, call: ToolCall, question: ApprovalRequired
-    ) -> Approval:
+    def _approval(self, turn: Turn, call: ToolCall, question: ApprovalRequired) -> Approval:
+        context = turn.session
         return approval_for(
             call,
             question,

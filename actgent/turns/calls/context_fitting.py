@@ -14,9 +14,8 @@ from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.memory.base import ModelView
 from actgent.memory.token_budget import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.turn import Turn
 from actgent.support.logs import logger_of
 from actgent.support.token_estimate import estimate_tokens
 from actgent.support.user_code import convert_user_error
@@ -55,9 +54,7 @@ class ContextFitter:
         if counted := window.count_answered(llm, chat, answer, self._counted.get(context.conversation)):
             self._counted[context.conversation] = counted
 
-    async def fit(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
-    ) -> ModelRequest:
+    async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
         """Return the request, shortened if it exceeds the model's context window.
 
         Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive, the provider
@@ -66,6 +63,7 @@ class ContextFitter:
         Raises:
             ContextOverflow: The request does not fit, even when shortened.
         """
+        context = turn.session
         if llm.context_window is None:
             return chat
         turn.fitting = None
@@ -74,10 +72,10 @@ class ContextFitter:
         if window.upper_bound(llm, chat, before) <= room:  # the usual case
             return chat
         if llm.counts_tokens and window.lower_bound(llm, chat, before) <= room:
-            counted = await self._count(context, turn, llm, chat)
+            counted = await self._count(turn, llm, chat)
             if counted is not None and counted <= room:
                 return chat
-        return self._cut(context, turn, llm, chat, assemble, room=room)
+        return self._cut(turn, llm, chat, assemble, room=room)
 
     def _restore_count(
         self, context: SessionContext, llm: LLM, chat: ModelRequest
@@ -98,8 +96,9 @@ class ContextFitter:
             self._counted[context.conversation] = counted
         return counted
 
-    async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest) -> int | None:
+    async def _count(self, turn: Turn, llm: LLM, chat: ModelRequest) -> int | None:
         """Return the token count of a request from the provider's counting endpoint; None if it cannot count. Interruptible."""
+        context = turn.session
         turn.expose()
         try:
             counted = await llm.count_tokens(chat)
@@ -115,19 +114,17 @@ class ContextFitter:
             )
         return counted
 
-    def compact(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
-    ) -> ModelRequest | None:
+    def compact(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest | None:
         """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened."""
+        context = turn.session
         size = window.upper_bound(llm, chat, self._counted.get(context.conversation))
         try:
-            return self._cut(context, turn, llm, chat, assemble, room=size // 2)
+            return self._cut(turn, llm, chat, assemble, room=size // 2)
         except ContextOverflow:
             return None
 
     def _cut(
         self,
-        context: SessionContext,
         turn: Turn,
         llm: LLM,
         chat: ModelRequest,
@@ -135,12 +132,13 @@ class ContextFitter:
         *,
         room: int,
     ) -> ModelRequest:
+        context = turn.session
         size_of = partial(window.upper_bound, llm, before=self._counted.get(context.conversation))
-        size, view = size_of(chat), context.conversation.view
+        size, view = size_of(chat), context.conversation.current_view()
         fitting = turn.fitting or Fitting(tokens=size, room=room)
         counted = self._counted.get(context.conversation)
         rate = counted.rate if counted is not None and counted.model == llm.name else 1.0
-        shorten = partial(with_short_results, context, turn)
+        shorten = partial(with_short_results, turn)
         for limit in (0, *RESULT_LENGTHS_CHARS):
             if limit and size > room:
                 fitting = attrs.evolve(fitting, shortened=limit)
@@ -167,10 +165,9 @@ def _share(view: ModelView, chat: ModelRequest, wanted: float) -> float:
     return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
 
 
-def with_short_results(
-    context: SessionContext, turn: Turn, chat: ModelRequest, limit: int
-) -> list[ChatMessage]:
+def with_short_results(turn: Turn, chat: ModelRequest, limit: int) -> list[ChatMessage]:
     """Return the messages with tool results cut to `limit` characters; the full results stay readable for the model."""
+    context = turn.session
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
 
     def shortened(part: Part) -> Part:

@@ -19,7 +19,7 @@ from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_ans
 from actgent.llm.prompt_estimator import PromptEstimator
 from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import Turn
 
 UNCHARGED_ERRORS = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """Errors after which a provider charges no tokens and no money; only the model call itself is counted."""

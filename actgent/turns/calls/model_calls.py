@@ -11,7 +11,7 @@ from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_answer
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, StopReason, check_answer
 from actgent.llm.client_errors import as_model_error
 from actgent.llm.overflow_errors import is_too_long
 from actgent.llm.spans import complete_as_span
@@ -27,8 +27,7 @@ from actgent.messages import (
     make_token,
     new_id,
 )
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import SessionContext, Turn
 from actgent.support.user_code import convert_user_error
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.guards import Guards
@@ -43,7 +42,6 @@ class AnswerStream:
     """Receives the text deltas of one model answer and emits the part that the protocol shows to users."""
 
     _dispatcher: Dispatcher
-    _context: SessionContext
     _turn: Turn
     _attempt: int = 0
 
@@ -56,7 +54,7 @@ class AnswerStream:
         for listener in turn.listeners:
             await listener.receive_partial(text, attempt)
         delta = turn.growth.add(text)
-        for attached in self._context.handlers.get("growing", ()):
+        for attached in turn.session.handlers.get("growing", ()):
             attached.handler(self._attempt)
         if delta:
             await self._show(delta)
@@ -73,7 +71,7 @@ class AnswerStream:
             await listener.wait_capacity()
             turn.check()
         turn.cover()  # an interruption waits for the handler
-        await self._dispatcher.dispatch(self._context, make_token(delta, turn.answer_id, self._attempt))
+        await self._dispatcher.dispatch(turn.session, make_token(delta, turn.answer_id, self._attempt))
         turn.expose()
 
 
@@ -94,7 +92,6 @@ class ModelCaller:
 
     async def ask_fitting(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         chat: ModelRequest,
@@ -108,24 +105,22 @@ class ModelCaller:
         Raises:
             ContextOverflow: The request does not fit, even when shortened.
         """
+        context = turn.session
         fitter = self.fitter or ContextFitter()
         llm = self.models.get(model) or self.models["default"]
-        chat = await fitter.fit(context, turn, llm, chat, assemble)
+        chat = await fitter.fit(turn, llm, chat, assemble)
         try:
-            answered = await self.ask(context, turn, message, chat, model=model, prompt=prompt)
+            answered = await self.ask(turn, message, chat, model, prompt)
         except BadRequest as error:
-            if (
-                not is_too_long(error)
-                or (shorter := fitter.compact(context, turn, llm, chat, assemble)) is None
-            ):
+            if not is_too_long(error) or (shorter := fitter.compact(turn, llm, chat, assemble)) is None:
                 raise
         else:
             fitter.note(context, llm, chat, answered[0])
             return answered
-        self.check_limit(context, turn)
+        self.check_limit(turn)
         turn.blame = "internal"
         try:
-            answered = await self.ask(context, turn, message, shorter, model=model, prompt=prompt)
+            answered = await self.ask(turn, message, shorter, model, prompt)
         except BadRequest as error:
             if is_too_long(error):
                 raise overflow_of(llm, shorter, error) from error
@@ -135,11 +130,9 @@ class ModelCaller:
 
     async def ask(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         chat: ModelRequest,
-        *,
         model: str,
         prompt: str,
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
@@ -147,20 +140,21 @@ class ModelCaller:
 
         `model` is the role of the model, and `prompt` the fingerprint for the journal.
         """
+        context = turn.session
         llm = self.models.get(model) or self.models["default"]
         turn.answer_id = new_id()
-        started = time.monotonic()
+        turn.asked_at = time.monotonic()
         if context.log is not None or self.observer.stream.active:
             chat.watch = self.observer.watch_call(context, message, llm.name)
         growing = on_text = None
         listeners, gate = turn.listeners, turn.gate
         is_heard = (listeners and turn.has_stream_listener()) or "token" in context.handlers
         if is_heard and not self.guards.answers:  # tokens would reach listeners before the answer guards run
-            growing = AnswerStream(self.dispatcher, context, turn)
+            growing = AnswerStream(self.dispatcher, turn)
             on_text = growing.add if gate is None else partial(_show_later, gate, growing.add)
         turn.expose()
         deadline = self.timer.now() + turn.limits.model_timeout
-        handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
+        handle = self.timer.call_at(deadline, partial(self._time_out, turn, llm))
         chat.deadline = min(deadline, turn.deadline()) if listeners or turn.timer else deadline
         try:
             if turn.budget is None:
@@ -188,13 +182,11 @@ class ModelCaller:
             handle.cancel()
             if turn.stop is not None:
                 turn.check()
-            return answer, self._record_answer(
-                context, turn, message, answer, chat, prompt=prompt, started=started
-            )
+            return answer, self._record_answer(turn, message, answer, chat, prompt)
         turn.blame = "model"
         raise error
 
-    def check_limit(self, context: SessionContext, turn: Turn) -> None:
+    def check_limit(self, turn: Turn) -> None:
         """Raise if the turn has reached the protocol's limit of model calls, or the default limit.
 
         The default limit applies if neither the protocol nor `Limits(model_calls=)` sets one. The turn's budget checks
@@ -203,6 +195,7 @@ class ModelCaller:
         Raises:
             LimitReached: The turn has made as many model calls as the limit allows.
         """
+        context = turn.session
         protocol = turn.options.protocol
         argument = ""
         if protocol.max_iterations is not None:
@@ -223,41 +216,40 @@ class ModelCaller:
                 argument=argument,
             )
 
-    def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
+    def _time_out(self, turn: Turn, llm: LLM) -> None:
+        context = turn.session
         text = f"no answer within {turn.limits.model_timeout:g} s"
         if waited := _waited_seconds(llm, context.id):
             text += f": it still waited for the provider's rate limit, after {waited:.1f} s"
         turn.stop_with(ModelTimeout(text, model=llm.name))
 
-    def keep_partial(self, context: SessionContext, turn: Turn) -> None:
+    def keep_partial(self, turn: Turn) -> None:
         """Append the text of an interrupted answer to the conversation, marked as truncated."""
+        context = turn.session
         growth, turn.growth, turn.first_at = turn.growth, None, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
-            answer = self._make_message(context, turn, parts, turn.message, cut=True)
+            answer = self._make_message(turn, parts, turn.message, "length")
             context.conversation.append(answer)
             if context.log is not None:
                 context.log.add(AgentMessageRecord(message=answer, calls=turn.progress.calls))
 
     def _record_answer(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         answer: ModelResponse,
         chat: ModelRequest,
-        *,
         prompt: str,
-        started: float,
     ) -> tuple[ToolCall, ...]:
         """Record the model answer in conversation and journal, and count its usage. Return its tool calls, with unique ids."""
+        context = turn.session
         first_at = turn.first_at
         turn.growth = turn.first_at = None
-        cut = answer.stop == "length"
         parts, calls = context.conversation.with_own_calls(answer.parts)
-        if cut:
+        if answer.stop == "length":
             calls = ()
-        answer_message = self._make_message(context, turn, parts, message, cut=cut)
+        answer_message = self._make_message(turn, parts, message, answer.stop)
         context.conversation.append(answer_message)
         if context.log is not None:
             context.log.add(
@@ -269,7 +261,7 @@ class ModelCaller:
                     calls=turn.progress.calls,
                     repairs=turn.progress.repairs,
                     prompt=prompt,
-                    seconds=time.monotonic() - started,
+                    seconds=time.monotonic() - turn.asked_at,
                     waited=0.0 if chat.watch is None else chat.watch.waited,
                     fitting=turn.fitting,
                 )
@@ -277,16 +269,16 @@ class ModelCaller:
         context.conversation.open_calls = calls
         turn.fitting = None
         if answer.usage is not NO_USAGE:
-            _count_usage(context, turn, answer.usage)
+            _count_usage(turn, answer.usage)
         for listener in turn.listeners:
             listener.receive_answer(answer)
         if self.observer.stream.active:
-            self.observer.take_answer(context, message, answer, started, first_at)
+            self.observer.take_answer(context, message, answer, turn.asked_at, first_at)
         return calls
 
-    def _make_message(
-        self, context: SessionContext, turn: Turn, parts: tuple[Part, ...], to: Message, *, cut: bool
-    ) -> Message:
+    def _make_message(self, turn: Turn, parts: tuple[Part, ...], to: Message, stop: StopReason) -> Message:
+        """Return the message for an answer to the message `to`. Its text is marked as cut if the answer stopped by its length."""
+        context = turn.session
         return make_message(
             id=turn.answer_id,
             session_id=context.id,
@@ -294,7 +286,7 @@ class ModelCaller:
             parts=parts,
             correlation_id=to.correlation_id or to.id,
             causation_id=to.id,
-            cut=cut,
+            cut=stop == "length",
             metadata=turn.answer_metadata,
             origin=context.conversation.origin,
             via=context.conversation.via,
@@ -310,7 +302,8 @@ async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -
     await show(text, attempt)
 
 
-def _count_usage(context: SessionContext, turn: Turn, usage: Usage) -> None:
+def _count_usage(turn: Turn, usage: Usage) -> None:
+    context = turn.session
     turn.progress.usage += usage
     context.conversation.usage += usage
     if context.parent is not None:

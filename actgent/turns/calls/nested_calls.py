@@ -17,8 +17,7 @@ import trio
 from actgent.approvals import FormAnswer, Grant
 from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
-from actgent.sessions.context import SessionContext
-from actgent.sessions.turn import Turn
+from actgent.sessions.context import Turn
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.base import Tool
 from actgent.tools.call_sources import running_call
@@ -31,7 +30,7 @@ MAX_STORED_CHARS = 4_000_000
 MAX_ARGUMENT_CHARS = 2000
 """Maximum characters of a nested call's arguments in an approval question."""
 _KEY = "_nested/"
-NewBatch = Callable[[SessionContext, Turn, Sequence[ToolCall]], Batch]
+NewBatch = Callable[[Turn, Sequence[ToolCall]], Batch]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -40,7 +39,6 @@ class NestedCalls:
 
     outer: ToolCall
     """The running tool call that makes the nested calls."""
-    context: SessionContext
     turn: Turn
     registry: ToolRegistry
     new_batch: NewBatch = attrs.field(repr=False)
@@ -65,10 +63,10 @@ class NestedCalls:
         """Return the Unix time in seconds at which the outer call ran first. Repeated runs return the same value."""
         self._delete_completed()
         key = f"{_KEY}{self.outer.id}/0"
-        began = self.context.state.get(key)
+        began = self.turn.session.state.get(key)
         if began is None:
             began = self.now()
-            self.context.state.dispatch([(key, began)])
+            self.turn.session.state.dispatch([(key, began)])
         known: float = began
         return known
 
@@ -88,7 +86,7 @@ class NestedCalls:
             raise ToolError(
                 f"tool {name!r} cannot be called here (available: {', '.join(there[:20]) or 'none'})"
             )
-        known = self.context.state.get(_KEY + call.id)
+        known = self.turn.session.state.get(_KEY + call.id)
         if known is not None and known["call"] != _digest(call):
             raise ToolError(
                 f"call {self._count} differs from the call of the earlier run, so the run cannot resume"
@@ -104,7 +102,7 @@ class NestedCalls:
         turn = self.turn
         if turn.budget is not None and not has_begun:
             turn.budget.take_tool_calls(1, of=call.id, now=trio.current_time())
-        batch = self.new_batch(self.context, turn, [call])
+        batch = self.new_batch(turn, [call])
         if batch.isolation is not None:
             batch.isolation.is_nested = True
         if batch.policy is not None:
@@ -115,7 +113,7 @@ class NestedCalls:
             batch.set_result(0, None)
         elif has_begun:
             batch.maybe_started = frozenset({0})
-        if tool.effect != "pure" and self.context.log is not None:
+        if tool.effect != "pure" and self.turn.session.log is not None:
             batch.on_stage = partial(self._begin, call)
         await batch.run()
         if (question := batch.awaiting_approval.get(0)) is not None:
@@ -125,7 +123,7 @@ class NestedCalls:
     def _sources_of_outer(self) -> str:
         """Return the sources of the outer call's arguments, and of the answers of agents that it has read, under isolation."""
         running = running_call.get()
-        if running is None or running.owner is not self.context:
+        if running is None or running.owner is not self.turn.session:
             return ""
         return join_origins(running.given, running.found)
 
@@ -134,11 +132,11 @@ class NestedCalls:
 
         The write is not cancellable.
         """
-        if self.context.log is None or not all(map(batch.can_start, places)):
+        if self.turn.session.log is None or not all(map(batch.can_start, places)):
             return
-        self.context.state.dispatch([(_KEY + call.id, {"call": _digest(call)})])
+        self.turn.session.state.dispatch([(_KEY + call.id, {"call": _digest(call)})])
         self.turn.cover()
-        await self.context.log.flush()
+        await self.turn.session.log.flush()
         self.turn.expose()
 
     def _keep(self, call: ToolCall, result: ToolResult) -> Mapping[str, Any]:
@@ -156,12 +154,12 @@ class NestedCalls:
         if sources := join_origins(result.origin, result.via):
             kept["sources"] = sources
         known = {"call": _digest(call), "result": kept}
-        self.context.state.dispatch([(_KEY + call.id, known)])
+        self.turn.session.state.dispatch([(_KEY + call.id, known)])
         return known
 
     def _delete_completed(self) -> None:
         """Delete the stored nested results of outer calls that are complete."""
-        state, mine = self.context.state, f"{_KEY}{self.outer.id}/"
+        state, mine = self.turn.session.state, f"{_KEY}{self.outer.id}/"
         others = [key for key in state if key.startswith(_KEY) and not key.startswith(mine)]
         if left := [key for key in others if state[key] is not None]:
             state.dispatch([(key, None) for key in left])
@@ -192,7 +190,7 @@ class NestedCalls:
 
     def _grant(self, call: ToolCall) -> Grant | None:
         """Return the approval decision that allows a nested call with these arguments; None if there is none."""
-        ledger = self.context.approvals
+        ledger = self.turn.session.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
             return None

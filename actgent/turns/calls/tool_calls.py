@@ -16,13 +16,12 @@ from actgent.errors.printable import counted, quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.labels import Policy
 from actgent.messages import CallProgress, Message, ToolCall, Usage
-from actgent.sessions.context import SessionContext
+from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.approval_calls import edited, grants_of
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_log import SessionLog
-from actgent.sessions.turn import Turn
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.caller_tools import with_caller_tools
@@ -98,7 +97,6 @@ class ToolCaller:
 
     async def run(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         calls: Sequence[ToolCall],
@@ -109,10 +107,11 @@ class ToolCaller:
 
         Return None if calls wait for approval. Then `turn.pending_approvals` holds the calls to resume after all decisions.
         """
+        context = turn.session
         if self.registry.connecting:
             await self._wait_for_toolsets(turn, calls)
-        known = self._with_call_ids(context, turn, calls)
-        batch = self._batch(context, turn, known)
+        known = self._with_call_ids(turn, calls)
+        batch = self._batch(turn, known)
         results = None
         is_over = False
         try:
@@ -122,20 +121,20 @@ class ToolCaller:
             )  # the calls were counted before they waited for approvals
             if not (is_counted or batch.is_rejected):
                 turn.progress.counted = turn.answer_id
-                self._count(context, turn, known)
-            self._prepare(context, turn, batch)
+                self._count(turn, known)
+            self._prepare(turn, batch)
             if turn.listeners:
-                await self._notify_readers(context, turn, known)
+                await self._notify_readers(turn, known)
             turn.expose()
             turn.batch = batch
-            if (board := self._board(context, turn)) is None:
+            if (board := self._board(turn)) is None:
                 await batch.run()
             else:
                 batch.context.report = board.put
                 await board.run(batch.run)
             if batch.awaiting_approval:
                 turn.cover()
-                await self.approvals.ask(context, turn, batch)
+                await self.approvals.ask(turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
         except Exception:  # e.g. a limit or a journal failure: the turn fails, but the process continues
@@ -145,37 +144,40 @@ class ToolCaller:
             turn.batch = None
             turn.cover()
             if turn.pending_approvals is None:
-                results = self._close(context, turn, message, batch, stage, is_over=is_over)
+                results = self._close(turn, message, batch, stage, is_over=is_over)
         if results is None:
             return None
         if context.log is not None:
             await context.log.flush()
         turn.check()  # stop before handlers run, since they must not be cancelled
-        await self.deliver(context, turn)
+        await self.deliver(turn)
         turn.check()
         return results
 
-    def close_open(self, context: SessionContext, turn: Turn) -> None:
+    def close_open(self, turn: Turn) -> None:
         """Append a result for each open tool call that will not run, so that the conversation stays valid."""
+        context = turn.session
         if context.conversation.open_calls:
-            batch = self._batch(context, turn, self._resolve_calls(context.conversation.open_calls))
-            self._close(context, turn, turn.message, batch, None, is_over=True)
+            batch = self._batch(turn, self._resolve_calls(context.conversation.open_calls))
+            self._close(turn, turn.message, batch, None, is_over=True)
 
-    async def deliver(self, context: SessionContext, turn: Turn) -> None:
+    async def deliver(self, turn: Turn) -> None:
         """Deliver tool results to the handlers, in call order."""
+        context = turn.session
         while turn.results:
             result = turn.results.pop(0)
             if result.error is not None:
-                self.observer.fail_tool(context, turn, result)
+                self.observer.fail_tool(turn, result)
             if self.observer.stream.active:
                 self.observer.take_result(context, result)
-            await self.dispatcher.deliver(context, turn, result)
+            await self.dispatcher.deliver(turn, result)
 
-    def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
+    def _prepare(self, turn: Turn, batch: Batch) -> None:
         """Attach the turn's observers to a batch.
 
         With a journal, calls with side effects are recorded before they start.
         """
+        context = turn.session
         if self.observer.stream.active:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
@@ -184,8 +186,9 @@ class ToolCaller:
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
-    def _board(self, context: SessionContext, turn: Turn) -> ProgressPublisher | None:
+    def _board(self, turn: Turn) -> ProgressPublisher | None:
         """Return the publisher of tool progress; None if neither handlers nor observers receive progress."""
+        context = turn.session
         is_heard = "tool_progress" in context.handlers or (turn.listeners and turn.has_stream_listener())
         if not (is_heard or self.observer.stream.watched):
             return None
@@ -196,8 +199,9 @@ class ToolCaller:
 
         return ProgressPublisher(tell)
 
-    async def _notify_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+    async def _notify_readers(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Notify stream readers of the tool calls, after the calls are written to the journal."""
+        context = turn.session
         if context.log is not None and turn.has_stream_listener():
             await context.log.flush()
         for listener in turn.listeners:
@@ -207,10 +211,9 @@ class ToolCaller:
         """Replace `call_tool` calls by calls of the tools that they name."""
         return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
-    def _with_call_ids(
-        self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]
-    ) -> Sequence[ToolCall]:
+    def _with_call_ids(self, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Resolve `call_tool` calls, and assign ids to calls that the provider sent without an id."""
+        context = turn.session
         calls = self._resolve_calls(calls)
         for call in calls:
             if not call.id:
@@ -258,16 +261,18 @@ class ToolCaller:
         tool = self.registry.get(batch.calls[place].name)
         return tool is not None and tool.effect != "pure" and batch.can_start(place)
 
-    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        batch = self.new_batch(context, turn, calls)
+    def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        context = turn.session
+        batch = self.new_batch(turn, calls)
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
         if turn.checkpoint is not None:
             self._restore_batch(context, turn.checkpoint, batch)
         return batch
 
-    def new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+    def new_batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         """Create the batch that executes tool calls of a turn, with its limits, rules and approvals."""
+        context = turn.session
         limits = turn.limits
         tool_context = make_context(
             session_id=context.id,
@@ -301,7 +306,7 @@ class ToolCaller:
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
             is_parallel=self.is_parallel,
-            host=_make_host(self, context, turn),
+            host=_make_host(self, turn),
         )
         if (excess := excess_of(source_calls, limits)) is not None:
             batch.reject_all(excess)
@@ -310,12 +315,13 @@ class ToolCaller:
     def _refusal(self, tool_context: ToolContext, call: ToolCall, tool: Tool) -> str | None:
         return next(filter(None, (rule(call, tool, tool_context) for rule in self.access)), None)
 
-    def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+    def _count(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Charge the calls of an answer to the turn's budget and to its limit of identical calls.
 
         Raises:
             LimitReached: A limit is reached: the model repeats identical calls, or a cycle of calls, too often.
         """
+        context = turn.session
         most = turn.limits.max_repeated_calls
         progress = turn.progress
         progress.tool_calls += len(calls)
@@ -326,22 +332,21 @@ class ToolCaller:
             progress.identical = progress.identical + 1 if last is not None and is_same(call, last) else 1
             called.append(call)
             if progress.identical > most:
-                raise self._repetition_error(
-                    context, turn, f"identical calls of {quoted(call.name)} in a row"
-                )
+                raise self._repetition_error(turn, f"identical calls of {quoted(call.name)} in a row")
             if len(called) > MIN_CALLS and (
                 again := find_call_cycle(called, most, context.conversation.messages)
             ):
                 names = ", ".join(quoted(each.name) for each in again)
                 raise self._repetition_error(
-                    context, turn, f"rounds of the same calls ({names}) with the same results"
+                    turn, f"rounds of the same calls ({names}) with the same results"
                 )
         if len(called) > MIN_CALLS:  # a turn with few calls skips the slice
             del called[: -most_calls(most)]
         if turn.budget is not None:
             _count_calls(turn, turn.budget, calls)
 
-    def _repetition_error(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
+    def _repetition_error(self, turn: Turn, what: str) -> LimitReached:
+        context = turn.session
         return LimitReached(
             what,
             turn.limits.max_repeated_calls,
@@ -353,7 +358,6 @@ class ToolCaller:
 
     def _close(
         self,
-        context: SessionContext,
         turn: Turn,
         message: Message,
         batch: Batch,
@@ -366,6 +370,7 @@ class ToolCaller:
         The results are written to the journal unless the process stops. In that case the next start resumes from the results
         recorded so far.
         """
+        context = turn.session
         results = batch.results()
         in_text = tuple([call for call in batch.source_calls or batch.calls if not call.native])
         closing = message.caused(TOOLS, results, stage=stage, text_calls=in_text)
@@ -385,7 +390,6 @@ class _Host:
     """Callbacks of a tool-call batch into its turn."""
 
     caller: ToolCaller
-    context: SessionContext
     turn: Turn
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
@@ -393,18 +397,17 @@ class _Host:
         if not has_read_result(self.caller.registry):
             return truncate(text, limit)
         return store_oversized(
-            self.context, call, text, limit, session_limit=self.turn.limits.kept_characters
+            self.turn.session, call, text, limit, session_limit=self.turn.limits.kept_characters
         )
 
     @property
     def via(self) -> str:
-        return self.context.conversation.via
+        return self.turn.session.conversation.via
 
     def nest(self, call: ToolCall) -> NestedCalls:
         caller = self.caller
         return NestedCalls(
             outer=call,
-            context=self.context,
             turn=self.turn,
             registry=caller.registry,
             new_batch=caller.new_batch,
@@ -412,10 +415,10 @@ class _Host:
         )
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
-        self.caller.dispatcher.failure_logger.log_tool_error(self.context, call, error)
+        self.caller.dispatcher.failure_logger.log_tool_error(self.turn.session, call, error)
 
     def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
-        self.caller.dispatcher.failure_logger.log_unusable_result(self.context, call, error)
+        self.caller.dispatcher.failure_logger.log_unusable_result(self.turn.session, call, error)
 
 
 _make_host = fast_constructor(_Host)

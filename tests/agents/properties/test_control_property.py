@@ -288,8 +288,8 @@ def breaking(monkeypatch):
     def watch(world):
         end = TurnLifecycle.end_turn
 
-        def end_and_break(self, context, turn):
-            end(self, context, turn)
+        def end_and_break(self, turn):
+            end(self, turn)
             if world.breaks and not turn.host.is_stopping:
                 world.breaks = False
                 raise RuntimeError("a mistake")

@@ -205,7 +205,7 @@ def facts(context, restored):
     """All that opening makes of a session."""
     conversation, mail, ledger = context.conversation, context.mailbox, context.approvals
     state = context.state
-    view = plain(conversation.view)
+    view = plain(conversation.current_view())
     view["_notices"] = list((view["_notices"] or {}).items())
     return {
         "messages": list(conversation.messages),
@@ -214,7 +214,7 @@ def facts(context, restored):
         "notices": list(conversation.notices.items()),
         "calls": conversation.all_call_ids(),
         "view": view,
-        "shown": list(conversation.view.messages()),
+        "shown": list(conversation.current_view().messages()),
         "accepted": mail.accepted_ids,
         "acceptances": [
             (each.message, each.options, each.baggage) for each in (mail.acceptances or {}).values()

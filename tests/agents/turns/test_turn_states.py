@@ -7,20 +7,23 @@ import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import Interrupted
+from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Text, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
+from actgent.sessions.context import TRANSITIONS, SessionContext, Turn, can_resume
+from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_future import CallOptions
-from actgent.sessions.turn import TRANSITIONS, Turn, can_resume
 
 STATES = {"running", "exposed", "suspended", "ending", "over"}
 
 
 def new_turn(*, scope=None):
     """A turn that runs in this scope."""
+    session = SessionContext("s", Sender("ada"), SessionConversation(ShortTermMemory().open_view()))
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))
-    return Turn(message, CallOptions(protocol=Bare()), 0.0, contextvars.copy_context(), scope=scope)
+    return Turn(session, message, CallOptions(protocol=Bare()), 0.0, contextvars.copy_context(), scope=scope)
 
 
 def do(turn, event):
