@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import Any
 
 import trio
@@ -16,7 +17,7 @@ from .cell import Cell, Siblings
 from .dead_letters import DeadLetter
 from .inbox import DEFAULT_BYTES, PriorityInbox
 from .message_groups import LineOf, MessageGroups
-from .ref import ActorRef, Envelope, payload_bytes
+from .ref import ActorRef, Envelope
 from .supervision import Supervision
 from .wait_graph import WaitNode
 
@@ -71,7 +72,7 @@ class ActorContext:
             capacity=context.capacity,
             session_capacity=context.capacity,
             message_bytes=DEFAULT_BYTES,
-            size_of=payload_bytes,
+            size_of=attrgetter("size"),
             concurrency=groups.concurrency,
             urgent_concurrency=1,
         )
@@ -164,7 +165,8 @@ class ActorContext:
         self.task = None
         for envelope in tuple(self._taken.values()):
             self._dead_letter(envelope, reason)
-            self._done(envelope)
+            del self._taken[envelope.session_id]
+            self.inbox.release(envelope.session_id)
         while left := [each for group in self.inbox.sessions() for each in self.inbox.withdraw(group)]:
             for envelope in left:
                 self._dead_letter(envelope, reason)
@@ -203,10 +205,13 @@ class ActorContext:
 
     async def _serve(self, actor: "Actor") -> None:
         """Process one message at a time."""
-        for envelope in tuple(self._taken.values()):
-            await self._process(actor, envelope)
         while True:
-            await self._process(actor, await self.inbox.get())
+            envelope = next(iter(self._taken.values()), None)
+            if envelope is None:
+                envelope = await self.inbox.get()
+            else:
+                await self.inbox.yield_in_series()
+            await self._process(actor, envelope)
 
     async def _serve_concurrently(self, actor: "Actor") -> None:
         """Process up to `concurrency` messages concurrently. The first failure cancels the others, which are tried again."""
@@ -252,8 +257,13 @@ class ActorContext:
         raise error
 
     def _done(self, envelope: Envelope) -> None:
-        del self._taken[envelope.session_id]
-        self.inbox.release(envelope.session_id)
+        """Release the group of a processed message. An actor that handles one message at a time takes the next one."""
+        group = envelope.session_id
+        del self._taken[group]
+        if self._groups.are_concurrent:
+            self.inbox.release(group)
+        elif (following := self.inbox.release_and_claim(group)) is not None:
+            self._taken[group] = following
 
     def _count_failure(self, envelope: Envelope, error: Exception) -> None:
         """Count a failed attempt. After too many, make the message a dead letter, so that it no longer fails its actor."""

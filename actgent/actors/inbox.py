@@ -342,7 +342,8 @@ class PriorityInbox(Generic[M]):
             return True
         if self.reached_bound(message) is not UNBOUNDED:
             return False
-        self._insert(self._stamp(message, now, first=first))
+        place = self._stamp(message, now, first=first)
+        self._push(self._count(place), place)
         return True
 
     def try_claim(self, message: M) -> bool:
@@ -452,7 +453,7 @@ class PriorityInbox(Generic[M]):
     def restore(self, message: M, *, now: float, first: bool = False) -> Place[M]:
         """Enqueue without checking bounds: the slot was granted earlier, for example before a restart. Returns the place."""
         place = self._stamp(message, now, first=first)
-        self._insert(place)
+        self._push(self._count(place), place)
         return place
 
     def claim(self, session_id: str) -> None:
@@ -536,9 +537,6 @@ class PriorityInbox(Generic[M]):
             key,
             0 if self._size_of is None else self._size_of(message),
         )
-
-    def _insert(self, entry: Place[M]) -> None:
-        self._push(self._count(entry), entry)
 
     def _count(self, entry: Place[M]) -> _SessionQueue[M]:
         """Count a place in the queue of its session and return the queue."""
@@ -753,6 +751,12 @@ class PriorityInbox(Generic[M]):
                 message = self.poll()
         return message
 
+    async def yield_in_series(self) -> None:
+        """Let other tasks run where `get` would: after each 16th message, or a millisecond after they last ran."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._get_batch.is_full(trio.current_time()):
+            await trio.lowlevel.checkpoint()
+
     @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
     async def _wait_message(self) -> M | None:
         """Wait until a message can be dispatched. Return the message if `try_put` passed it directly, else None."""
@@ -863,6 +867,33 @@ class PriorityInbox(Generic[M]):
                 return
         if self._getters:
             self._wake_for_free_slot()
+
+    def release_and_claim(self, session_id: str) -> M | None:
+        """End the turn of a session and claim its next message, unless another session is ready or the message is URGENT.
+
+        The effect is that of `release` and `poll`, without the rotation of owners. None is the effect of `release` alone.
+
+        Raises:
+            UsageError: No message of the session is claimed.
+        """
+        queue = self._queues.get(session_id)
+        if (
+            queue is None
+            or not queue.waiting
+            or queue.state is not _CLAIMED
+            or queue.is_urgent
+            or self._ready.owners
+            or self._is_urgent(queue)
+            or self._claimed > self.concurrency
+        ):
+            self.release(session_id)
+            return None
+        queue.followups = None
+        self._ready.charge(self._owner(queue), next(self._serial))
+        self._claimed -= 1
+        self._begin(queue)
+        self._claimed += 1
+        return self._pop(queue)
 
     def _wake_for_free_slot(self) -> None:
         """Wake a task of `get` after a slot became free, if a session is ready."""

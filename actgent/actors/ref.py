@@ -61,6 +61,8 @@ class Envelope:
     promise: Promise | None = None
     failures: int = 0
     session_id: str = ""
+    size: int = 0
+    """Size of the payload in bytes; 0 if it is unknown."""
 
     def answer(self, value: object) -> None:
         """Settle the promise with a value. A message without a promise has no effect here."""
@@ -76,14 +78,11 @@ class Envelope:
 _make_envelope = fast_constructor(Envelope)
 
 
-def payload_bytes(envelope: Envelope) -> int:
+def payload_bytes(payload: object) -> int:
     """Return the size of a payload that is bytes or text, in bytes; 0 for other objects, whose size is unknown."""
-    payload = envelope.payload
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return len(payload)
     if isinstance(payload, str):
         return len(payload) if payload.isascii() else len(payload.encode("utf-8", "surrogatepass"))
-    return 0
+    return len(payload) if isinstance(payload, (bytes, bytearray, memoryview)) else 0
 
 
 class Address(ABC):
@@ -152,8 +151,15 @@ class ActorRef(Address):
         if self._gone is not None:
             self._refuse(payload, priority)
         group = self._groups.group_of(payload)
-        envelope = _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=group)
-        self._inbox.check_size(envelope)
+        envelope = _make_envelope(
+            payload=payload,
+            priority=priority,
+            deadline=deadline,
+            session_id=group,
+            size=payload_bytes(payload),
+        )
+        if envelope.size:
+            self._inbox.check_size(envelope)
         await self._inbox.put(envelope)
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
@@ -161,9 +167,13 @@ class ActorRef(Address):
         if self._gone is not None:
             self._refuse(payload, priority)
         envelope = _make_envelope(
-            payload=payload, priority=priority, session_id=self._groups.group_of(payload)
+            payload=payload,
+            priority=priority,
+            session_id=self._groups.group_of(payload),
+            size=payload_bytes(payload),
         )
-        self._inbox.check_size(envelope)
+        if envelope.size:
+            self._inbox.check_size(envelope)
         self._inbox.put_nowait(envelope, now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
@@ -182,9 +192,15 @@ class ActorRef(Address):
         group = self._groups.group_of(payload)
         promise = Promise()
         envelope = _make_envelope(
-            payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=group
+            payload=payload,
+            priority=priority,
+            deadline=deadline,
+            promise=promise,
+            session_id=group,
+            size=payload_bytes(payload),
         )
-        self._inbox.check_size(envelope)
+        if envelope.size:
+            self._inbox.check_size(envelope)
         waiter = self._find_waiter()
         if waiter is None:
             return await self._ask(envelope, promise, deadline)

@@ -1,0 +1,65 @@
+"""`release_and_claim` has the effect of `release` and `poll`."""
+
+import attrs
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import UsageError
+from actgent.messages import Priority
+
+
+@attrs.define
+class Item:
+    session_id: str
+    priority: Priority = Priority.NORMAL
+    deadline: float | None = None
+    number: int = 0
+
+
+def inbox_with(items):
+    inbox = PriorityInbox("a", concurrency=1, urgent_concurrency=1)
+    for number, (session, priority) in enumerate(items):
+        inbox.put_nowait(Item(session, priority, number=number), now=float(number))
+    return inbox
+
+
+def drain(inbox, step):
+    """Process all messages one by one. Return their numbers and the counters after each."""
+    seen = []
+    item = inbox.poll()
+    while item is not None:
+        seen.append((item.number, inbox.statistics()))
+        item = step(inbox, item.session_id)
+    return seen, inbox.statistics()
+
+
+def release_and_poll(inbox, session_id):
+    inbox.release(session_id)
+    return inbox.poll()
+
+
+def release_and_claim(inbox, session_id):
+    return inbox.release_and_claim(session_id) or inbox.poll()
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(Priority)), max_size=12))
+def test_the_order_and_the_counters_are_the_same(items):
+    """With several sessions and priorities, URGENT included."""
+    assert drain(inbox_with(items), release_and_claim) == drain(inbox_with(items), release_and_poll)
+
+
+def test_the_next_message_of_a_single_session_is_claimed():
+    """The session stays claimed, so that no other caller gets its next message."""
+    inbox = inbox_with([("a", Priority.NORMAL)] * 2)
+    assert inbox.get_nowait().number == 0
+    assert inbox.release_and_claim("a").number == 1
+    assert (inbox.statistics().claimed, inbox.poll()) == (1, None)
+    assert inbox.release_and_claim("a") is None
+    assert inbox.statistics().sessions == 0
+
+
+def test_an_unclaimed_session_is_an_error():
+    """As with `release`."""
+    with pytest.raises(UsageError, match="no message of session 'a' is claimed"):
+        PriorityInbox("a").release_and_claim("a")
