@@ -43,7 +43,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import attrs
 import outcome
@@ -184,6 +184,18 @@ class InboxStatistics:
     """Number of tasks that wait for room."""
     sessions: int
     """Number of sessions with waiting or claimed messages."""
+
+
+class InboxBounds(NamedTuple):
+    """Bounds of an inbox, by the parameters of `PriorityInbox`."""
+
+    concurrency: int
+    urgent_concurrency: int
+    capacity: int
+    session_capacity: int
+    urgent_capacity: int
+    capacity_bytes: int
+    message_bytes: int
 
 
 class PriorityInbox(Generic[M]):

@@ -15,7 +15,7 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop, is_asyncio_running
-from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES
+from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES, InboxBounds
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_flag, check_id, check_known_id, check_seconds
 from actgent.control.limits import Limits
@@ -285,15 +285,15 @@ class Agent(Generic[DataT_co, DepsT]):
             max_threads=at_least_one("max_threads", max_threads),
             handler_timeout=handler_timeout,
             thread_grace=thread_grace,
-            inbox={
-                "concurrency": at_least_one("max_concurrent_sessions", max_concurrent_sessions),
-                "urgent_concurrency": at_least_one("max_urgent_sessions", max_urgent_sessions),
-                "capacity": at_least_one("inbox_capacity", inbox_capacity),
-                "session_capacity": at_least_one("session_inbox_capacity", session_inbox_capacity),
-                "urgent_capacity": at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),
-                "capacity_bytes": at_least_one("inbox_bytes", inbox_bytes),
-                "message_bytes": at_least_one("message_bytes", message_bytes),
-            },
+            inbox=InboxBounds(
+                concurrency=at_least_one("max_concurrent_sessions", max_concurrent_sessions),
+                urgent_concurrency=at_least_one("max_urgent_sessions", max_urgent_sessions),
+                capacity=at_least_one("inbox_capacity", inbox_capacity),
+                session_capacity=at_least_one("session_inbox_capacity", session_inbox_capacity),
+                urgent_capacity=at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),
+                capacity_bytes=at_least_one("inbox_bytes", inbox_bytes),
+                message_bytes=at_least_one("message_bytes", message_bytes),
+            ),
         )
         known = forms_of(instructions)
         all_types = validate_types((*types_from(known), *types_of(types)))
@@ -590,8 +590,8 @@ class Agent(Generic[DataT_co, DepsT]):
         return self._models.open()
 
     @property
-    def inbox_bounds(self) -> Mapping[str, int]:
-        """Bounds of the agent's inbox, by the parameters of `PriorityInbox`."""
+    def inbox_bounds(self) -> InboxBounds:
+        """Bounds of the agent's inbox."""
         return self._bounds.inbox
 
     async def open_toolsets(self, runtime: Runtime) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from actgent.actors.inbox import InboxBounds
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
 from actgent.labels import Policy
@@ -101,8 +102,7 @@ def memory_of(memory: MemoryLike) -> Memory:
 class AgentBounds:
     """Bounds of one agent's work. They are one object, because CPython stores objects of up to 29 attributes in less memory."""
 
-    inbox: Mapping[str, int]
-    """Bounds of the inbox, by the parameters of `PriorityInbox`."""
+    inbox: InboxBounds
     parallel_tools: bool
     max_threads: int
     handler_timeout: float

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from actgent.actors.inbox import InboxBounds
 from actgent.errors import NotRunning, SessionExists
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.base import LLM
@@ -64,8 +65,8 @@ class Listed(typing.Protocol):
         """Model clients by role."""
 
     @property
-    def inbox_bounds(self) -> Mapping[str, int]:
-        """Bounds of the inbox, by the parameters of `PriorityInbox`."""
+    def inbox_bounds(self) -> InboxBounds:
+        """Bounds of the inbox."""
 
     def __actgent_use__(self) -> SessionOpener:
         """Return the session opener of the running agent. The first call builds the agent's actor."""

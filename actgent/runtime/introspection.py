@@ -336,9 +336,9 @@ def _statistics_of_unused(agent: Listed) -> AgentStatistics:
     return AgentStatistics(
         agent=agent.name,
         inbox=InboxStatistics(waiting=0, urgent=0, claimed=0, bytes=0, senders=0, sessions=0),
-        capacity=bounds["capacity"],
-        session_capacity=bounds["session_capacity"],
-        concurrency=bounds["concurrency"],
+        capacity=bounds.capacity,
+        session_capacity=bounds.session_capacity,
+        concurrency=bounds.concurrency,
         sessions=0,
         suspended=0,
         restarts=0,

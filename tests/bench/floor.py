@@ -366,15 +366,17 @@ async def idle(count: int) -> Figures:
     """W6: what an idle actor keeps; here an agent and a session are both a parked task."""
     countdown = Countdown(count)
     async with trio.open_nursery() as nursery:
-        before = rss()
+        before, watch = rss(), Stopwatch()
         sessions = [Session(instant, countdown.tick) for _ in range(count)]
-        for number, session in enumerate(sessions):
+        for session in sessions:
             nursery.start_soon(session.run)
+        start_us = watch.cpu_us(count)
+        for number, session in enumerate(sessions):
             session.inbox.put(short(number))
         await countdown.done.wait()
         each = (rss() - before) / count
         nursery.cancel_scope.cancel()
-    return {"session_bytes": each, "agent_bytes": each}
+    return {"session_bytes": each, "agent_bytes": each, "agent_us": start_us, "used_agent_bytes": each}
 
 
 async def streaming(count: int) -> Figures:

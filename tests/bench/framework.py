@@ -535,15 +535,26 @@ async def idle(count: int) -> Figures:
         await countdown.done.wait()
         await sessions[-1].wait_idle()
         session_bytes = (rss() - before) / count
-    return {"session_bytes": session_bytes, "agent_bytes": await _idle_agents(count // 5, model)}
+    return {"session_bytes": session_bytes, **await _idle_agents(count // 5, model)}
 
 
-async def _idle_agents(count: int, model: LLM) -> float:
+async def _idle_agents(count: int, model: LLM) -> Figures:
+    """Memory and CPU of an agent that was started, and memory of one after its first session has ended."""
     async with open_runtime() as runtime:
-        before = rss()
-        for number in range(count):
+        before, watch = rss(), Stopwatch()
+        agents = [
             await runtime.start(BareAgent(name=f"agent-{number}", role=SYSTEM, llm=model, tools=[add]))
-        return (rss() - before) / count
+            for number in range(count)
+        ]
+        agent_us = watch.cpu_us(count)
+        agent_bytes = (rss() - before) / count
+        for agent in agents:
+            await agent.run(short(0))
+        return {
+            "agent_bytes": agent_bytes,
+            "agent_us": agent_us,
+            "used_agent_bytes": (rss() - before) / count,
+        }
 
 
 async def streaming(count: int) -> Figures:

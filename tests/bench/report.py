@@ -3,6 +3,7 @@
 import os
 import platform
 import statistics
+import subprocess
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,8 +68,15 @@ class Results:
         return {"machine": machine(), "rounds": self.rounds, "quick": self.quick, "runs": runs}
 
 
+def commit() -> str:
+    """Return the commit that is measured; `+` stands for changes that are not committed."""
+    command = ["git", "describe", "--always", "--dirty=+"]
+    done = subprocess.run(command, cwd=PAGE.parent, stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def machine() -> str:
-    return f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return f"commit {commit()}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
@@ -160,7 +168,7 @@ def write_docs(results: Results, page: Path = PAGE) -> None:
 
 
 def _markdown(results: Results) -> str:
-    date = datetime.now(tz=UTC).strftime("%B %Y")
+    date = datetime.now(tz=UTC).strftime("%-d %B %Y")
     lines = [
         f"{machine()}, {date}; medians of {results.rounds} rounds.",
         "",

@@ -1,12 +1,15 @@
 """The number of Python calls of a turn: it is the same on each run, so a loss of speed shows in CI."""
 
+import itertools
 import sys
 from pathlib import Path
 
 import pytest
 
 import actgent
-from actgent import LLM, BareAgent, Text, ToolCall, tool
+from actgent import LLM, BareAgent, Text, ToolCall, open_runtime, tool
+from actgent.actors.actor import Actor
+from actgent.actors.system import open_system
 from actgent.llm.base import ModelResponse
 
 PACKAGE = str(Path(actgent.__file__).parent)
@@ -74,4 +77,151 @@ async def test_a_turn_makes_no_more_calls_than_before(workload):
     )
     assert calls >= stored * 0.97, (
         f"a turn ({workload}) makes only {calls:.1f} calls: store this figure in CALLS"
+    )
+
+
+# --- other workloads of the benchmark ------------------------------------------------------
+
+OTHER_CALLS = {
+    "W1 ask": 35.0,
+    "W1 tell": 25.6,
+    "W6 idle agent": 186.0,
+    "W7 durable turn": 368.0,
+    "W9 chunk": 20.6,
+    "@tool": 105.0,
+}
+"""Calls of functions of the package for each operation, in the thread of trio."""
+
+
+class Chunked(LLM):
+    """Streams an answer in chunks."""
+
+    name = "test:chunked"
+
+    async def complete(self, chat, *, on_text=None):
+        for _ in range(COUNT):
+            await on_text("chunk", 0)
+        return ModelResponse(parts=(Text("chunk" * COUNT),))
+
+
+class Echo(Actor):
+    """Answers with its message."""
+
+    async def receive(self, payload):
+        return payload
+
+
+class Counter:
+    """Counts calls of functions of the package, after a first run that is not counted."""
+
+    def __init__(self):
+        self.found = 0
+
+    def see(self, frame, event, _):
+        self.found += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    async def count(self, run):
+        await run()
+        former = sys.getprofile()
+        sys.setprofile(self.see)
+        try:
+            await run()
+        finally:
+            sys.setprofile(former)
+        return self.found / COUNT
+
+
+async def count_asks(counter):
+    async with open_system() as system:
+        echo = await system.spawn(Echo)
+
+        async def ask():
+            for number in range(COUNT):
+                assert await echo.ask(number) == number
+
+        return await counter.count(ask)
+
+
+async def count_tells(counter):
+    async with open_system() as system:
+        echo = await system.spawn(Echo)
+
+        async def tell():
+            for number in range(COUNT):
+                await echo.tell(number)
+            await echo.wait_idle()
+
+        return await counter.count(tell)
+
+
+async def count_idle_agents(counter):
+    names = map(str, itertools.count())
+    async with open_runtime() as runtime:
+
+        async def start():
+            for _ in range(COUNT):
+                await runtime.start(BareAgent(next(names), llm=Adding(), tools=[add]))
+
+        return await counter.count(start)
+
+
+async def count_durable_turns(counter):
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=Adding()))
+        session = await agent.create_session("ada")
+
+        async def take_turns():
+            for _ in range(COUNT):
+                await say(agent, session)
+
+        return await counter.count(take_turns)
+
+
+async def count_chunks(counter):
+    async with BareAgent("a", llm=Chunked()) as agent:
+
+        async def stream():
+            async with agent.stream("Hello") as deliveries:
+                texts = [each.text async for each in deliveries]
+            assert len(texts) > COUNT
+
+        return await counter.count(stream)
+
+
+async def count_tools(counter):
+    async def declare():
+        for _ in range(COUNT):
+            tool(thread=False)(new_function())
+
+    return await counter.count(declare)
+
+
+def new_function():
+    """Return a new function, whose signature no other function has compiled."""
+
+    def multiply(a: int, b: int = 2) -> int:
+        """Multiply two integers."""
+        return a * b
+
+    return multiply
+
+
+OPERATIONS = {
+    "W1 ask": count_asks,
+    "W1 tell": count_tells,
+    "W6 idle agent": count_idle_agents,
+    "W7 durable turn": count_durable_turns,
+    "W9 chunk": count_chunks,
+    "@tool": count_tools,
+}
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the figures are those of Python 3.11")
+@pytest.mark.parametrize("workload", OTHER_CALLS)
+async def test_an_operation_makes_as_many_calls_as_before(workload, autojump_clock):
+    """Within 3 % of the stored figure: more is a loss of speed, and fewer is a new figure to store."""
+    calls = await OPERATIONS[workload](Counter())
+    assert calls == pytest.approx(OTHER_CALLS[workload], rel=0.03), (
+        f"{workload}: {calls:.2f} Python calls, and {OTHER_CALLS[workload]:.2f} before: remove calls, or store the new figure in "
+        f"OTHER_CALLS of {Path(__file__).name} and say why in the commit"
     )

@@ -1,9 +1,8 @@
 """Builds the core of an agent: the message pipeline, with its model caller and tool caller."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from actgent.actors.inbox import PriorityInbox
+from actgent.actors.inbox import InboxBounds, PriorityInbox
 from actgent.agents.teams import receivers_among
 from actgent.labels import Policy
 from actgent.llm.base import LLM
@@ -49,7 +48,7 @@ def build_core(
     router: Router,
     failure_logger: FailureLogger,
     handler_timeout: float,
-    bounds: Mapping[str, Any],
+    bounds: InboxBounds,
 ) -> AgentCore:
     """Build the `AgentCore` of an agent in a runtime.
 
@@ -92,7 +91,7 @@ def build_core(
             policy=policy,
             access=access,
         ),
-        inbox=PriorityInbox[Message](f"agent {name}", size_of=message_bytes, **bounds),
+        inbox=PriorityInbox[Message](f"agent {name}", size_of=message_bytes, **bounds._asdict()),
         dispatcher=dispatcher,
         observer=observer,
         router=router,
