@@ -18,6 +18,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/properties/test_named_types.py \
 	tests/agents/properties/test_session_log.py \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes tests/cluster/test_takeover.py \
+	tests/agents/labels/test_paths.py tests/agents/labels/test_random_programs.py \
 	tests/memory/longterm tests/memory/test_histories.py tests/simulation
 
 # What `make check` runs, two at a time and the longest first. Each version of Python has its own cache of types.

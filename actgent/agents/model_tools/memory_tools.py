@@ -31,6 +31,7 @@ from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.call_sources import running_call
 from actgent.toolsets.toolset import Publish, Toolset
 
 MAX_SEARCHED = 30
@@ -69,6 +70,12 @@ class MemoryTool(Tool):
 
     def __init__(self, memories: LongTermMemory) -> None:
         self._memories = memories
+
+    @staticmethod
+    def _withhold(context: ToolContext) -> None:
+        """Make the result untrusted in a session that withholds untrusted text, as it depends on the stored memories."""
+        if running_call.get() is not None:
+            context.origin = ORIGIN
 
 
 class Remember(MemoryTool):
@@ -114,6 +121,7 @@ class Remember(MemoryTool):
             given["valid_until"] = _date(arguments["until"])
         origin = _origin(context)
         owner = _owner_in(context)
+        self._withhold(context)
         try:
             made = await self._write(arguments, owner, {**given, **origin}, context.idempotency_key)
         except _WRONG as error:
@@ -188,6 +196,7 @@ class Recall(MemoryTool):
         except _WRONG as error:
             raise ToolError(str(error)) from error
         context.origin = ORIGIN if found else ""
+        self._withhold(context)
         return [_shown(each.memory) for each in found] or "Nothing is remembered of that."
 
 
@@ -224,6 +233,7 @@ class Forget(MemoryTool):
     effect: Effect = "idempotent"
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        self._withhold(context)
         try:
             count = await self._memories.forget(*arguments["ids"], owner=_owner_in(context))
         except _WRONG as error:
