@@ -107,7 +107,9 @@ def replay(
 
 
 journals = App(
-    name="journal", help="Maintain a journal: check, audit, recover, backup, export, import.", group=SESSIONS
+    name="journal",
+    help="Maintain a journal: check, audit, search, recover, backup, export, import.",
+    group=SESSIONS,
 )
 app.command(journals)
 
@@ -138,6 +140,28 @@ def audit_calls(journal: str, /, *, code: str | None = None) -> int:
     from actgent.cli.journals.policy_audit import audit  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: audit(journal, terminal, code=code))
+
+
+@journals.command(name="search")
+def search_messages(
+    journal: str, words: str, /, *, agent: str | None = None, owner: str | None = None, limit: Count = 20
+) -> int:
+    """Find messages by their words, the newest first. The exit code is 1 if there are none.
+
+    The journal needs an index, which agents with `open_runtime(index=True)` or `serve --index` keep.
+
+    Args:
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        words: Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word.
+        agent: Name of the session's agent. Default: all agents.
+        owner: Name of the session's owner. Default: all owners.
+        limit: Maximum number of messages.
+    """
+    from actgent.cli.journals.search import search  # noqa: PLC0415
+    from actgent.session_index import SearchFilter  # noqa: PLC0415
+
+    wanted = SearchFilter(agent=agent, owner=owner)
+    return run_command(lambda terminal, _: search(journal, words, terminal, wanted=wanted, limit=limit))
 
 
 @journals.command(name="recover")

@@ -1,0 +1,38 @@
+"""`actgent journal search`: find messages of a journal by their words."""
+
+from datetime import UTC, datetime
+
+from actgent.cli.terminal import Terminal, one_line
+from actgent.session_index import SearchFilter, SearchHit, open_index
+
+from .journal import open_read_only
+
+WORDS = 160
+"""Maximum length of the printed part of a message, in characters."""
+
+
+async def search(location: str, query: str, terminal: Terminal, *, wanted: SearchFilter, limit: int) -> int:
+    """Print the newest messages that match, at most `limit`. Return 1 if there are none.
+
+    Args:
+        location: Journal file or URL.
+        query: Words to search for.
+        terminal: Output of the command.
+        wanted: Conditions on messages and sessions.
+        limit: Maximum number of messages.
+
+    Raises:
+        ConfigurationError: The journal has no index, or the query has no word.
+    """
+    async with open_read_only(location) as journal, open_index(journal, read_only=True) as index:
+        page = await index.search(query, wanted, limit=limit)
+        hits = [hit for hit in page.hits if await journal.head(hit.agent, hit.session_id) is not None]
+    for hit in hits:
+        terminal.line(_describe(hit))
+    return 0 if hits else 1
+
+
+def _describe(hit: SearchHit) -> str:
+    at = datetime.fromtimestamp(hit.at, UTC).strftime("%Y-%m-%d %H:%M")
+    place = f"{one_line(hit.agent, 40)} {one_line(hit.session_id)} {one_line(hit.owner, 40)}"
+    return f"{at} {place} {hit.role}: {one_line(hit.snippet, WORDS)}"
