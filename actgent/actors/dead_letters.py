@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import DeadLetterGone
-from actgent.messages import Priority
+from actgent.messages import Priority, new_id
 
 DEAD_LETTERS = 1000
 """Maximum number of stored dead letters; older letters are dropped."""
@@ -36,6 +36,8 @@ class DeadLetter:
     """Priority of the message, also when it is sent again."""
     owner: Any = attrs.field(default=None, eq=False, kw_only=True)
     """Owner of the session, for a message to an agent. None if the session ends with this message."""
+    id: str = attrs.field(factory=new_id, eq=False, kw_only=True)
+    """Id of the letter."""
 
 
 class DeadLetters:

@@ -1,15 +1,17 @@
 """`Client` and `connect`: access to the agents and sessions of a server, over any transport."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
 
+from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.approvals import Approval
 from actgent.control.arguments import check_seconds
 from actgent.journal.base import SessionSummary
+from actgent.messages import Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.context import Status
@@ -18,7 +20,7 @@ from actgent.support.name_hints import async_block
 from .agent import RemoteAgent
 from .event_subscription import ServerLink
 from .http.transport import HTTPTransport
-from .json_conversion import to_approval
+from .json_conversion import to_approval, to_seconds
 from .request_sender import RequestSender
 from .search_conversion import search_query, to_search_page, to_trends, trends_query
 from .session_operations import SessionOperations, to_summary
@@ -129,6 +131,23 @@ class Client(SessionOperations):
         query = trends_query(by, since=since, until=until, agent=agent, owner=owner, model=model)
         return to_trends(await self._link.requests.send(RemoteRequest(operation="get_trends", query=query)))
 
+    async def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """Return the messages that no agent or actor of the server processed, oldest first. Requires the scope admin.
+
+        The payload of a letter is the text of the message.
+        """
+        page = await self._link.requests.send(RemoteRequest(operation="get_dead_letters"))
+        return tuple(map(_to_dead_letter, reversed(page["items"])))
+
+    async def send_again(self, letter: DeadLetter) -> None:
+        """Send a dead letter to its agent or actor again. It leaves the list after it was accepted. Requires the scope admin.
+
+        Raises:
+            SessionNotFound: The letter was sent already, or newer ones took its place.
+            NotRunning: No agent or actor of this name runs on the server.
+        """
+        await self._link.requests.send(RemoteRequest(operation="send_dead_letter", part=letter.id))
+
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
         """Return the open approvals of all sessions that the token reaches, at most `limit`."""
         page = await self._link.requests.send(
@@ -144,6 +163,17 @@ class Client(SessionOperations):
         """
         request = RemoteRequest(operation="erase", agent=agent or "", session_id=session_id)
         await self._link.requests.send(request, done_by=("not-found",))
+
+
+def _to_dead_letter(item: Mapping[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        item["actor"],
+        item["text"],
+        item["reason"],
+        at=to_seconds(item["at"]),
+        owner=None if item["owner"] is None else Sender(item["owner"]),
+        id=item["id"],
+    )
 
 
 @async_block()

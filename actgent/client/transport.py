@@ -24,6 +24,7 @@ Operation = Literal[
     "get_agent",
     "get_approvals",
     "get_calls",
+    "get_dead_letters",
     "get_events",
     "get_export",
     "get_feedback",
@@ -49,6 +50,7 @@ Operation = Literal[
     "put_session",
     "say",
     "schedule",
+    "send_dead_letter",
     "unschedule",
 ]
 """Operations of the gateway, by the `operationId` of its OpenAPI document.

@@ -732,6 +732,27 @@ class WebhookDocument(TypedDict):
     """Notifications that could not be delivered."""
 
 
+class DeadLetterDocument(TypedDict):
+    """A message that no agent or actor processed."""
+
+    id: str
+    """Id of the letter."""
+    actor: str
+    """Name of the addressed agent or actor."""
+    session_id: SessionID | None
+    """Id of the session; null for a value that was sent to an actor."""
+    owner: str | None
+    """Name of the session's owner; null if the session ends with the message, or is unknown."""
+    text: str
+    """Text of the message, or the sent value as text."""
+    reason: str
+    """Reason why the message was not processed."""
+    error: Annotated[str, Keywords({"examples": ["NotRunning"]})]
+    """Name of the exception class; empty if there was no attempt."""
+    at: Date | None
+    """Time of the failure."""
+
+
 class ErrorGroup(TypedDict):
     """Errors of one kind and class."""
 

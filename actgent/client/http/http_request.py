@@ -23,6 +23,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "get_agent": ("GET", "/agents/{part}"),
     "get_approvals": ("GET", "/approvals"),
     "get_calls": ("GET", "/sessions/{session}/calls"),
+    "get_dead_letters": ("GET", "/dead-letters"),
     "get_events": ("GET", "/sessions/{session}/events"),
     "get_export": ("GET", "/sessions/{session}/export"),
     "get_feedback": ("GET", "/sessions/{session}/messages/{part}/feedback"),
@@ -48,6 +49,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "put_session": ("PUT", "/sessions/{session}"),
     "say": ("POST", "/sessions/{session}/messages"),
     "schedule": ("POST", "/sessions/{session}/schedules"),
+    "send_dead_letter": ("POST", "/dead-letters/{part}/redelivery"),
     "unschedule": ("DELETE", "/sessions/{session}/schedules/{part}"),
 }
 """HTTP verb and path below `/v1` of each operation, as in the gateway's OpenAPI document."""

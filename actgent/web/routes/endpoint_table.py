@@ -4,6 +4,7 @@ from . import (
     agents,
     approvals,
     chat,
+    dead_letters,
     events,
     introspection,
     login,
@@ -26,6 +27,7 @@ ENDPOINTS = tuple(
         time_travel,
         introspection,
         search,
+        dead_letters,
         agents,
         login,
     )

@@ -17,6 +17,7 @@ const PAGES = [
   { name: "Provider limits", place: "rate-limiters", letter: "l", load: async () => (await import("./pages/rate-limiters.js")).RateLimiters },
   { name: "Search", letter: "f", load: async () => (await import("./pages/search.js")).Search },
   { name: "Trends", letter: "r", load: async () => (await import("./pages/trends.js")).Trends },
+  { name: "Dead letters", place: "dead-letters", letter: "d", scope: "admin", load: async () => (await import("./pages/dead-letters.js")).DeadLetters },
   { name: "Webhooks", letter: "w", scope: "admin", load: async () => (await import("./pages/webhooks.js")).Webhooks },
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));

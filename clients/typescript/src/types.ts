@@ -467,6 +467,34 @@ export interface CreatedSession {
   notify?: SessionWebhook;
 }
 
+/** A message that no agent or actor processed. */
+export interface DeadLetter {
+  /** Id of the letter. */
+  id: string;
+  /** Name of the addressed agent or actor. */
+  actor: string;
+  /** Id of the session; null for a value that was sent to an actor. */
+  session_id: string | null;
+  /** Name of the session's owner; null if the session ends with the message, or is unknown. */
+  owner: string | null;
+  /** Text of the message, or the sent value as text. */
+  text: string;
+  /** Reason why the message was not processed. */
+  reason: string;
+  /** Name of the exception class; empty if there was no attempt. */
+  error: string;
+  /** Time of the failure. */
+  at: string | null;
+}
+
+/** One page of a list. */
+export interface DeadLetterPage {
+  /** The items of the page. */
+  items: Array<DeadLetter>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
 /** An event on a page of events. */
 export interface DecisionEvent {
   /** Number of a record of the session. */
@@ -2613,6 +2641,24 @@ export interface Operations {
     answer: Trends;
     events: never;
   };
+  /** List dead letters, the newest first. */
+  get_dead_letters: {
+    path: Record<string, never>;
+    query: Record<string, never>;
+    body: undefined;
+    answer: DeadLetterPage;
+    events: never;
+  };
+  /** Send a dead letter to its agent or actor again. It leaves the list after it was accepted. */
+  send_dead_letter: {
+    path: {
+      l: string;
+    };
+    query: Record<string, never>;
+    body: undefined;
+    answer: DeadLetter;
+    events: never;
+  };
   /** List the running agents. */
   list_agents: {
     path: Record<string, never>;
@@ -2753,6 +2799,8 @@ export const OPERATIONS = {
   list_rate_limiters: ["GET", "/v1/rate-limiters", false],
   find_messages: ["GET", "/v1/search", false],
   get_trends: ["GET", "/v1/trends", false],
+  get_dead_letters: ["GET", "/v1/dead-letters", false],
+  send_dead_letter: ["POST", "/v1/dead-letters/{l}/redelivery", false],
   list_agents: ["GET", "/v1/agents", false],
   get_agent: ["GET", "/v1/agents/{a}", false],
   statistics: ["GET", "/v1/statistics", false],

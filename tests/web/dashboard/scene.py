@@ -37,6 +37,7 @@ PAGES = {
     "rate-limiters": "#/rate-limiters",
     "search": "#/search?q=invoice",
     "trends": "#/trends",
+    "dead-letters": "#/dead-letters",
     "webhooks": "#/webhooks",
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",

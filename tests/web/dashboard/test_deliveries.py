@@ -1,6 +1,9 @@
-"""The page of webhooks on the dashboard."""
+"""The pages of webhooks and dead letters on the dashboard."""
 
-from actgent import Webhook, new_webhook_secret
+import pytest
+
+from actgent import ActorFailed, Webhook, new_webhook_secret
+from actgent.actors import Actor
 
 WAIT = {"prefer": "wait=20"}
 
@@ -33,3 +36,29 @@ async def test_a_failed_delivery_is_sent_again(serving, receiving, screen):
             )
             await screen.until("document.querySelector('main').innerText.includes('No delivery failed.')")
             assert [body["data"]["session_id"] for body in receiver.bodies()] == ["s1"]
+
+
+class Parser(Actor):
+    """Reads numbers, once it is repaired."""
+
+    is_repaired = False
+
+    async def receive(self, payload):
+        return 7 if self.is_repaired else int(payload)
+
+
+async def test_a_dead_letter_is_sent_again(serving, screen):
+    """The page lists it with its reason, as text. After *Send again* the list is empty."""
+    async with serving() as served:
+        parser = await served.runtime.spawn(Parser, name="parser")
+        with pytest.raises(ActorFailed):
+            await parser.ask("<b>seven</b>")
+        await screen.open(f"{served.gateway.url}/#key={served.tokens['root']}")
+        await screen.until("document.querySelector('nav')")
+        await screen.go("#/dead-letters")
+        await screen.until("document.querySelector('main section button')")
+        assert "<b>seven</b>" in await screen.run("document.querySelector('main section').innerText")
+        Parser.is_repaired = True
+        await screen.run("document.querySelector('main section button').click()")
+        await screen.until("document.querySelector('main .empty')")
+        assert served.runtime.dead_letters == ()
