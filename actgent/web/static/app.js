@@ -63,10 +63,19 @@ function SignIn({ message, onKey }) {
     </form>`;
 }
 
-function Help({ onClose }) {
+// Owner, scopes and expiry of the token that is in use.
+function Me({ token }) {
+  return html`<h2>Signed in</h2><dl class="kv me">
+    <dt>Owner</dt><dd>${token.owner}</dd><dt>Token</dt><dd>${token.name}</dd><dt>Scopes</dt><dd>${token.scopes.join(", ")}</dd>
+    <dt>Expires</dt><dd>${token.expires_at ? new Date(token.expires_at).toLocaleString() : "never"}</dd></dl>
+    <p class="dim">Controls that require other scopes are absent.</p>`;
+}
+
+function Help({ token, onClose }) {
   return html`<${Modal} label="Keys" onClose=${onClose}><div class="stack">
     <h2>Keys</h2>
     <dl class="kv keys">${KEYS.map(([keys, what]) => html`<dt><kbd>${keys}</kbd></dt><dd>${what}</dd>`)}</dl>
+    ${token && html`<${Me} token=${token} />`}
     <button class="btn" onClick=${onClose} autofocus>Close</button>
   </div></${Modal}>`;
 }
@@ -177,6 +186,7 @@ function Frame({ onOut }) {
       </form>
       <span class="sp"></span>
       <${Live} live=${link.live && !now.error} again=${link.again} words=${now.error && link.live ? "reconnecting" : undefined} />
+      ${token.data && html`<span class="dim cut owner" title="Owner of the token: ${token.data.owner}">${token.data.owner}</span>`}
       <button class="btn" onClick=${turnTheme} aria-label="Light, dark or as the system has it">◐</button>
       <button class="btn" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
@@ -193,7 +203,7 @@ function Frame({ onOut }) {
       ${token.error && !token.data && html`<${Failed} error=${token.error} what="Permissions of the token" again=${token.again} />`}
       ${token.data && html`<${Shown} key=${page === SESSION || page === TRACE ? page.place + at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
-    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
+    ${help && html`<${Help} token=${token.data} onClose=${() => setHelp(false)} />`}
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is unknown or has expired." onKey=${signedIn} /></${Modal}>`}`;
 }
 

@@ -133,6 +133,35 @@ async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
         assert ("Journal" in await screen.run("document.querySelector('nav').innerText")) == has
 
 
+@pytest.mark.parametrize(("name", "may_chat"), [("watcher", False), ("ada", True), ("root", True)])
+async def test_owner_and_scopes_of_the_token_are_shown(serving, screen, name, may_chat):
+    """The header names the owner; the dialog of the keys has scopes and expiry; `n` and links to new sessions need `chat`."""
+    async with serving(agents=agents()) as served:
+        async with served.client(name) as client:
+            token = (await client.get("/v1/me")).json()
+        await screen.open(link_of(served, name))
+        await screen.until("document.querySelector('main .empty b')")
+        assert await screen.run("document.querySelector('header .owner').textContent") == token["owner"]
+        await screen.press("?")
+        facts = (await screen.until("document.querySelector('dialog .me')?.innerText")).split("\n")
+        assert dict(zip(facts[::2], facts[1::2], strict=True)) == {
+            "Owner": token["owner"],
+            "Token": token["name"],
+            "Scopes": ", ".join(token["scopes"]),
+            "Expires": "never",
+        }
+        await screen.press("Escape")
+        await screen.until("!document.querySelector('dialog')")
+        for place in ("#/sessions", "#/agents"):
+            await screen.go(place)
+            assert (
+                await screen.run("document.querySelector('main a[href^=\"#/new\"]') !== null")
+            ) == may_chat
+        await screen.press("n")
+        wanted = "#/new" if may_chat else "#/agents"
+        await screen.until(f"location.hash === '{wanted}' && !document.querySelector('dialog')")
+
+
 async def test_journal_without_the_scope_names_it(serving, screen):
     """The page of a journal names the scope that it takes, and does not load for ever."""
     async with serving(agents=agents()) as served:
