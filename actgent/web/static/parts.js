@@ -24,6 +24,8 @@ export function Tag({ state, words }) {
   return html`<span class="tag ${kind}">${words || text}</span>`;
 }
 
+const MOMENTS = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
 export function Ago({ at }) {
   if (!at) return html`<span class="dim">–</span>`;
   const seconds = Math.max(0, (Date.now() - Date.parse(at)) / 1000);
@@ -33,7 +35,7 @@ export function Ago({ at }) {
     : seconds < 3600 ? `${Math.floor(seconds / 60)} min ago`
     : seconds < 86400 ? `${Math.floor(seconds / 3600)} h ago`
     : `${Math.floor(seconds / 86400)} d ago`;
-  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${text}</time>`;
+  return html`<time datetime=${at} title=${MOMENTS.format(new Date(at))}>${text}</time>`;
 }
 
 export function In({ at }) {
@@ -45,7 +47,7 @@ export function In({ at }) {
     : seconds < 3600 ? `in ${Math.floor(seconds / 60)} min`
     : seconds < 86400 ? `in ${Math.floor(seconds / 3600)} h`
     : `in ${Math.floor(seconds / 86400)} d`;
-  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${text}</time>`;
+  return html`<time datetime=${at} title=${MOMENTS.format(new Date(at))}>${text}</time>`;
 }
 
 // A usage bar with its reserved part. The numbers are in the text next to the bar and in its label.
@@ -59,7 +61,8 @@ export function Bar({ used, apart, of }) {
 }
 
 export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
-export const count = (number) => (number == null ? "–" : number.toLocaleString());
+const NUMBERS = new Intl.NumberFormat(); // toLocaleString would make one for each number
+export const count = (number) => (number == null ? "–" : NUMBERS.format(number));
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 // Formats dollars with enough digits to differ from zero: $12.30, $0.420, $0.00042.
 export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars >= 1 ? 2 : Math.max(3, 1 - Math.floor(Math.log10(dollars))))}`);

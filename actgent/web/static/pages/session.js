@@ -12,7 +12,7 @@ import { useStory } from "./feed.js";
 import { Media } from "./media.js";
 
 const NEAR = 120; // pixels below the end of the page that still count as its end
-const BLOCK = 20; // turns that are rendered together, and only if one of them has changed
+const BLOCK = 10; // turns that are rendered together, and only if one of them has changed
 const MINUTE = 60000; // after this time unchanged turns are rendered again, because they show their age
 
 function Call({ part, session }) {
