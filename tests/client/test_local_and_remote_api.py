@@ -360,7 +360,7 @@ MISSING = {
     },
     Agent: dict.fromkeys(
         "accompany as_tool open_toolsets ref system_prompt toolsets guard on_message on_query on_session "
-        "remove_hook run_sync core_type default_protocol narration_type".split(),
+        "remove_hook run_sync core_type default_protocol narration_type inbox_bounds model_clients".split(),
         "an agent is put together where it runs",
     )
     | {"process": "run gives the reply, and the session and its observations tell the rest"},
