@@ -20,6 +20,8 @@ from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from actgent.web.routes.openapi import document_of
 
+from .conftest import find_document
+
 
 async def test_openapi_document_has_each_endpoint(served):
     """Each endpoint is an operation with parameters, scope, responses and a unique id."""
@@ -86,6 +88,67 @@ def test_every_schema_names_its_type():
         ):
             untyped.append(place)
     assert untyped == []
+
+
+async def read_events(answer, last):
+    """Return the events of a stream up to the event of this name, as name, id and data."""
+    found, event = [], {}
+    with trio.fail_after(60):
+        async for line in answer.aiter_lines():
+            field, _, value = line.partition(": ")
+            if field in ("event", "id", "data"):
+                event[field] = json.loads(value) if field == "data" else value
+            elif not line and "event" in event:
+                found.append(event)
+                if event["event"] == last:
+                    return found
+                event = {}
+    raise AssertionError(found)
+
+
+def find_mistakes(events, schema):
+    """Return the events that do not match a component of the document. Only the last event of a record has an id."""
+    components = find_document()[0]
+    validator = jsonschema_rs.validator_for(
+        {"$ref": f"#/components/schemas/{schema}", "components": components}
+    )
+    known = [{"event": each["event"], "data": each["data"]} for each in events]
+    return [each for each in known if not (validator.is_valid(each) or validator.is_valid({**each, "id": 1}))]
+
+
+async def test_events_of_streams_match_the_document(served):
+    """Those of a session with live ones, its observations, and the changes in all sessions, with an approval and a failure."""
+    watch = "/v1/events?watch=heads,agents,approvals,errors"
+    live = {
+        "actgent-events": "message,turn,answer,tools,result,reply,approval,decision,ended,closed,token,growing,progress"
+    }
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        async with (
+            ada.stream("GET", watch) as changes,
+            ada.stream("GET", "/v1/sessions/s1/events", headers=live) as events,
+            ada.stream("GET", "/v1/sessions/s1/observations") as observations,
+        ):
+            wait = {"prefer": "wait=30"}
+            await ada.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers=wait)
+            asked = await ada.post("/v1/sessions/s1/messages", json={"content": "deploy"}, headers=wait)
+            (approval,) = asked.json()["waits_for"]
+            await ada.post(f"/v1/approvals/{approval['id']}/decision", json={"approve": {}})
+            await ada.get(f"/v1/sessions/s1/messages/{asked.json()['message_id']}", headers=wait)
+            await ada.post("/v1/sessions/s1/messages", json={"content": "deploy"}, headers=wait)
+            await ada.post("/v1/sessions/s1/interrupt", json={})
+            found = await read_events(changes, "error")
+            await ada.post("/v1/sessions/s1/close", json={})
+            of_session = await read_events(events, "closed")
+            observed = await read_events(observations, "end")
+    assert {"agent", "head", "approval", "decision", "error"} <= {each["event"] for each in found}
+    assert {"token", "turn", "approval", "decision", "result", "ended"} <= {
+        each["event"] for each in of_session
+    }
+    assert len(observed) > 5
+    assert find_mistakes(found, "ChangeEvent") == []
+    assert find_mistakes(of_session, "SessionStreamEvent") == []
+    assert find_mistakes(observed, "ObservationEvent") == []
 
 
 def test_answers_events_and_errors_have_types():
