@@ -90,6 +90,8 @@ from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_
 from actgent.support.name_hints import unknown_argument
 from actgent.tools.caller_tools import CallerTools, check_caller_tools
 
+ENQUEUE_SECONDS = 30
+"""Default seconds that `chat` waits for room in the inbox."""
 X = TypeVar("X")
 R = TypeVar("R")
 DeliveryHandler: TypeAlias = Callable[[X], R]
@@ -395,7 +397,7 @@ class Session(Generic[DataT_co]):
         *,
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
-        enqueue_timeout: float = 30,
+        enqueue_timeout: float = ENQUEUE_SECONDS,
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
@@ -429,7 +431,8 @@ class Session(Generic[DataT_co]):
         self._services.running.runner.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
-        check_seconds("enqueue_timeout", enqueue_timeout)
+        if enqueue_timeout != ENQUEUE_SECONDS:
+            check_seconds("enqueue_timeout", enqueue_timeout)
         context = self._held
         if context.public_session is None:
             context = context_of(self)

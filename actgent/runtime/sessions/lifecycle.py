@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import trio
 
-from actgent.actors.actor import calling_actor
+from actgent.actors.actor import calling_actor, running_actor
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
@@ -463,8 +463,11 @@ class SessionLifecycle:
     async def wait_idle(self, context: SessionContext) -> None:
         """Wait until a session has no queued or running message."""
         self.check_not_inside(context, "wait_idle()")
-        with releasing_slot(context):
+        if running_turn.get() is None and running_actor.get() is None:  # the caller holds no concurrency slot
             await context.wait_idle()
+        else:
+            with releasing_slot(context):
+                await context.wait_idle()
 
     def check_not_inside(self, context: SessionContext, what: str) -> None:
         """Raise if a call would wait for the session that it is part of.
