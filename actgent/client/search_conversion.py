@@ -22,7 +22,6 @@ def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int
         "since": _to_date(wanted.since),
         "until": _to_date(wanted.until),
         "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),
-        "tags": ",".join(wanted.tags) or None,
         "after": after,
         "limit": limit,
     }

@@ -92,8 +92,6 @@ class SearchFilter:
     """Maximum duration of all turns of the session together, in seconds."""
     has_errors: bool | None = None
     """True if only sessions with a failed turn match, False if only sessions without one."""
-    tags: tuple[str, ...] = ()
-    """Tags that the session must have, all of them."""
 
     @property
     def has_session_conditions(self) -> bool:
@@ -106,13 +104,12 @@ class SearchFilter:
             self.max_seconds,
             self.has_errors,
         )
-        return bool(self.tags) or any(value is not None for value in given)
+        return any(value is not None for value in given)
 
     @property
     def is_satisfiable(self) -> bool:
         """False if a name in the filter cannot occur in a database, so that nothing matches."""
-        names = (self.agent, self.owner, *self.tags)
-        return all(name is None or is_storable(name) for name in names)
+        return all(name is None or is_storable(name) for name in (self.agent, self.owner))
 
 
 @attrs.frozen(kw_only=True)
