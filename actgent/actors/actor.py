@@ -29,9 +29,9 @@ STOP_GRACE_SECONDS = 1.0
 
 
 running_actor: "ContextVar[ActorContext | None]" = ContextVar("running_actor", default=None)
-"""The actor whose task, directly or through other tasks, started the current task."""
+"""Actor whose task started the current task, directly or through other tasks; None outside of actors."""
 running_group: "ContextVar[tuple[ActorContext, str] | None]" = ContextVar("running_group", default=None)
-"""The actor and message group that the current task processes, for actors with `concurrency=` above 1."""
+"""Actor and message group that the current task processes. Only set for actors with `concurrency=` above 1."""
 
 
 def calling_actor() -> "ActorContext | None":
@@ -84,7 +84,7 @@ class ActorContext:
         self._children: Siblings | None = None
         self._nursery: trio.Nursery | None = None
         self._taken: dict[str, Envelope] = {}
-        """The messages being processed, by group. After a restart these messages are processed first."""
+        """Messages that are being processed, by group. After a restart they are processed first."""
         self._cell: Cell | None = None
         self.task: trio.lowlevel.Task | None = None
         """The task of the current incarnation."""
@@ -154,10 +154,10 @@ class ActorContext:
     # --- for the cell ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Does nothing: a cancelled message is processed again after the restart."""
+        """Do nothing. A cancelled message is processed again after the restart."""
 
     def drain(self) -> None:
-        """Does nothing: the actor keeps processing messages, because other actors may still send messages."""
+        """Do nothing. The actor keeps processing messages, because other actors may still send some."""
 
     async def finish(self, reason: str) -> None:
         """Turn all queued messages into dead letters, including messages of senders that wait for room."""

@@ -37,7 +37,7 @@ order. A place can be reserved before its message is enqueued."""
 Bound = tuple[str | None, bool] | None
 """A bound that can be reached: (session id, whether it is the URGENT bound), `URGENT_BYTES`, or None for the whole inbox."""
 URGENT_BYTES = (None, True)
-"""The bound on the bytes of all URGENT messages of an inbox."""
+"""Bound of the total bytes of all URGENT messages of an inbox."""
 INBOX_BOUNDS = (None, URGENT_BYTES)
 """The bounds of a whole inbox. A sender that waits for one of them keeps a slot of its session."""
 
@@ -49,7 +49,7 @@ class Unbounded(enum.Enum):
 
 
 UNBOUNDED = Unbounded.UNBOUNDED
-"""Result of `reached_bound` if the inbox has room."""
+"""Result of `reached_bound` that means that the inbox has room."""
 LEVELS = len(Priority)
 """Number of message priority levels."""
 
@@ -63,7 +63,7 @@ class WaitingSender(Generic[M]):
     reserves: bool = False
     """True if the sender only reserves a place and enqueues its message later."""
     bound: Bound = None
-    """The bound that keeps the message out."""
+    """Bound of the inbox that the sender waits for; None if it is the number of messages in the whole inbox."""
     ticket: "QueueEntry[WaitingSender[M]] | None" = None
     """Position in the queue of that bound."""
 
@@ -83,16 +83,16 @@ class BoundedInbox(typing.Protocol[M]):
         """Add a sender to the queue of its bound."""
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Remove a sender from the counts that `enter` changed."""
+        """Undo the changes that `enter` made to the counts, when a sender leaves."""
 
     def is_kept_out(self, sender: WaitingSender[M]) -> bool:
         """Return True if the bound that a sender waits for is still reached."""
 
     def forget(self, sender: WaitingSender[M]) -> None:
-        """Drop the session queue of a sender that gave up, if the queue is empty."""
+        """Remove the session queue of a sender that gave up, if the queue is empty."""
 
     def next_turn(self) -> int:
-        """Return the serial number of an owner's turn."""
+        """Return the next serial number for an owner's turn."""
 
 
 class WaitingSenders(Generic[M]):
@@ -100,7 +100,7 @@ class WaitingSenders(Generic[M]):
 
     def __init__(self, inbox: BoundedInbox[M]) -> None:
         self.queues: dict[Bound, FairQueue[WaitingSender[M]]] = {}
-        """Senders by the bound that keeps them out. No queue is empty."""
+        """Waiting senders by the bound that they wait for. Empty queues are removed."""
         self._inbox = inbox
 
     def __len__(self) -> int:

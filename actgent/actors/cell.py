@@ -40,7 +40,7 @@ from .wait_graph import WaitNode
 _log = logger_of(__name__)
 
 GRACE = 10.0
-"""Seconds for an actor to process queued messages when its system block ends."""
+"""Default seconds for an actor to process queued messages when its system block ends."""
 
 
 class Body(typing.Protocol):
@@ -59,7 +59,7 @@ class Body(typing.Protocol):
         """Process messages of the inbox until cancelled; raise after a failure."""
 
     def cut(self) -> None:
-        """Prepare for the cancellation of this incarnation, which a restart follows."""
+        """Prepare for the cancellation of this incarnation. A restart follows."""
 
     def drain(self) -> None:
         """Prepare for the end, since the system block is ending."""
@@ -78,7 +78,7 @@ class SystemContext:
     events: EventStream
     timer: Timer = attrs.field(factory=Timer)
     find_waiter: Callable[[], WaitNode | None]
-    """Returns the wait-graph node of the actor or session that the calling task works for."""
+    """Function that returns the wait-graph node of the actor or session for which the calling task works."""
     dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
     running: "dict[str, Cell | UnusedCell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
@@ -218,7 +218,7 @@ class Siblings:
         self.context = context
         self._cells: dict[Cell, None] = {}
         self._restarts = Restarts(policy)
-        """Shared restart count for `one_for_all`."""
+        """Restart count that all siblings share with `one_for_all`."""
 
     def start(self, body: Body, nursery: trio.Nursery, *, grace: float | None = None) -> "Cell":
         """Start an actor as a task of `nursery`. An escalated failure is raised there."""

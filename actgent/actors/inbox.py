@@ -72,11 +72,11 @@ __all__ = ["DEFAULT_WAIT_SECONDS", "InboxItem", "InboxStatistics", "Place", "Pri
 
 T = TypeVar("T")
 _FIRST = -1e300
-"""Sort position of messages that precede all others except URGENT ones."""
+"""Sort position of messages that precede all others except URGENT messages."""
 _URGENT = Priority.URGENT
 """The enum member as a global: reading it from its class takes as long as the rest of a comparison."""
 _FIRST_NORMAL_LEVEL = _URGENT + 1
-"""The highest level below URGENT."""
+"""Highest priority level below URGENT, as a number."""
 _MAX_URGENT_RUN = 2
 """Maximum number of consecutive URGENT turns in a flooded inbox."""
 BATCH_MESSAGES = 16
@@ -139,13 +139,13 @@ class _Urgency:
     bytes: int = 0
     """Bytes of the queued URGENT messages."""
     out: int = 0
-    """Number of claimed sessions with an URGENT message, lent sessions excluded."""
+    """Number of claimed sessions that process an URGENT message. Lent sessions are excluded."""
     out_of: dict[str, int] = attrs.field(factory=dict)
     """Owner -> number of claimed sessions with an URGENT message."""
     run: int = 0
-    """Number of URGENT turns since the last other turn."""
+    """Number of consecutive URGENT turns up to now."""
     is_flooded: bool = False
-    """True if other messages had to wait for URGENT turns."""
+    """True if other messages had to wait because of URGENT turns."""
 
 
 class _Batch:
@@ -261,7 +261,7 @@ class PriorityInbox(Generic[M]):
         """Serial numbers of arrivals and of owners' turns."""
         self._queues: dict[str, _SessionQueue[M]] = {}
         self._held: set[str] = set()
-        """Ids of parked sessions."""
+        """Ids of parked sessions, including those without waiting messages."""
         self._parked = 0
         """Number of queues in the state PARKED."""
         self._ready: FairQueue[_SessionQueue[M]] = FairQueue(LEVELS)
@@ -784,7 +784,7 @@ class PriorityInbox(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def _wake_getter(self, message: M | None) -> None:
-        """Wake the longest waiting task of `get` with a message. With None the task polls the inbox."""
+        """Wake the task that has waited longest in `get`, and pass it a message. With None the task polls the inbox."""
         task = next(iter(self._getters))
         del self._getters[task]
         trio.lowlevel.reschedule(task, outcome.Value(message))
@@ -957,7 +957,7 @@ class PriorityInbox(Generic[M]):
         self._claim_queue(self._queue_of(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
-        """Return True if messages of other owners wait."""
+        """Return True if messages of other owners than the session's are ready."""
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:

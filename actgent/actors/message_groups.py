@@ -20,9 +20,9 @@ from .inbox import PriorityInbox
 from .wait_graph import WaitNode
 
 LineOf = Callable[[Any], str]
-"""Returns the group name of a payload."""
+"""Function that returns the group name of a payload."""
 _ONLY_GROUP = ""
-"""Group of all messages of an actor that handles one message at a time."""
+"""Name of the group of all messages, for an actor that handles one message at a time."""
 
 
 @attrs.define(eq=False)
@@ -38,7 +38,7 @@ class MessageGroups:
     actor_node: WaitNode = attrs.field(init=False)
     """Node of the whole actor in the wait graph."""
     _nodes: dict[str, WaitNode] = attrs.field(init=False, factory=dict)
-    """Nodes of the groups that wait or are waited for, by group."""
+    """Wait-graph nodes of groups that wait or are awaited, by group."""
     _serial: "itertools.count[int]" = attrs.field(init=False, factory=itertools.count)
 
     def __attrs_post_init__(self) -> None:

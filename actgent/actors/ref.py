@@ -248,7 +248,7 @@ class ActorRef(Address):
         self._gone = reason
 
     def _refuse(self, payload: Any, priority: Priority) -> NoReturn:
-        """Keep the message as a dead letter and raise.
+        """Store the message as a dead letter, and raise because the actor has ended.
 
         Raises:
             ActorFailed: Always.

@@ -24,7 +24,7 @@ class TimerHandle:
     def __init__(self, fn: Callable[[], object], heap: "list[_Entry]") -> None:
         self.fn: Callable[[], object] | None = fn
         self._heap = heap
-        """The heap of the timer."""
+        """Heap of the timer, from which cancelled calls are removed."""
 
     def cancel(self) -> None:
         """Cancel the call. A call that has fired is unaffected."""

@@ -24,7 +24,7 @@ class WaitNode:
     name: str
     """Name in error messages: `agent/session`, or the name of the actor."""
     waits_for: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
-    """Number of tools and handlers of this node that wait for each other node."""
+    """Number of tools and handlers of this node that wait for another node, by that node."""
     awaited_by: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
     on_wait: Callable[[bool], object] | None = attrs.field(default=None, repr=False)
     """Called with True when the first wait of this node begins, and with False when its last wait ends."""
@@ -92,7 +92,7 @@ def _walk(
     edges: Callable[[WaitNode], Iterable[WaitNode]],
     reached_from: dict[WaitNode, WaitNode | None],
 ) -> Iterator[WaitNode]:
-    """Traverse the graph from a node and yield the end of each edge."""
+    """Traverse the graph from a node, and yield each node that an edge leads to."""
     unseen = [start]
     while unseen:
         node = unseen.pop()

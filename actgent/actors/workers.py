@@ -21,7 +21,7 @@ KEPT_IDLE_WORKERS = 4
 IDLE_SECONDS = 1.0
 """Seconds after which other idle workers end."""
 _NOTHING = contextvars.Context()
-"""Context variables of parked workers."""
+"""Empty context that replaces the context variables of parked workers."""
 MAX_ENDED_AT_ONCE = 1000
 """Maximum number of workers that end in one step. Each takes a few microseconds of the event loop."""
 
@@ -59,7 +59,7 @@ class Workers(Generic[JobT]):
         self._idle: dict[trio.lowlevel.Task, Any] = {}
         """Parked workers with their `_Wake` objects, which replace trio outcomes."""
         self._unused = 0
-        """Minimum number of parked workers since the last check: workers that no job has needed."""
+        """Minimum number of parked workers since the last check. These workers were not needed by any job."""
         self._is_watched = False
 
     def start_soon(self, job: JobT) -> None:

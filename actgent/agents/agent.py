@@ -1122,7 +1122,7 @@ class Agent(Generic[DataT_co, DepsT]):
             offer_read_result(self.tools)
 
     def _initial_tools(self) -> Iterable[Tool]:
-        """Return the unwrapped tools that are known before toolsets connect."""
+        """Return the tools, without wrappers, that are known before toolsets connect."""
         given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
         return [unwrap_tool(tool) for tool in given]
 

@@ -73,7 +73,7 @@ class Narration:
     write: Write
     """Function that receives each line."""
     _begun: float = attrs.field(factory=time.monotonic)
-    """Start time in seconds of the monotonic clock."""
+    """Start time in seconds of the monotonic clock, subtracted from the times of all lines."""
     _changes: dict[str, list[str]] = attrs.field(factory=dict)
     """Unwritten lines of state changes by session id. They are written after the message that caused them."""
     _last: str = ""
@@ -172,7 +172,7 @@ class Narration:
 
 _WORDS = {"thought": "thinks", "tool_thought": "thinks", "plan": "plans"}
 _ANSWERS = {"final_answer": "answers", "content": "answers", "primary_action": "decides"}
-"""Label by field name in JSON answers."""
+"""Labels of JSON answers by the field that they contain."""
 
 
 def _value_text(value: Any) -> str:

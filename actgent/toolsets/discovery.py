@@ -44,7 +44,7 @@ class Discovery:
     """Result of `discover`. Iterating over it yields the tools: `Agent(tools=discover("tools"))`."""
 
     tools: tuple[Tool | Toolset, ...] = ()
-    """Tools and toolsets that were found."""
+    """Tools and toolsets that were found and can be used."""
     places: Mapping[str, str] = attrs.field(factory=dict)
     """Origin of each tool, by tool name: `file:line`, a module, or an entry point."""
     problems: tuple[InvalidFile, ...] = ()

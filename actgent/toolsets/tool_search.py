@@ -147,7 +147,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _weighted_words(tool: Tool) -> Counter[str]:
-    """Return the words of a tool's name, description and parameters, with weights."""
+    """Return the words of a tool's name, description and parameters with their weights."""
     words = Counter(
         _split_words(tool.description) + _split_words(" ".join(tool.parameters.get("properties", {})))
     )

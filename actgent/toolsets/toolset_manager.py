@@ -48,9 +48,9 @@ class _AgentToolset:
     registry: ToolRegistry
     """Tool registry of the agent."""
     error: Exception | None = None
-    """The exception of the last derivation; None if it succeeded."""
+    """Exception of the last derivation of the agent's tools; None if it succeeded."""
     is_started: bool = False
-    """True after the agent has started; errors of the toolset are then only logged."""
+    """True if the agent has started. Later errors of the toolset are only logged."""
 
     def publish(self, tools: Sequence[Tool]) -> None:
         """Derive the agent's tools from the published tools, and put them in the registry."""
@@ -80,13 +80,13 @@ class _ToolsetState:
     source: Toolset
     """Toolset whose connection this object manages."""
     uses: list[_AgentToolset] = attrs.field(factory=list)
-    """The agents' toolsets that get their tools from this source."""
+    """Agents' toolsets that get their tools from this source."""
     tools: tuple[Tool, ...] | None = None
     """Tools that were published last; None before the first connection."""
     reason: str = "it has not connected yet"
     """Reason for models why the toolset is not connected; empty while it is connected."""
     detail: str = ""
-    """The same reason for developers, with the text of the error."""
+    """Reason for developers why the toolset is not connected, with the text of the error."""
     error: Exception | None = None
     """Exception that ended the last connection; None after a connection or a timeout."""
     config_error: ConfigurationError | None = None

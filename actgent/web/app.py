@@ -33,7 +33,7 @@ from .server.request_relay import Relay
 from .tokens import AccessToken, Caller, TokenStore
 
 _access_log = logging.getLogger("actgent.access")
-"""Requests are logged at INFO, probes and metrics at DEBUG."""
+"""Logger of requests. Requests are logged at INFO, probes and metrics at DEBUG."""
 _QUIET = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics"})
 """Path templates that monitoring programs request every few seconds; logged at DEBUG."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -146,9 +146,9 @@ def _without_port(host: str) -> str:
 MAX_DROPPED_BYTES = 65_536
 """Maximum size of a body that is received although an early error needs none of it."""
 DROP_SECONDS = 1.0
-"""Time limit of that."""
+"""Maximum seconds for which the body of a request is received although an early error needs none of it."""
 _REQUEST_TIMEOUT = 408
-"""Status if the body was not received in time: the rest is not awaited."""
+"""HTTP status of a request whose body did not arrive in time. The rest of the body is not awaited."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -167,7 +167,7 @@ class Application:
     preflight: Response
     """Answer to preflight requests (CORS) of allowed origins."""
     relay: Relay | None = None
-    """Forwards requests to the cluster nodes that own their sessions; None without a cluster."""
+    """Relay that forwards requests to the cluster nodes that own their sessions; None without a cluster."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         check_loop("the gateway's application")
@@ -266,7 +266,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self.id = new_id()
         self.origin: str | None = None
-        """Cross-origin site whose page may read the response; None if there is none."""
+        """Origin of the page that may read the response (CORS); None if there is none."""
         self.has_begun = False
         self.has_read_body = False
         """True if the whole body of the request was received."""
@@ -372,7 +372,7 @@ def check_scope(endpoint: Endpoint, caller: Caller) -> None:
 NOBODY = Caller(
     token=AccessToken(name="nobody", owner="nobody", scopes=("metrics",), digest=""), owner="nobody"
 )
-"""Caller of requests without a token, for public endpoints only."""
+"""Caller of requests without a token. It may only call public endpoints."""
 
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
@@ -520,7 +520,7 @@ def decode_segment(segment: str) -> str:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Acknowledge ASGI lifespan events. Resources of the gateway are opened and closed by its block."""
+    """Acknowledge ASGI lifespan events. The block of the gateway opens and closes its resources."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -59,7 +59,7 @@ class GatewayContext:
     document: Callable[[], Mapping[str, Any]]
     """Returns the OpenAPI document."""
     comparing: trio.CapacityLimiter
-    """Limits the number of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
+    """Limiter of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
     metrics: Metrics
     outboxes: Sequence[Outbox] = ()
     """Outboxes of the configured webhooks."""

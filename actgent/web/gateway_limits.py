@@ -65,7 +65,7 @@ class GatewayLimits:
     wrong_tokens: int = attrs.field(default=100, validator=_count)
     """Maximum number of unknown tokens and login keys from one address per minute; further requests get status 429."""
     messages: int | None = attrs.field(default=100, validator=_count_if_any)
-    """Maximum number of unfinished messages of one token; None disables the limit."""
+    """Maximum number of unfinished messages that one token may have sent; None disables the limit."""
     rate: float = attrs.field(default=20.0, validator=_seconds)
     """Requests per second of one token."""
     burst: int = attrs.field(default=100, validator=_count)
@@ -73,7 +73,7 @@ class GatewayLimits:
     page: int = attrs.field(default=500, validator=_count)
     """Maximum number of items on a page of a list."""
     comparisons: int = attrs.field(default=2, validator=_count)
-    """Maximum number of sessions that are replayed with the current code at a time."""
+    """Maximum number of sessions that are replayed with the current code concurrently."""
     compare_seconds: float = attrs.field(default=60.0, validator=_seconds)
     """Timeout in seconds of one replay."""
     grace: float = attrs.field(default=10.0, validator=_seconds)
@@ -85,7 +85,7 @@ class TokenMeter:
     """Token bucket, running requests and open streams of one access token."""
 
     tokens: float
-    """Number of requests in the token bucket at time `filled`."""
+    """Number of requests that the token bucket allowed at time `filled`."""
     filled: float
     """Time at which the bucket was last filled, by trio's clock."""
     running: int = 0
@@ -225,9 +225,9 @@ class _Sent:
 
     counts: dict[SessionKey, int] = attrs.field(factory=dict)
     total: int = 0
-    """Sum of the counts of all sessions."""
+    """Sum of the counts of unfinished messages over all sessions."""
     recounting: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held by the request that recounts the messages; concurrent requests wait for its result."""
+    """Lock of the request that recounts the messages. Concurrent requests wait for its result."""
 
     def add(self, key: SessionKey) -> None:
         self.counts[key] = self.counts.get(key, 0) + 1

@@ -34,7 +34,7 @@ WAIT_SECONDS = 5.0
 """Seconds for which the first requests wait for the totals; after that they are answered without them."""
 _PAGE, _RECORDS = 100, 500
 _NOT_COUNTED = (REFUSED, NOT_KEPT, "interrupted", "stopped", "moved")
-"""Kinds of failed messages that are not errors: rejected or stopped on purpose."""
+"""Failure kinds that are no errors: the message was rejected or stopped on purpose."""
 _ALL = SessionFilter()
 _log = logger_of(__name__)
 
@@ -45,7 +45,7 @@ class JournalTotals:
 
     journal: Journal
     until: float
-    """Unix time in seconds; later records are counted when they are written."""
+    """Unix time in seconds up to which the journal was scanned. Later records are counted when they are written."""
     turns: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     """Number of ended turns, by agent and outcome."""
     tool_calls: Counter[tuple[str, str, str]] = attrs.field(factory=Counter)
@@ -59,7 +59,7 @@ class JournalTotals:
     known: trio.Event = attrs.field(factory=trio.Event)
     """Set after the whole journal was read."""
     _begun_at: float | None = None
-    """Start of reading by trio's clock; None before the first request."""
+    """Start time of the scan in seconds of trio's clock; None before the first request."""
 
     async def wait(self, nursery: trio.Nursery) -> bool:
         """Wait for the totals; the first call starts to read the journal. Return True if the totals are complete.
@@ -122,7 +122,7 @@ class _SessionTally:
     key: SessionKey
     turn: str = ""
     calls: set[str] = attrs.field(factory=set)
-    """Ids of the counted tool calls. A result may be in two records, and is counted once."""
+    """Ids of the counted tool calls. A result may be in two records, but is counted once."""
 
     def add(self, record: Record, at: float) -> None:
         match record:

@@ -48,7 +48,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def _flat(name: str) -> str:
-    """Return a name of the conventions as Prometheus requires it, with underscores for dots."""
+    """Return a metric name of the conventions in the syntax of Prometheus: with underscores for dots."""
     return name.replace(".", "_")
 
 
@@ -172,11 +172,11 @@ class Metrics:
         self._counters: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Histogram]] = {}
         self._series: dict[tuple[str, ...], tuple[Histogram, ...]] = {}
-        """Histograms of frequent events, by metric, agent and model; saves the lookup by labels."""
+        """Histograms of frequent events by metric, agent and model. They are cached to avoid the lookup by labels."""
         self._open: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Start times of running tool calls and open approvals as Unix times in seconds, by agent and id."""
         self._events: list[Observation] = []
-        """Buffered events, which are not counted yet."""
+        """Buffered events that are not counted yet."""
         self._is_past_counted = False
 
     @contextmanager

@@ -181,9 +181,9 @@ _ROWS = (
     _Row(ParseError, "malformed-request"),
     _Row(UsageError, "conflict"),
 )
-"""Mapping from exceptions to problems; the first match is used, so subclasses come first."""
+"""Pairs of exception class and problem. The first match is used, so subclasses come first."""
 _WITHOUT_DETAIL = {"unavailable", "journal-full", "internal"}
-"""Kinds whose error messages may contain file, process or host names. The messages are logged, not sent."""
+"""Problem kinds whose error messages may contain file, process or host names. The messages are logged and not sent."""
 
 
 def problem_of(error: Exception) -> Problem | None:

@@ -14,12 +14,12 @@ from actgent.tools.base import Effect, Tool, ToolContext
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
 )
-"""Result of a call without a time."""
+"""Result for the model if a scheduling call has no time."""
 SOONER_COUNTS = (
     f"What you schedule less than {TREE_WINDOW_SECONDS:.0f} seconds from now on belongs to what you are doing, and its calls count with it; "
     "schedule it later than that, or ask the user to go on"
 )
-"""Explanation of a schedule that is too soon for the limits of the running turn."""
+"""Explanation for the model that a schedule is too soon for the limits of the running turn."""
 
 
 class SchedulingTool(Tool, abc.ABC):

@@ -121,7 +121,7 @@ class When:
             yield from part.references()
 
     def needed(self) -> Iterator["When"]:
-        """Yield the conditions that must all be true for this condition to be true."""
+        """Yield the conditions that must be true for this condition to be true."""
         if self.kind == "and":
             for part in self.parts:
                 yield from part.needed()

@@ -129,7 +129,7 @@ class Graph:
         return ""
 
     def _unreachable(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield an error text for each step that can never run because its conditions exclude each other."""
+        """Yield an error text for each step whose conditions exclude each other, so that it can never run."""
         needed: dict[str, tuple[When, ...]] = {}
         for name in (name for group in groups for name in group):
             step = self.steps[name]

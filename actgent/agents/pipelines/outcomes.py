@@ -44,7 +44,7 @@ class StepResult(Serializable):
 
     @property
     def is_settled(self) -> bool:
-        """True if the step needs no rerun: it is done, or its condition is false."""
+        """True if the step needs no rerun: it is done, or was skipped because its condition is false."""
         return self.status == "done" or (self.status == "skipped" and not self.cause)
 
     def to_data(self) -> dict[str, Any]:

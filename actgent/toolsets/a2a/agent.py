@@ -32,7 +32,7 @@ CARD_PATH = "/.well-known/agent-card.json"
 FIRST_POLL_SECONDS = 0.1
 MAX_POLL_SECONDS = 5.0
 CANCEL_SECONDS = 2.0
-"""Time limit of the request that cancels the task of a cancelled call."""
+"""Maximum seconds of the request that cancels the task of a cancelled call."""
 _OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
 _MAX_QUESTION_CHARACTERS = 2000
 _PARAMETERS = {

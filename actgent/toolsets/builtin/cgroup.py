@@ -73,7 +73,7 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _find_parents() -> Iterator[Path]:
-    """Yield the memory cgroups of this process and, for cgroup v2, of its parent."""
+    """Yield the memory cgroups of this process and, with cgroup v2, of its parent cgroup."""
     own = dict[str, str]()
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)

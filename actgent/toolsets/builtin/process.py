@@ -30,11 +30,11 @@ _SETTINGS = (
     "/etc/ssl/certs",
 )
 _SCRATCH_BYTES = 16_000_000
-"""Size of the scratch folder in memory."""
+"""Size of the scratch folder in bytes; the folder is in memory."""
 _SANDBOX_PATHS = (WORK_FOLDER, "/proc", "/dev")
 """Paths that the sandbox mounts itself."""
 _GRACE_SECONDS = 5.0
-"""Time in addition to the command's limit to start the sandbox and to clean up."""
+"""Seconds in addition to the command's time limit, to start the sandbox and to clean up."""
 _TOOLS = {"bwrap": "bubblewrap", "prlimit": "util-linux"}
 
 

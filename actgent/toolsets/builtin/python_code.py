@@ -153,7 +153,7 @@ class _Functions:
 
 
 def _arguments(parameters: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function call as a tool gets them.
+    """Return the arguments of a function call as keyword arguments of a tool.
 
     Raises:
         TypeError: There are too many arguments, or one is given twice.

@@ -130,7 +130,7 @@ class _Command:
     control: int
     """Pipe whose closing makes the supervisor kill the command; -1 if it is closed."""
     status: int
-    """Pipe on which bubblewrap reports how the command ended, if it started."""
+    """Pipe on which bubblewrap reports that the command was started and how it ended."""
     cgroup: Path | None
     """Folder of the command's cgroup; None without a cgroup."""
     written: bytearray = attrs.field(factory=bytearray)
@@ -138,7 +138,7 @@ class _Command:
     reason: str = ""
     """Reason why the command was killed; empty if it was not."""
     is_reported: bool = False
-    """True if bubblewrap reported an exit code."""
+    """True if bubblewrap has reported an exit code."""
 
     def end(self, reason: str = "") -> None:
         """Make the supervisor kill the command and all processes it has started."""

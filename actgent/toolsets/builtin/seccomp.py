@@ -28,7 +28,7 @@ _X32 = 0x4000_0000
 _SINCE_424 = (428, 429, 430, 431, 432, 433, 442, 447)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, mount_setattr, memfd_secret: the same on all machines."""
 _IO_URING = (425, 426, 427)
-"""io_uring_setup, io_uring_enter and io_uring_register: the same numbers on all machines."""
+"""System call numbers of io_uring_setup, io_uring_enter and io_uring_register. They are equal on all machines."""
 _SHARED_MEMORY = {"x86_64": (29, 64, 68, 319), "aarch64": (194, 190, 186, 279)}
 """shmget, semget, msgget, memfd_create. Memory of System V segments that no process has attached belongs to no process."""
 _MACHINES = {
@@ -95,5 +95,5 @@ def seccomp_program(
 
 
 def _returned(value: int, compare: int, number: int) -> list[tuple[int, int, int, int]]:
-    """Return instructions that return `value` if the comparison with the loaded word succeeds."""
+    """Return filter instructions that return `value` if the comparison of the loaded word with `number` succeeds."""
     return [(compare, 0, 1, number), (_RETURN, 0, 0, value)]

@@ -31,13 +31,13 @@ _log = logger_of(__name__)
 _QUOTED, _SLASHED = re.compile(r"([\\ ])"), r"\\\1"
 """Characters that need a backslash in libpq's `options`, and their replacement."""
 _ROW_CHARACTERS = 2_000_000
-"""Maximum number of characters of a row that the server sends."""
+"""Maximum number of characters of a row that the server may send."""
 _CANCEL_SECONDS = 2.0
 """Time limit of a cancel request; then the connection is closed without it."""
 _MAX_TEMPORARY = "100MB"
 """Limit of a statement's temporary files on the server; effective only for roles that may set `temp_file_limit`."""
 _CHECKS_CONNECTIONS = 140_000
-"""Server version from which a running statement notices that its connection was closed."""
+"""Server version from which a running statement notices a closed connection."""
 _BYTEA, _BOOL, _INTEGERS, _FLOATS = 17, 16, frozenset({20, 21, 23, 26}), frozenset({700, 701})
 """Type OIDs of PostgreSQL, from its pg_type.dat."""
 _HARMLESS = frozenset(
@@ -45,7 +45,7 @@ _HARMLESS = frozenset(
     "pg_sleep_for pg_sleep_until pg_table_size pg_tablespace_size pg_total_relation_size random random_normal setseed "
     "timeofday uuidv4 uuidv7".split()
 )
-"""Volatile functions without an effect outside of their statement."""
+"""Names of volatile functions without an effect outside of their statement."""
 _HARMLESS_EXTENSIONS = ["pgcrypto", "uuid-ossp"]
 _FIND_VOLATILE = """
 select p.proname from pg_catalog.pg_proc p

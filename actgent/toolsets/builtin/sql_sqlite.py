@@ -119,7 +119,7 @@ def _connect(path: str, space: "_TemporarySpace", timeout: float) -> apsw.Connec
 
 
 def _names(cursor: apsw.Cursor) -> list[str]:
-    """Return the column names of a statement; [] if it returns no rows."""
+    """Return the column names of a statement; an empty list if it returns no rows."""
     try:
         return [each[0] for each in cursor.get_description()]
     except apsw.ExecutionCompleteError:

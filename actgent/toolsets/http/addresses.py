@@ -20,7 +20,7 @@ _TEREDO = ipaddress.IPv6Network("2001::/32")
 _SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-"""First half of the interface id of an ISATAP address."""
+"""First half of the interface id of an ISATAP address, as bits."""
 _SPECIAL: tuple[tuple[Network, str], ...] = tuple(
     (ipaddress.ip_network(network), reason)
     for network, reason in (

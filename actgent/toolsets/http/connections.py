@@ -76,7 +76,7 @@ class Connections:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self._open: dict[object, tuple[httpx2.AsyncClient, int]] = {}
-        """Client and number of open blocks, by the trio run that they belong to."""
+        """HTTP client and number of open blocks, by the trio run that they belong to."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
@@ -231,7 +231,7 @@ async def read_decoded(response: httpx2.Response, max_bytes: int) -> tuple[bytes
 
 
 _SLOW_CODECS = frozenset({"idna", "punycode"})
-"""Text codecs of Python that take quadratic time."""
+"""Names of Python's text codecs that take quadratic time."""
 
 
 def decode_text(body: bytes, charset: str | None) -> str:

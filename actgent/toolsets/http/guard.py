@@ -25,7 +25,7 @@ from .dns import resolve_host
 
 _log = logger_of(__name__)
 _HOST_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
-"""Pattern of a host name. A name that ends with a number would be an IP address."""
+"""Pattern of a host name. Names that end with a number are excluded, because they would be IP addresses."""
 KEEPALIVE_SECONDS = 2.0
 """Seconds for which an idle connection is kept. Node and uvicorn close one after 5 s, and a request in that moment fails."""
 CODINGS = frozenset({"deflate", "gzip"})

@@ -39,7 +39,7 @@ RESERVED_HEADERS = frozenset(
     "authorization connection content-length cookie host idempotency-key proxy-authorization te trailer "
     "transfer-encoding upgrade".split()
 )
-"""Headers that a model must not set."""
+"""Names of headers that a model must not set."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 _MEDIA = re.compile("image/|audio/|application/pdf")
 _TEXT = (

@@ -21,7 +21,7 @@ _KEYS = frozenset(
     "command args env cwd url headers required timeout connect_timeout trust_hints lock allow oauth".split()
 )
 _IGNORED = frozenset("type transport disabled description".split())
-"""Keys of other programs. `disabled` skips the server."""
+"""Keys in a server's entry that belong to other programs and are ignored. `disabled` skips the server."""
 
 _FORM = 'the expected form is {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
 

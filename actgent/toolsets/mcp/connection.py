@@ -66,7 +66,7 @@ class _Call:
     """A running MCP tool call."""
 
     answer: FormAnswer | None
-    """Answer of an approver to the server's question; None if the server has not asked."""
+    """Approver's answer to the server's question; None if the server has not asked."""
     question: mcp_types.ElicitRequestFormParams | None = None
     """Question of the server (elicitation) that an approver must answer."""
     sampled: SampledCall | None = None

@@ -40,7 +40,7 @@ PLACEHOLDER_REDIRECT = "http://127.0.0.1/callback"
 _NO_SECRET: Literal["none"] = "none"  # noqa: S105 - the name of a method
 """Authentication method of a program on a user's machine, which cannot keep a secret (RFC 8252); PKCE protects it."""
 _INVALID_GRANT_STATUSES = (400, 401, 403)
-"""Statuses of a refresh that mean the refresh token is invalid; other error statuses are temporary."""
+"""HTTP statuses of a refresh that mean that the refresh token is invalid. Other error statuses are temporary."""
 
 
 @attrs.frozen(kw_only=True)

@@ -79,7 +79,7 @@ class RedirectReceiver:
         self._state = _one(parse_qs(urlsplit(url).query), "state")
 
     def accept(self, url: str) -> bool:
-        """Process a redirect URL; return False if it is not the response to the request."""
+        """Process a redirect URL. Return False if it is not the response to the expected authorization request."""
         query = parse_qs(urlsplit(url).query)
         state = _one(query, "state")
         if state is None or state != self._state or self._answered.is_set():
@@ -166,7 +166,7 @@ def _serving(redirect: RedirectReceiver) -> Callable[[trio.SocketStream], Awaita
 
 
 async def _target(stream: trio.SocketStream) -> str | None:
-    """Read a browser's request and return its target; None if it is not a GET request."""
+    """Read a browser's request and return its target (path and query); None if it is not a GET request."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST_BYTES)
     while True:
         await trio.lowlevel.checkpoint()

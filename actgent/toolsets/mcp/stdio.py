@@ -49,7 +49,7 @@ class _StderrTail:
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=MAX_STDERR_LINES)
         self.ended = trio.Event()
-        """Set when standard error is closed."""
+        """Event that is set when standard error is closed."""
 
 
 @asynccontextmanager
@@ -170,7 +170,7 @@ async def _read(
 
 
 async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Wait for the process itself, because its children may keep the pipes open.
+    """Wait until the process has exited. Its children may keep the pipes open longer.
 
     Raises:
         ServerEnded: The process ended; its output had time to be read.
@@ -219,7 +219,7 @@ def _message_in(line: bytes) -> Any:
 
 
 async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Read standard error, so that the server never blocks on it, and log it at level debug."""
+    """Read standard error and log it at level debug. Otherwise the server could block on it."""
     assert process.stderr is not None  # noqa: S101 - opened with a pipe
     async for piece in process.stderr:
         for line in piece.decode(errors="replace").splitlines():
@@ -230,7 +230,7 @@ async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    """Close the server's input, then terminate the process and its children, by SIGKILL if necessary."""
+    """Close the server's input, then terminate the process and its children, with SIGKILL if necessary."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()

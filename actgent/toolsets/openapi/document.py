@@ -23,7 +23,7 @@ from actgent.toolsets.http import is_http_url
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _MAX_REFERENCE_CHAIN = 50
-"""Maximum number of consecutive references to follow."""
+"""Maximum number of consecutive references that are followed."""
 _MAX_VALUES = 2_000_000
 """Maximum number of values in a document with expanded aliases; real documents have up to 500,000."""
 MAX_TOOL_VALUES = 10_000

@@ -136,7 +136,7 @@ _RATING = {
 
 
 def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
-    """Convert the content of a request to message parts. A string is returned unchanged.
+    """Convert the content of a request to message parts. Text is returned unchanged.
 
     Raises:
         Problem: A part has both or neither of `data` and `url`, or invalid base64.
@@ -309,7 +309,7 @@ async def _wait(
 
 
 async def _next(reader: FeedReader) -> Written | Erased | None:
-    """Wait for the next step of the journal feed, and return it; None if steps were lost."""
+    """Wait for the next step of the journal feed, and return it. None if the feed has lost steps."""
     try:
         return await reader.receive()
     except FeedLagged:

@@ -30,7 +30,7 @@ MAX_ANONYMOUS_BODY_BYTES = 4096
 MAX_QUERY_BYTES = 4096
 """Maximum length of a query string in bytes."""
 _JSON_TYPES = ("application/json", "application/a2a+json")
-"""Media types of JSON bodies. A page of another origin cannot send them without a preflight request."""
+"""Media types of JSON bodies. A page of another origin cannot send them without a CORS preflight request."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
 Schema = Mapping[str, Any]
 T = TypeVar("T")
@@ -95,9 +95,9 @@ class Endpoint:
     forwarding: Forwarding = Forwarding()
     """How the endpoint is served in a cluster."""
     ignores_body: bool = False
-    """True if a POST needs no body and no content type, because it only reads."""
+    """True if a POST request needs no body and no content type, because it only reads."""
     gives: str = "application/json"
-    """Media type of the response."""
+    """Media type of a successful response."""
     streams: bool = False
     """True if the endpoint can also respond with `text/event-stream`."""
     prefix: str = "/v1"
@@ -126,11 +126,11 @@ class HTTPCall:
     headers: Mapping[str, str]
     """Request headers by lower-case name."""
     receive: Receive
-    """ASGI receive function. The body is already read, so it returns when the client disconnects."""
+    """ASGI receive function. The body is read already, so the function returns when the client disconnects."""
     address: str
-    """Percent-encoded path, as the client sent it."""
+    """Percent-encoded path of the URL as the client sent it."""
     search: str
-    """Query string, as the client sent it."""
+    """Query string of the URL as the client sent it."""
     id: str
     """Id of the request, for logs and errors."""
     client: str

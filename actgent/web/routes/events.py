@@ -113,7 +113,7 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
 
 
 def _requested_events(call: HTTPCall) -> frozenset[str] | None:
-    """Return the names of the events that are sent to the client without delay; None means all."""
+    """Return the names of the events that are sent to the client without delay; None if all are."""
     return _names_in(call.header(EVENTS_HEADER)) or None
 
 

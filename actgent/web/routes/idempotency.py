@@ -79,7 +79,7 @@ def check_asker(known: str, asker: str) -> bool:
 
 
 def key_reused() -> Problem:
-    """Return the error for a key that was sent before with another body."""
+    """Return the error for an idempotency key that was sent before with another body."""
     return Problem("key-reused", "this key was sent with another body: take a new key for a new request")
 
 

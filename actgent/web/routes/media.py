@@ -17,7 +17,9 @@ from .views import media_of_record
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")
 _SHOWN = re.compile(r"image/(png|jpeg|gif|webp)|audio/[a-z0-9.+-]{1,40}|application/pdf")
-"""Media types that are sent unchanged, since browsers run no scripts in them; others become `application/octet-stream`."""
+"""Media types that are sent unchanged, since browsers run no scripts in them. Other media are sent as
+`application/octet-stream`.
+"""
 _HEADERS = {"content-disposition": "attachment", "content-security-policy": "default-src 'none'; sandbox"}
 
 

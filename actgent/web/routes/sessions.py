@@ -178,7 +178,7 @@ def _created_session(call: HTTPCall, head: SessionSummary) -> documents.CreatedS
 
 
 def _owner_of(call: HTTPCall) -> str:
-    """Return the owner of the new session. Raise `Problem` if the caller may not choose it."""
+    """Return the owner of the session to create. Raise `Problem` if the caller may not choose this owner."""
     owner: str = call.body.get("owner", call.caller.owner)
     check_id("owner", owner)
     if owner != call.caller.owner and not call.caller.is_admin:

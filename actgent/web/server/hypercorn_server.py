@@ -70,7 +70,7 @@ class LimitedStream:
         self._since = trio.current_time()
         """Monotonic time at which the current head or body began; for a new connection, when it was accepted."""
         self._is_new = True
-        """True until the first complete head has arrived."""
+        """True until the first complete head of a request has arrived."""
         self.socket = stream.socket
         self.server: _Connection | None = None
         """The Hypercorn server of this connection."""

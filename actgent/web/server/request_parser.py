@@ -42,7 +42,7 @@ class RequestParser:
     header_bytes: int
     state: State = "head"
     _waiting: bytearray = attrs.field(factory=bytearray)
-    """Received bytes that are not forwarded yet: an incomplete head or chunk line."""
+    """Received bytes that were not forwarded yet: an incomplete head or chunk line."""
     _left: int = 0
     """Remaining bytes of the body, or of its current chunk."""
     _chunks: int = 0

@@ -45,7 +45,7 @@ from actgent.web.tokens import SCOPES
 MAX_RETRY_TIMEOUT_SECONDS = 30.0
 """Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""
 WANTS_HEADERS = "actgent-headers"
-"""Header of a relayed request that asks the node to send the headers of its answer."""
+"""Header of a relayed request. It asks the node to send the headers of its answer."""
 RELAYED_ANSWER_HEADERS = frozenset(
     {
         "content-type",
@@ -63,7 +63,7 @@ _RELAYED_REQUEST_HEADERS = ("accept", "content-type", "traceparent", SOURCES_HEA
 _OTHER_CAUSE = b'"as_asked":false'
 """Part of an error answer that means: another request caused the current state, so the retry did not succeed."""
 _RETRY_MARKS = (b'"/errors/busy"', b'"moved":true')
-"""Parts of an error answer that mean: the request had no effect, and is retried."""
+"""Fragments of error answers after which a request is retried, because it had no effect."""
 _HELD_MARK = b'"held":true'
 """Part of an error answer of a node that holds the session back. It is sent on to clients that count broken connections."""
 HOLD_SECONDS = 1.0
@@ -178,13 +178,13 @@ class RelayedResponse(Response):
         self._sent[WANTS_HEADERS] = "true"
         self._wait = wait_of(call)
         self._may_be_done = False
-        """True once a try may have had its effect."""
+        """True if a try may have had its effect."""
         self._retry_timeout = _retry_timeout_of(call)
         """Seconds for which the request is retried."""
         self._breaks = _breaks_of(call)
-        """Connections that broke before an answer began, including those that the client reports."""
+        """Number of connections that broke before an answer began, including those that the client reports."""
         self._is_counted = counts_breaks(call) and self._is_repeatable
-        """True if the client counts such breaks itself, and retries with the same ids."""
+        """True if the client counts broken connections itself and retries with the same ids."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:

@@ -52,11 +52,11 @@ from actgent.web.tokens import AccessToken, Caller
 RELAY_SENDER = "cluster"
 """Token name of relayed requests."""
 UNLIMITED = 1_000_000_000
-"""Value of limits that are never reached."""
+"""Number that stands for a limit that is never reached."""
 LIMITS = GatewayLimits(requests=UNLIMITED, messages=None, rate=float(UNLIMITED), burst=UNLIMITED)
-"""Limits for relayed requests: the gateway that received them from the client has applied its limits already."""
+"""Limits of relayed requests. The gateway that received them from the client has already applied its limits."""
 CACHE_SIZE = 4096
-"""Cache size: number of paths, and of callers, whose lookup is cached."""
+"""Maximum number of cached lookups, of paths and of callers."""
 _UNAVAILABLE = 503
 _ALWAYS_RELAYED = {name: value for name, value in ALWAYS.items() if name in RELAYED_ANSWER_HEADERS}
 

@@ -75,9 +75,9 @@ class SessionBroadcast:
     partial_answer: PartialText | None = None
     """Text of the unfinished answer so far; None if the model is not answering."""
     is_over: bool = False
-    """True if the session was closed."""
+    """True if the session is closed."""
     _waiting: list[tuple[int | None, bytes]] = attrs.field(factory=list)
-    """Record numbers and frames that the next flush sends."""
+    """Frames that the next flush sends, each with its record number or None."""
     _size: int = 0
     """Bytes of the waiting frames."""
     _is_urgent: bool = False

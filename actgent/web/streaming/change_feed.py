@@ -58,7 +58,7 @@ class ChangeStream:
     """Subscribed kinds, from `WATCHED`."""
     closing: trio.Event
     _agents: dict[str, AgentStatistics] = attrs.field(factory=dict)
-    """Statistics that were sent last, by agent name."""
+    """Statistics of each agent that were last sent, by agent name."""
 
     async def run(self, write: Write) -> None:
         """Write changes until the gateway closes."""
@@ -120,7 +120,7 @@ class ChangeStream:
         return b"".join([*changed, *events, *self._of_agents()])
 
     def _of_agents(self) -> Iterator[bytes]:
-        """Yield an event for each agent whose statistics changed since they were sent last."""
+        """Yield an event for each agent whose statistics have changed since they were last sent."""
         if "agents" not in self.kinds:
             return
         for each in self.access.statistics(self.caller):

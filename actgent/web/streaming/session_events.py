@@ -144,7 +144,7 @@ class EventEncoder:
         return [] if row is None else [row(record)]
 
     def _rows_of_said(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
-        """Return the events of a model answer, or of tool results that have no separate record."""
+        """Return the events of a model answer, or of tool results without separate records."""
         message = record.message
         if message.sender.kind == "assistant":
             self._answer = message
@@ -157,7 +157,7 @@ class EventEncoder:
         return of_result(result, ids, most=most, shows_foreign=self.shows_foreign)
 
     def _rows_of_delivered(self, record: DeliveryRecord) -> list[tuple[str, Data]]:
-        """Return the reply event of a plain text answer, which has no `OutcomeRecord` record."""
+        """Return the reply event of a plain text answer. Such an answer has no `OutcomeRecord`."""
         answer = self._answer
         if answer is None or answer.id not in record.ids or answer.id in self._encoded:
             return []
@@ -348,7 +348,7 @@ class MessageProgress:
     """Number of the last record that was applied."""
     _turn: str = ""
     _asked: dict[str, Approval] = attrs.field(factory=dict)
-    """Approvals and calls of the caller's tools, by id."""
+    """Requested approvals and open calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
     _label: documents.Labelled = attrs.field(factory=documents.Labelled)
@@ -386,7 +386,7 @@ class MessageProgress:
 
     @property
     def is_mine(self) -> bool:
-        """True if the current turn of the session processes the message."""
+        """True if the session's current turn processes the message."""
         return self._turn != "" and not self.is_over
 
     def _begin(self, record: MessageAppendedRecord) -> None:

@@ -167,12 +167,12 @@ class FrameQueue:
         """Time of the last frame, by trio's clock."""
         self._wire = wire
         self._rest = b""
-        """Bytes of a partly sent batch."""
+        """Bytes of a partly sent batch that were not sent yet."""
         self._waiting: deque[FrameBatch] = deque()
         self._count = self._size = 0
         self._is_closed = False
         self._changed: trio.Event | None = None
-        """Wakes the task of the connection; None while the task is sending."""
+        """Event that wakes the task of the connection; None while the task is sending."""
 
     def wants(self, names: Collection[str]) -> bool:
         """True if one of these events is sent without delay."""

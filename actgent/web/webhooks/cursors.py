@@ -45,13 +45,13 @@ class DeliveryCursors:
     failed: tuple[documents.FailedDelivery, ...] = ()
     """Failed deliveries, the newest last."""
     _seen: dict[SessionKey, tuple[int, float]] = attrs.field(factory=dict)
-    """Number of the last processed record and its Unix time in seconds, by session."""
+    """Number and Unix time in seconds of the last processed record, by session."""
     _generation: int = 0
-    """Number of the session that stores the state now."""
+    """Number of the session that currently stores the state."""
     _written: int = MAX_RECORDS
     """Number of records in the current cursor session; at `MAX_RECORDS`, a new session replaces it."""
     _noted: float = 0.0
-    """Value of `since` in the journal."""
+    """Value of `since` that was last written to the journal."""
 
     @classmethod
     async def load(cls, journal: Journal, name: str, now: float) -> "DeliveryCursors":

@@ -47,11 +47,11 @@ class DeliveryStream:
     key: SessionKey
     target: Target
     seen: int
-    """Number of the last processed record."""
+    """Number of the last record of the session that was processed."""
     known: int
-    """Number of the last record that may need a notification."""
+    """Number of the last record of the session that may need a notification."""
     redelivered_id: str = ""
-    """Id of the only notification to send again; empty to send all notifications after `seen`."""
+    """Id of the only notification to send again. Empty: all notifications after `seen` are sent."""
     attempts: int = 0
     """Number of failed attempts for the next notification."""
     began: float = 0.0
@@ -86,7 +86,7 @@ class DeliveryQueue:
         self._queue: dict[str, _ReceiverQueue] = {}
         self._running = 0
         self._retries: list[tuple[float, int, DeliveryStream]] = []
-        """Heap of retry time, order number and stream."""
+        """Heap of (retry time, serial number, stream)."""
         self._order = itertools.count()
         self._alarm = trio.Event()
         self._nursery: trio.Nursery | None = None

@@ -68,11 +68,11 @@ class Outbox:
         self._last_at = 0.0
         """Unix time in seconds of the last step received from the feed."""
         self._is_complete = False
-        """True if each session with pending notifications has a stream."""
+        """True if each session with pending notifications has a stream in memory."""
         self._is_full = False
         """True if sessions were skipped because of `MAX_STREAMS`."""
         self._scan_needed = trio.Event()
-        """Set when the journal must be scanned for skipped sessions."""
+        """Event that is set when the journal must be scanned for skipped sessions."""
         self._scan_needed.set()
 
     @property
