@@ -12,9 +12,9 @@ ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
 
 # All that read ACTGENT_SOAK; tests/test_repository.py compares.
 SOAKED := tests/journal tests/mutation \
-	tests/agents/approvals/test_approval_property.py tests/agents/approvals/test_ungranted.py \
+	tests/agents/approvals/test_approval_property.py tests/agents/approvals/test_ungranted_calls.py \
 	tests/agents/definitions/test_instructions.py \
-	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
+	tests/agents/properties/test_control_property.py tests/agents/properties/test_cancel_at_each_step.py \
 	tests/agents/properties/test_named_types.py \
 	tests/agents/properties/test_session_log.py \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes tests/cluster/test_takeover.py \
@@ -92,7 +92,7 @@ format: $(INSTALLED) ## let ruff format and mend what it can
 
 bench: $(INSTALLED) ## speed and memory against bare trio; ARGS="--only W2 --rounds 3 --quick --write-docs"
 	ACTGENT_BENCH=1 $(BIN)/python -m pytest -q tests/bench
-	$(BIN)/python tests/bench/hands.py
+	$(BIN)/python tests/bench/external_tools.py
 	$(BIN)/python tests/bench/transport.py
 	$(BIN)/python tests/bench/clustered.py
 	$(BIN)/python tests/bench $(ARGS)

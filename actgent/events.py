@@ -422,7 +422,7 @@ class _Backlog:
         self.end()
 
     def check_open(self) -> None:
-        """Raise if there is nothing more to read.
+        """Raise if the backlog is closed, or has ended and is empty.
 
         Raises:
             trio.ClosedResourceError: The reader was closed.
@@ -487,11 +487,11 @@ class EventStream:
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.watched = False
-        """True while anyone reads; ask before an event is built."""
+        """True while a reader exists. Check it before building an event."""
         self.active = False
-        """True while anyone reads or counts; ask before an event is built that is counted."""
+        """True while a reader or counter exists. Check it before building an event that is counted."""
         self.tracing = tracing
-        """Makes spans of what happens; None without telemetry."""
+        """Creates trace spans of events; None without telemetry."""
         self.failures: deque[MessageFailed] = deque(maxlen=FAILURES)
         """The newest messages that ended as failures, oldest first."""
         self.tool_failures: deque[ToolFailed] = deque(maxlen=FAILURES)

@@ -113,7 +113,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self.configure(session, tools=[*self.enabled_tools(session), *wanted])
 
     def disable_tools(self, session: Session, *names: str) -> None:
-        """Refuse a session's calls of these tools.
+        """Reject a session's calls of these tools.
 
         Raises:
             ConfigurationError: The agent has no tool of one of these names, or the tool is enabled in every session.

@@ -96,11 +96,11 @@ class _Start:
     record: int
     label: Label
     state: Mapping[str, Any]
-    """Keys of the session's state, for references to withheld results."""
+    """Keys of the session's state at the start of the call, for references to withheld results."""
     decided: Mapping[str, Decision]
-    """Decisions until then, by approval id."""
+    """Decisions made before the call started, by approval id."""
     texts: Sequence[str]
-    """Texts of the owner until then."""
+    """Texts that the owner wrote before the call started."""
 
 
 @attrs.define

@@ -1037,7 +1037,7 @@ class _LetGo:
     services: SessionServices
 
     def again(self, context: SessionContext) -> Session:
-        """Return the session handle if it is still in use, or a new one."""
+        """Return the session handle if the program still holds it, else a new handle."""
         face = self.held()
         if face is None:
             face = Session(context, self.services)

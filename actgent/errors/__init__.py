@@ -244,13 +244,12 @@ class NotRunning(UsageError):
     def __init__(
         self, agent: str, running: Iterable[str] = (), *, pool: str = "", is_elsewhere: bool = False
     ) -> None:
-        """Word the error for the place where the agent was looked up.
+        """Create the error text for the place where the agent was looked up.
 
         Args:
             agent: Name of the agent.
             running: Names of the agents that run in the place where `agent` was looked up.
-            pool: Name of the cluster pool that was asked; without `is_elsewhere`, no node has ever joined
-                this pool.
+            pool: Name of the cluster pool that was asked; without `is_elsewhere`, no node has ever joined this pool.
             is_elsewhere: True if another process was asked: a node of `pool`, or a server if `pool` is empty.
         """
         self.agent = agent

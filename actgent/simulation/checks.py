@@ -118,7 +118,7 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
 
 
 def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Each call has exactly one result, which agrees with what the tool did."""
+    """Check that each call has exactly one result, which agrees with the effect of the tool."""
     calls, results = _calls_of(session.records)
     counts = Counter(each.call_id for each in results)
     for call in calls.values():
@@ -163,7 +163,7 @@ def _calls_of(records: Iterable[Record]) -> tuple[dict[str, ToolCall], list[Tool
 
 
 def _check_delivery(notes: Notes) -> Iterator[str]:
-    """One delivery id has one outcome."""
+    """Check that each delivery id has only one outcome."""
     for (session_id, call_id), outcomes in notes.results.items():
         if len(outcomes) > 1:
             yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"

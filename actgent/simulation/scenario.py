@@ -55,7 +55,7 @@ DEFAULT_MESSAGE = "message {number}"
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
 APPROVED = 0.67
-"""Share of the decisions that approve a call."""
+"""Fraction of the approval decisions that approve the call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -444,7 +444,7 @@ class _Run:
     # --- callers ---------------------------------------------------------------------------------
 
     async def _decide_approvals(self, agent: Agent, finished: Mapping[int, trio.Event]) -> None:
-        """Decide the open approvals of an agent, soon or late, and some twice."""
+        """Decide the open approvals of an agent at random times, some of them twice."""
         choices = self.world.choices
         while not all(event.is_set() for event in finished.values()):
             await trio.sleep(choices.pick("approver delay", (0.5, 5, 60, 900)))

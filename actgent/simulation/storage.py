@@ -95,7 +95,7 @@ class Storage:
             self._disk.restart()
 
     def fault(self) -> Exception | None:
-        """Draw if a write fails, and return its error."""
+        """Choose at random whether a write fails. Return its error, or None."""
         if not self.world.choices.happens("journal fails", self.fault_chance):
             return None
         return self.world.choices.pick(
@@ -197,13 +197,13 @@ class _Disk(apsw.VFS):
                 raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
 
     def written(self, path: Path, offset: int, data: bytes) -> None:
-        """Remember a write that is not synced."""
+        """Record a write that is not synced yet."""
         if path not in self._unsynced:
             self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
         self._unsynced[path][1].append((offset, data))
 
     def synced(self, path: Path) -> None:
-        """Forget the unsynced writes of a file."""
+        """Discard the recorded writes of a file, because they are synced."""
         self._unsynced.pop(path, None)
 
     def lose_writes(self) -> None:

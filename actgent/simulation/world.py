@@ -123,7 +123,7 @@ class World:
             self.life.is_dead = True
 
     def is_alive(self, life: Life) -> bool:
-        """Return True if a life is the running one and was not killed."""
+        """Return True if `life` is the current life of the process and was not killed."""
         return life is self.life and not life.is_dead
 
     async def wait_for_death(self) -> NoReturn:
@@ -132,7 +132,7 @@ class World:
         raise LifeEnded
 
     def check_alive(self, life: Life) -> None:
-        """Raise `LifeEnded` if a life is over."""
+        """Raise `LifeEnded` if a life has ended or was killed."""
         if not self.is_alive(life):
             raise LifeEnded
 

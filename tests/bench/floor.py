@@ -21,8 +21,8 @@ import attrs
 import msgpack
 import trio
 import trio.testing
+from agent_folders import measure_loading
 from commits import open_table, time_commits
-from folders import measure_loading
 from measure import (
     ANSWER,
     CHUNK,
@@ -207,7 +207,7 @@ async def limited(count: int) -> Figures:
 async def granted(count: int) -> Figures:
     """LIMITER: the provider's own SDK, with its own repetitions, behind a semaphore."""
     import openai
-    from granted import open_shared
+    from shared_rate_limit import open_shared
 
     gate, sent = trio.Semaphore(15), 0
     async with (
@@ -493,8 +493,8 @@ def _read_files(path: Path) -> int:
 
 
 async def waits(size: int) -> Figures:
-    """WAITS: see `waits`."""
-    from waits import wait_in_dict
+    """WAITS: see `pending_approvals`."""
+    from pending_approvals import wait_in_dict
 
     return await wait_in_dict(size)
 
@@ -513,7 +513,7 @@ async def lasting(size: int) -> Figures:
 
 async def beside(size: int) -> Figures:
     """BESIDE: the model asked directly."""
-    from beside import direct
+    from background_work import direct
 
     return await direct(size)
 

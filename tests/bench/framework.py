@@ -11,12 +11,10 @@ from typing import Any
 
 import trio
 import trio.testing
-from adapted import measure_adapted
-from asleep import compare_crowds
+from agent_folders import measure_loading
 from commits import open_table, time_blocking_commits, time_commits
-from folders import measure_loading
-from granted import LIMITS, open_shared
-from grown import measure_streams, measure_tree
+from growth import measure_streams, measure_tree
+from idle_sessions import compare_crowds
 from long_sessions import measure_long_sessions
 from loops import measure_loops
 from measure import (
@@ -35,10 +33,12 @@ from measure import (
     short,
     windows,
 )
+from model_adapters import measure_adapted
+from pending_approvals import wait_for_people
+from shared_rate_limit import LIMITS, open_shared
 from timers import time_sessions
 from traced import measure_telemetry
 from trio.lowlevel import checkpoint
-from waits import wait_for_people
 
 from actgent import (
     LLM,
@@ -647,15 +647,15 @@ async def granted(count: int) -> Figures:
 
 
 async def lasting(size: int) -> Figures:
-    """MEMORY: see `lasting`."""
-    from lasting import remember_and_recall
+    """MEMORY: see `long_term_memory`."""
+    from long_term_memory import remember_and_recall
 
     return await remember_and_recall(size)
 
 
 async def beside(size: int) -> Figures:
-    """BESIDE: see `beside`."""
-    from beside import measure_beside
+    """BESIDE: see `background_work`."""
+    from background_work import measure_beside
 
     return await measure_beside(size)
 
@@ -680,7 +680,7 @@ async def folder(count: int) -> Figures:
 
 
 async def waits(size: int) -> Figures:
-    """WAITS: see `waits`."""
+    """WAITS: see `pending_approvals`."""
     return await wait_for_people(size)
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
+from benchmark_page import PAGE, write_part
 from measure import REFERENCE_S, Figures
-from page import PAGE, write_part
 from rich import box
 from rich.console import Console
 from rich.table import Table

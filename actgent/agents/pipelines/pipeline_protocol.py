@@ -43,7 +43,7 @@ class PipelineProtocol(Protocol):
     lookback = 0
 
     def __init__(self, reply: Callable[[Mapping[str, Any], str], SendReply]) -> None:
-        """Args: `reply` makes the reply from the state of the run and the summary of its steps."""
+        """Keep the function `reply`, which builds the reply from the state of the run and the summary of its steps."""
         self._reply = reply
 
     def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:

@@ -36,7 +36,7 @@ class Reference:
     name: str
     """Name of the step or input."""
     keys: tuple[str, ...] = ()
-    """Keys and list positions below it."""
+    """Keys and list positions that lead from the step or input to the value."""
     is_optional: bool = False
     """True if the value may be missing."""
 

@@ -11,7 +11,7 @@ from .graph import Graph
 from .outcomes import INPUTS, ORDER, ROUNDS, STEPS, StepResult, results_in
 
 FROM = "from"
-"""Key of the steps to rerun, in a later message."""
+"""Key in a later message whose value names the steps to rerun."""
 
 
 def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
 
 
 def command_changes(state: Mapping[str, Any], order: str, text: str, graph: Graph) -> list[tuple[str, Any]]:
-    """Return the state changes with which a message starts steps; none if it has started them before.
+    """Return the state changes that start steps for a message; none if the message has started them before.
 
     Raises:
         ToolError: The message is invalid.

@@ -84,7 +84,7 @@ _MAX_REASON_CHARS = 200
 AnswerOf = Callable[[Mapping[str, StepResult]], Any]
 """Function that returns the answer of a run from the results of its steps, or None."""
 _NOT_RETRIED = ("interrupted", "stopped")
-"""Kinds of failures that a caller requested, so the step is not retried."""
+"""Failure kinds that a caller requested. A step with such a failure is not retried."""
 
 
 class RunSteps(Tool):
@@ -148,7 +148,7 @@ class _Run:
     results: dict[str, StepResult] = attrs.field(init=False)
     over: dict[str, trio.Event] = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    """Cancelled when a failed step stops the others."""
+    """Cancel scope of all steps. It is cancelled when a failed step stops the others."""
 
     def __attrs_post_init__(self) -> None:
         self.results = results_in(self.state, tuple(self.graph.steps))
@@ -203,7 +203,7 @@ class _Run:
     # --- steps ------------------------------------------------------------------------------
 
     async def _run_with_retries(self, step: GraphStep, prompt: Any) -> StepResult:
-        """Give a step to its agent, with retries after a failure."""
+        """Run a step with its agent, and retry it after failures."""
         task = self._task_prefix(step)
         for tried in range(step.retries + 1):
             task_id = f"{task}/{tried}" if tried else task

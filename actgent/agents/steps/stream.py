@@ -90,7 +90,7 @@ class Narrator:
     _step_id: str = ""
     """Id of the step whose tools are running."""
     _waiting: dict[str, ToolCall] = attrs.field(factory=dict)
-    """Calls without a result, by the ids of their results."""
+    """Tool calls of the running step without a result, by call id."""
     _results: list[ToolResult] = attrs.field(factory=list)
     _thought: str = ""
 
@@ -128,7 +128,7 @@ class Narrator:
         return [self._progress(call, "started") for call in numbered]
 
     def deliver(self, delivery: Delivery) -> list[StepsEvent | Delivery]:
-        """Return a delivery with its events."""
+        """Return a delivery and the stream events that it causes."""
         if isinstance(delivery, Reply):
             final = FinalEvent(
                 step_id=delivery.id, text=delivery.text, data=delivery.data, thought=self._thought

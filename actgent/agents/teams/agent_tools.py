@@ -114,7 +114,7 @@ class AgentTool(Tool):
     sinks = ()  # the task carries the labels
     delegates = True
     parallel = True
-    """True: several agents that one answer calls work concurrently."""
+    """True: agents that one answer calls work concurrently."""
 
     def __init__(
         self, name: str, description: str, *, run: Run, agent: Startable, opener: Callable[[], SessionOpener]

@@ -49,7 +49,7 @@ TASK_KEY_PREFIX = "asked"
 DEFAULT_SHARE = 0.5
 """Fraction of the remaining budget that one task is granted by default."""
 UNREACHABLE = "pool"
-"""Kind of the failure of a task that the other pool did not start."""
+"""Failure kind of a task that the other pool did not start."""
 
 
 class PoolAgent(Agent[Any, Any]):
@@ -149,7 +149,7 @@ class _PoolReceiver:
     pools: Pools
     """Connection to other pools."""
     stops: PoolCancellations
-    """Stops tasks in other pools."""
+    """Cancels tasks in other pools."""
     agents: Directory
     """Agents of this runtime."""
 

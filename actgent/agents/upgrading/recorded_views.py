@@ -93,7 +93,7 @@ class RecordedFitter(ContextFitter):
         return cls(left=found) if any(found) else None
 
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
-        """Ignore the answer: the cuts are known."""
+        """Ignore the answer, because the cuts are read from the recording."""
 
     async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
         context = turn.session

@@ -24,7 +24,7 @@ from .recorded_views import is_summary
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]
-"""Number of a record, and its text."""
+"""Pair of a record's number and its text."""
 
 
 @attrs.frozen

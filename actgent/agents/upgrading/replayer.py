@@ -130,7 +130,7 @@ _CALL_ERRORS: Mapping[str | None, Exception] = {
     "interrupted": Interrupted("the recorded call was interrupted"),
     "stopped": Interrupted("the recorded call was stopped"),
 }
-"""Error of a model call without an answer, by the failure that ended its turn."""
+"""Error of a model call without a recorded answer, by the failure kind that ended its turn."""
 
 
 def script_of(records: Sequence[Record]) -> list[ModelResponse | Exception]:
@@ -217,7 +217,7 @@ async def replay_with(
 
 
 def _ignore(_failure: object) -> None:
-    """Ignore failures, which the recording has as well."""
+    """Ignore a failure, because the recording contains it as well."""
 
 
 def _processed_messages(
@@ -265,7 +265,7 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
 
 
 async def _serve(actor: Agent, _runtime: Runtime) -> None:
-    """Start with the tools that are connected; they stay connected for the running agent."""
+    """Start an agent with the tools that are connected. They stay connected for the running agent."""
     await trio.lowlevel.checkpoint()
     vars(actor)["_opener"].running.equipped.set()
 

@@ -20,7 +20,7 @@ from actgent.messages import Sender
 from .journal import open_for_writing
 
 PAGE = 500
-"""Memories that are read at once."""
+"""Number of memories per read."""
 
 
 def memories_at(location: str) -> LongTermMemory:

@@ -17,7 +17,7 @@ MAX_SHOWN = 50
 PROGRESS_INTERVAL = 1000
 """Number of sessions between two progress notices."""
 PAGE_SIZE = 100
-"""Suspended sessions that are read at once."""
+"""Number of suspended sessions per read."""
 
 
 @attrs.define
@@ -25,11 +25,11 @@ class _Counts:
     """Counters of the check."""
 
     sessions: int = 0
-    """Checked sessions."""
+    """Number of checked sessions."""
     changed: int = 0
-    """Sessions that would resume differently."""
+    """Number of sessions that would resume differently."""
     missing: int = 0
-    """Unfinished sessions whose agent is not part of the deployment."""
+    """Number of unfinished sessions whose agent is not part of the deployment."""
 
 
 async def check_journal(location: str, target: str, terminal: Terminal) -> int:

@@ -18,10 +18,10 @@ from .server_options import TOKEN_VARIABLE, ServerOptions
 TIMEOUT_SECONDS = 30.0
 """Time in seconds without data from the server after which a connection is lost. Servers send a heartbeat every 15 s."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 15.0
-"""Longest pause between two reconnects, in seconds."""
+"""Shortest and longest pause between two reconnects, in seconds."""
 """First pause before a reconnect, in seconds."""
 UNAUTHORIZED, NOT_FOUND = 401, 404
-"""HTTP status of a missing resource."""
+"""HTTP statuses of a request without a valid token and of a missing resource."""
 """HTTP status of an unknown token."""
 
 

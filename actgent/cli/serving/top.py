@@ -25,7 +25,7 @@ from .server_options import ServerOptions
 MAX_SESSIONS = 10
 """Number of latest sessions that are shown for a journal."""
 _UNUSED: Mapping[str, Any] = {"model": "-", "running": 0, "window": 0, "waiting": {}, "paused": 0}
-"""Shown for a provider limit whose client has not called a model yet."""
+"""Values that are shown for a provider limit whose client has not called a model yet."""
 PIPE_COLUMNS = 200
 """Table width in a pipe, where no column needs to be dropped."""
 
@@ -49,9 +49,9 @@ class _Reading:
     """State of the server or journal at one moment."""
 
     at: float
-    """Time in seconds on trio's clock."""
+    """Time of the reading in seconds of trio's clock."""
     data: Mapping[str, Any]
-    """Decoded state."""
+    """Decoded state of the server or journal."""
 
 
 async def top(options: TopOptions, terminal: Terminal, shutdown: Shutdown) -> int:

@@ -31,7 +31,7 @@ from .server_options import ServerOptions
 POLL_SECONDS = 0.5
 """Time between two reads of a journal, in seconds."""
 _PAGE_SIZE = 200
-"""Events that are read at once."""
+"""Number of events per request."""
 _PIPE_COLUMNS = 160
 """Maximum line width of an event in a pipe."""
 

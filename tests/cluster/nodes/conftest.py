@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.nodes.stories")
+pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.nodes.client_scenarios")
 
-from .talks import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
+from .conversations import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
 """Of each test that kills something."""

@@ -1,4 +1,4 @@
-"""A node of another release: `release.py READS JOURNAL POOL NAME` is `life.py` of one that reads forms up to READS."""
+"""A node of another release: `release.py READS JOURNAL POOL NAME` is `node_process.py` of one that reads forms up to READS."""
 
 import runpy
 import sys
@@ -7,4 +7,4 @@ from pathlib import Path
 from actgent.journal.postgres import pool_layout
 
 pool_layout.READS = int(sys.argv.pop(1))
-runpy.run_path(str(Path(__file__).with_name("life.py")), run_name="__main__")
+runpy.run_path(str(Path(__file__).with_name("node_process.py")), run_name="__main__")

@@ -1,4 +1,4 @@
-"""Schedules of disasters, drawn from seeds: `stories.py` that clients live through, and deeds that befall their cluster meanwhile.
+"""Schedules of disasters, drawn from seeds: `client_scenarios.py` that clients live through, and deeds that befall their cluster meanwhile.
 
 A deed is an async function in `DEEDS`. It gets the `World`, one of its `Crew`s and dice of its own; so a new story or deed changes
 what a seed draws, but not what it does with it. `World.check` holds what is to be so whatever was drawn.
@@ -24,8 +24,8 @@ from actgent.web.tokens import new_token, write_tokens
 from tests.cluster.services import free_port
 from tests.clusters import TOKEN, TOKENS
 
-from .stories import STORIES
-from .talks import PATIENCE, open_nodes
+from .client_scenarios import STORIES
+from .conversations import PATIENCE, open_nodes
 
 LONG = 8.0
 """Seconds within which deeds begin."""

@@ -26,7 +26,7 @@ import trio
 from actgent import ActgentError, connect
 from tests.clusters import TOKEN, open_balancer, parse_address
 
-LIFE = Path(__file__).with_name("life.py")
+LIFE = Path(__file__).with_name("node_process.py")
 PATIENCE = 120
 CUTS = (("b", "kill"), ("c", "kill"), ("b", "hang"), ("c", "leave"), ("b", "kill"), ("a", "hang"))
 """Who is cut, and how, in turn."""

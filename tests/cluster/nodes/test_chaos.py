@@ -8,7 +8,7 @@ from actgent.cluster.relay_client import SILENCE_SECONDS as SILENCE
 from actgent.journal.postgres.cluster_tables import read_dead
 from tests.cluster.services import free_port
 
-from .talks import PATIENCE, talking
+from .conversations import PATIENCE, talking
 
 
 async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):

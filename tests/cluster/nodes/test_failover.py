@@ -8,7 +8,7 @@ import trio
 
 from actgent.journal.postgres.server_startup import wait_until_reachable
 
-from .talks import PATIENCE, open_nodes, talking
+from .conversations import PATIENCE, open_nodes, talking
 
 LOOPBACK = "127.0.0.1/32"
 

@@ -12,9 +12,9 @@ import trio
 from actgent import Approve, BareAgent, Failure, Modes, RemoteSession, Reply, Suspended, connect, open_gateway
 from actgent.web.tokens import new_token
 
-from .life import Slow, deploy
+from .conversations import PATIENCE
+from .node_process import Slow, deploy
 from .pairs import wait_balanced
-from .talks import PATIENCE
 from .test_gateways import LIMITS
 
 NUMBERS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "leave": signal.SIGTERM}

@@ -17,7 +17,7 @@ import attrs
 import pytest
 from trio._core._thread_cache import ThreadCache
 
-from .talks import open_nodes, talking
+from .conversations import open_nodes, talking
 
 HUB = "10.77.0.1"
 NETWORK = 0x40000000

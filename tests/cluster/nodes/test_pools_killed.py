@@ -21,7 +21,7 @@ from actgent.journal.records import UsageRecord
 from actgent.journal.session_lists import SessionFilter
 from tests.clusters import Cluster, open_balancer, open_cluster, parse_address
 
-from .talks import hear_process
+from .conversations import hear_process
 
 LIFE = Path(__file__).with_name("pool_life.py")
 PATIENCE = 120

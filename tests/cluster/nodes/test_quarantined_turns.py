@@ -13,7 +13,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from actgent import ActorFailed, ServerUnreachable
 from actgent.journal.postgres.cluster_tables import read_dead
 
-from .talks import PATIENCE
+from .conversations import PATIENCE
 
 TURNS = 24
 TURN_SECONDS = 20 if os.environ.get("ACTGENT_SOAK") else 5

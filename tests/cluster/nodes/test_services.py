@@ -15,7 +15,7 @@ from actgent import (
     open_runtime,
 )
 
-from .talks import PATIENCE, open_nodes, talking
+from .conversations import PATIENCE, open_nodes, talking
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from tests.clusters import parse_address
 
-LIFE = Path(__file__).with_name("life.py")
+LIFE = Path(__file__).with_name("node_process.py")
 PATIENCE = 120
 """Seconds for which clients try again; each cut that loses an answer may cost 15 s of it, on a fast machine too."""
 

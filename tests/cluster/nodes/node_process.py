@@ -1,4 +1,4 @@
-"""A node with a gateway, as a process that may be killed: `life.py JOURNAL POOL NAME [OPTION ...]`.
+"""A node with a gateway, as a process that may be killed: `node_process.py JOURNAL POOL NAME [OPTION ...]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and prints each model call and each
 effect of its tools; so does `digger`, to which it may give tasks. The node dies of the message `kill`, of a list of sessions that

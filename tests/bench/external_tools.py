@@ -1,4 +1,4 @@
-"""HANDS: what tools that reach outside cost beyond the libraries below them. A program of its own: `python tests/bench/hands.py`.
+"""HANDS: what tools that reach outside cost beyond the libraries below them. A program of its own: `python tests/bench/external_tools.py`.
 
 It ends with 1 where a bar is missed. Time and CPU of this process, best of interleaved batches; the servers run in processes of their own.
 """

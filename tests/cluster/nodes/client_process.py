@@ -1,4 +1,4 @@
-"""A client as a process of its own that may be killed: `visitor.py URL OPTIONS SESSION COUNT`, with those of `connect` as JSON.
+"""A client as a process of its own that may be killed: `client_process.py URL OPTIONS SESSION COUNT`, with those of `connect` as JSON.
 
 It says COUNT messages, each with the id that it has in each run, and then that it is READY; so it may be started again.
 """

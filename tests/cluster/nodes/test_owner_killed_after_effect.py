@@ -12,7 +12,7 @@ from actgent import Approve, ServerUnreachable, SessionNotFound, Suspended
 from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.journal.postgres import partition_of_slot, slot_of
 
-from .talks import PATIENCE
+from .conversations import PATIENCE
 
 
 def said(history, kind):

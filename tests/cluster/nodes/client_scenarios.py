@@ -27,10 +27,10 @@ from actgent import (
 )
 from actgent.client.http.sse import StreamDecoder
 
-from .talks import hear_process
+from .conversations import hear_process
 from .test_pools_killed import paid
 
-VISITOR = Path(__file__).with_name("visitor.py")
+VISITOR = Path(__file__).with_name("client_process.py")
 BUSY = (429, 502, 503, 504)
 """What a gateway says to whoever is to come again."""
 STORIES = {}
