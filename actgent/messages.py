@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _serial = itertools.count()
 _process = ""
 _secrets: list[str] = []
-"""Generated secrets that were not handed out yet. One system call that generates many costs hardly more than for one."""
+"""Generated secrets that were not used yet. One system call that generates many costs hardly more than for one."""
 _SECRETS = 64
 
 

@@ -83,10 +83,10 @@ class SystemContext:
     running: "dict[str, Cell | UnusedCell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
-    def dead_letter(self, letter: DeadLetter, *, is_told: bool = False) -> None:
+    def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
         """Keep a dead letter and publish an event. Log a warning, unless the sender has received an error."""
         self.dead_letters.add(letter)
-        level = logging.DEBUG if is_told else logging.WARNING
+        level = logging.DEBUG if caller_knows else logging.WARNING
         _log.log(level, "a message to actor %s is a dead letter: %s", letter.actor, letter.reason)
         if self.events.active:
             self.events.publish(DeadLettered(actor=letter.actor, reason=letter.reason))
@@ -299,9 +299,9 @@ class Cell:
         self.is_stopping = True
         self._scope.cancel()
 
-    def dead_letter(self, letter: DeadLetter, *, is_told: bool = False) -> None:
-        """Store a message of this actor as a dead letter; `is_told` is True if the message's caller already knows the failure."""
-        self._siblings.context.dead_letter(letter, is_told=is_told)
+    def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
+        """Store a message of this actor as a dead letter; `caller_knows` is True if the message's caller already knows the failure."""
+        self._siblings.context.dead_letter(letter, caller_knows=caller_knows)
 
     def drain(self) -> None:
         """Notify the body that the system block is ending."""

@@ -149,7 +149,7 @@ class ActorRef(Address):
             ActorFailed: The actor has ended. The message is kept as a dead letter.
         """
         if self._gone is not None:
-            self._refuse(payload, priority)
+            self._reject(payload, priority)
         group = self._groups.group_of(payload)
         envelope = _make_envelope(
             payload=payload,
@@ -165,7 +165,7 @@ class ActorRef(Address):
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
         """Enqueue a message without waiting; raise `InboxFull` if there is no room. Other errors are those of `tell`."""
         if self._gone is not None:
-            self._refuse(payload, priority)
+            self._reject(payload, priority)
         envelope = _make_envelope(
             payload=payload,
             priority=priority,
@@ -247,7 +247,7 @@ class ActorRef(Address):
         """Refuse further messages, since the actor has ended."""
         self._gone = reason
 
-    def _refuse(self, payload: Any, priority: Priority) -> NoReturn:
+    def _reject(self, payload: Any, priority: Priority) -> NoReturn:
         """Store the message as a dead letter, and raise because the actor has ended.
 
         Raises:

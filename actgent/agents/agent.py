@@ -188,7 +188,7 @@ class Agent(Generic[DataT_co, DepsT]):
         urgent_inbox_capacity: Maximum number of waiting URGENT messages of one session.
         inbox_bytes: Maximum bytes of all waiting messages. Waiting URGENT messages have a separate bound of the same size.
         message_bytes: Maximum bytes of one message with its pictures and files; larger messages raise `MessageTooLarge`.
-        parallel_tools: True lets tool calls of one answer overlap, except calls of tools with `parallel=False`. False (the
+        parallel_tools: True: tool calls of one answer may overlap, except calls of tools with `parallel=False`. False (the
             default): only calls of tools with `effect="pure"` overlap, all other calls run one after the other.
         max_threads: Maximum number of sync tools that run at the same time.
         handler_timeout: Maximum seconds of an async handler or hook.
@@ -1261,7 +1261,9 @@ class Agent(Generic[DataT_co, DepsT]):
 
     def _build(self, runtime: Runtime) -> AgentActor:
         if self.database is not None:
-            self.database.place_beside(None if runtime.journal is None else runtime.journal.beside(self.name))
+            self.database.set_default_url(
+                None if runtime.journal is None else runtime.journal.sibling_url(self.name)
+            )
         return build_actor(
             runtime,
             self._build_core(runtime),

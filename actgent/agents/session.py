@@ -146,9 +146,9 @@ class Session(Generic[DataT_co]):
         self._made_deps: Any = None
         """Deps that the agent's function returned for this session; None if it was not called."""
 
-    def __actgent_let_go__(self) -> object:
+    def __actgent_weak_handle__(self) -> object:
         """Return a weak reference to this handle. The session stores it in place of the handle after the session has ended."""
-        return _LetGo(weakref.ref(self), self._services)
+        return _WeakHandle(weakref.ref(self), self._services)
 
     def __repr__(self) -> str:
         context = self._context
@@ -841,7 +841,7 @@ class Session(Generic[DataT_co]):
     ) -> ModeChange:
         """Switch the session to another mode. The change is durable on return, and the model is notified before its next call.
 
-        `by` names who asks for the switch: a user, the agent, or an admin. With `by="admin"`, `force=True` overrides all rules.
+        `by` names the source of the switch: a user, the agent, or an admin. With `by="admin"`, `force=True` overrides all rules.
         Tool calls that have started continue; later calls of the running turn are checked against the new mode.
 
         Raises:
@@ -1030,25 +1030,25 @@ class Session(Generic[DataT_co]):
 
 
 @attrs.frozen(eq=False)
-class _LetGo:
+class _WeakHandle:
     """Weak reference to the `Session` of a closed context, with the services to create a new one."""
 
     held: "weakref.ref[Session]"
     services: SessionServices
 
-    def again(self, context: SessionContext) -> Session:
+    def restore(self, context: SessionContext) -> Session:
         """Return the session handle if the program still holds it, else a new handle."""
         face = self.held()
         if face is None:
             face = Session(context, self.services)
-            context.public_session = face.__actgent_let_go__()
+            context.public_session = face.__actgent_weak_handle__()
         return face
 
 
 def face_of(context: SessionContext) -> Session:
     """Return the public `Session` of a context that is loaded or closed."""
-    if isinstance(context.public_session, _LetGo):
-        return context.public_session.again(context)
+    if isinstance(context.public_session, _WeakHandle):
+        return context.public_session.restore(context)
     assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
     return context.public_session
 

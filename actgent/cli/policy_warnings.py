@@ -16,7 +16,7 @@ from actgent.turns.calls.policy_checks import sinks_of
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _READ = frozenset("check fetch find get list load look open pull query read receive search show view".split())
 _DOWNLOAD = frozenset("browse crawl download fetch scrape".split())
-"""Verbs of tools that read from a network, whatever the object is."""
+"""Verbs of tools that read from a network, with any object."""
 _CONTENT = frozenset(
     "attachment calendar channel chat comment contact document email event feed file forum inbox invoice issue mail "
     "mailbox message news page post review rss site thread ticket transcript tweet url web website".split()
@@ -85,7 +85,7 @@ def _is_of_program(tool: Tool) -> bool:
 
 
 def _declares_source(tool: Tool) -> bool:
-    """Return True if the program says whether the tool returns untrusted text."""
+    """Return True if the program declares whether the tool returns untrusted text."""
     inner = unwrap_tool(tool)
     if isinstance(inner, FunctionTool):
         return tool.outside or inner.declares_source

@@ -466,13 +466,13 @@ class _TurnStream:
             self.has_begun = True
 
     def _belongs_to_turn(self, event: StreamEvent) -> bool:
-        """True if the event belongs to this message's turn."""
+        """Return True if the event belongs to this message's turn."""
         if event.name == "ended":
             return bool(event.data["message_id"] == self.message_id)
         return self.has_begun or event.data.get("turn") == self.message_id
 
     def _is_last(self, event: StreamEvent) -> bool:
-        """True if the event ends this turn's stream: the message is completed, or the turn is suspended."""
+        """Return True if the event ends this turn's stream: the message is completed, or the turn is suspended."""
         data = event.data
         is_suspended = event.name == "turn" and data.get("phase") == "suspended"
         return (self.has_begun and is_suspended) or (

@@ -168,7 +168,7 @@ class EventSubscription:
         Returns at once if no handler is attached.
 
         Raises:
-            ActgentError: The stream failed for good.
+            ActgentError: The stream failed and cannot reconnect.
         """
         if self._scope is not None:
             with trio.move_on_after(self._link.requests.retry_timeout):

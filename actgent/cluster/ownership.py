@@ -86,7 +86,7 @@ class Ownership:
         ]
 
     def owns(self, partition: int, epoch: int) -> bool:
-        """True if the node still owns the partition in this epoch."""
+        """Return True if the node still owns the partition in this epoch."""
         known = self._partitions[partition]
         return known.epoch == epoch and known.state in (PartitionState.OWNED, PartitionState.DRAINING)
 

@@ -129,7 +129,7 @@ class Quarantine:
         return chosen
 
     def is_held_back(self, session_id: str) -> bool:
-        """True if the session is held back and may not be opened yet."""
+        """Return True if the session is held back and may not be opened yet."""
         return _root(session_id) in self._held_back
 
     async def wait(self, session_id: str) -> None:
@@ -324,7 +324,7 @@ def _messages_left(records: Iterable[Record]) -> list[Message]:
 
 
 def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bool:
-    """True if the message is the task for which a parent session or another pool created this session."""
+    """Return True if the message is the task for which a parent session or another pool created this session."""
     opened = owner_of(records)
     is_asked = opened is not None and opened.transient and bool(opened.parent_id or opened.asker)
     return is_asked and message.id == task_message_id(key.session_id)

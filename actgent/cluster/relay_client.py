@@ -72,7 +72,7 @@ class _Connection:
     idle_since: float = 0.0
 
     def is_usable(self) -> bool:
-        """True if an idle connection is still open and not too old."""
+        """Return True if an idle connection is still open and not too old."""
         if trio.current_time() - self.idle_since > MAX_IDLE_SECONDS:
             return False
         return not self.stream.socket.is_readable()

@@ -176,7 +176,7 @@ class Account:
         return f"tree_{name}" if self.key.tree else name
 
     def _is_reported(self, name: str) -> bool:
-        """True if an error lists this amount. Seconds are listed only if they are limited."""
+        """Return True if an error lists this amount. Seconds are listed only if they are limited."""
         return name != "seconds" or name in self.limits
 
     def check(self, name: str, count: float) -> None:

@@ -1,7 +1,7 @@
 """Detect cycles of tool calls: two to eight calls that repeat in the same order with the same results.
 
 A different result is progress, for example when a model polls a status. So calls count as equal only if their known results
-are equal. A single repeated call is counted separately, whatever its results are.
+are equal. A single repeated call is counted separately, even if its results differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

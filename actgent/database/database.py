@@ -52,7 +52,7 @@ class Database:
         self._users = 0
         self._turn = trio.Lock()
 
-    def place_beside(self, place: str | None) -> None:
+    def set_default_url(self, place: str | None) -> None:
         """Set the default address next to a journal; None is in memory. Ignored if the database has an explicit address."""
         if self._url is None and self._users == 0:
             self._place = place or IN_MEMORY

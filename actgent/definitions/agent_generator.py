@@ -54,7 +54,7 @@ class AgentGenerator(FunctionTool[..., str, Any]):
         Args:
             name: Name of the agent and its folder: 1 to 64 lower-case letters, digits, - and _, a letter first.
             role: Who the agent is.
-            goal: What the agent is for.
+            goal: Purpose of the agent.
             capabilities: What the agent can do, one capability an item.
             instructions: Forms of answer: their names, each with a text that describes when to use it.
             advice: Further text of the system prompt.

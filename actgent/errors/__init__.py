@@ -268,7 +268,7 @@ class NotRunning(UsageError):
 
 
 def _not_hosted(agent: str, hosted: Sequence[str], pool: str) -> str:
-    """Return the reason and the remedy for an agent that no other process hosts, with the hosted name that is probably meant."""
+    """Return the reason and the remedy for an agent that no other process hosts, with the most similar hosted name."""
     reason = f"no node of pool {quoted(pool)} hosts it" if pool else "the server does not host it"
     named = (
         f"{', '.join(map(quoted, hosted[:_MAX_LISTED_NAMES]))}{', ...' * (len(hosted) > _MAX_LISTED_NAMES)}"

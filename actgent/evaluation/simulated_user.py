@@ -118,7 +118,7 @@ class SimulatedUser:
     persona: str = attrs.field(default="a customer", kw_only=True)
     """Description of the user and of the way the user talks."""
     opening: str = attrs.field(default="", kw_only=True)
-    """First message of the user; empty lets the model write it."""
+    """First message of the user; if empty, the model writes it."""
     max_turns: int = attrs.field(default=10, kw_only=True)
     """Maximum number of messages of the user."""
     tools: tuple[Tool | ToolProtocol | Toolset, ...] = attrs.field(

@@ -244,7 +244,7 @@ class RunReader:
             case AgentMessageRecord():
                 return self._say(record)
             case OutcomeRecord():
-                return self._tell(record)
+                return self._emit_changed_reply(record)
             case CallFinishedRecord():
                 return self._finish([record.result])
             case ApprovalRequestRecord() | ApprovalDecisionRecord():
@@ -306,7 +306,7 @@ class RunReader:
         self._reply_id, self._text, self._said = reply_id, "", text
         return events
 
-    def _tell(self, record: OutcomeRecord) -> list[RunEvent]:
+    def _emit_changed_reply(self, record: OutcomeRecord) -> list[RunEvent]:
         """Emit a reply whose text differs from the model's answer, e.g. because a guard replaced it."""
         said, self._said = self._said, ""
         if record.kind == "reply" or (record.kind == "event" and self._outcome is None):

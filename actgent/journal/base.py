@@ -216,11 +216,11 @@ class Journal(abc.ABC):
         return False
 
     def owns(self, session_id: str) -> bool:
-        """True if this process may write to the session, as far as it knows."""
+        """Return True if this process may write to the session, as far as it knows."""
         return True
 
     def have_same_owner(self, session_id: str, other_id: str) -> bool:
-        """True if both sessions always belong to the same owner, for example because they are in one partition."""
+        """Return True if both sessions always belong to the same owner, for example because they are in one partition."""
         return True
 
     def new_session_id(self) -> str:
@@ -391,7 +391,7 @@ class Journal(abc.ABC):
         """
         raise NotImplementedError
 
-    def beside(self, name: str) -> str | None:
+    def sibling_url(self, name: str) -> str | None:
         """Return the URL of a separate database next to this journal, for application data called `name`; None if the journal is in memory."""
         return None
 

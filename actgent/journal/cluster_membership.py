@@ -60,7 +60,7 @@ class Membership(Protocol):
     lender: Any
     """`LimitLeaser` that leases shares of rate limits that all processes have in common."""
     left: trio.Event
-    """Event that is set when the node has handed over all its sessions."""
+    """Event that is set when the node has transferred all its sessions to other nodes."""
 
     async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve the owned sessions with the agents of a `Runtime` until cancelled."""
@@ -86,7 +86,7 @@ class Membership(Protocol):
         """Set the callback for each takeover: its name, reason and seconds. None removes the callback."""
 
     async def leave(self, grace: float) -> None:
-        """Hand over all owned sessions within `grace` seconds."""
+        """Transfer all owned sessions to other nodes within `grace` seconds."""
 
 
 async def hosted(membership: Membership | None, agents: Collection[str]) -> None:

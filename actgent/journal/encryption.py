@@ -67,7 +67,7 @@ class Keys:
 
 
 def is_sealed(body: bytes) -> bool:
-    """True if a stored body is encrypted."""
+    """Return True if a stored body is encrypted."""
     return body[0] == SEALED
 
 

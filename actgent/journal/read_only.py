@@ -46,13 +46,13 @@ class ReadOnlyJournal(GroupedJournal):
             self._release_now()
 
     async def acquire(self) -> int:
-        self._refuse()
+        self._raise_read_only()
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
-        self._refuse()
+        self._raise_read_only()
 
     def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
-        self._refuse()
+        self._raise_read_only()
 
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
@@ -62,21 +62,21 @@ class ReadOnlyJournal(GroupedJournal):
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        self._refuse()
+        self._raise_read_only()
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
-        self._refuse()
+        self._raise_read_only()
 
     async def backup(self, target: Path) -> Backup:
-        self._refuse()
+        self._raise_read_only()
 
     async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
-        self._refuse()
+        self._raise_read_only()
 
     async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
-        self._refuse()
+        self._raise_read_only()
 
-    def _refuse(self) -> NoReturn:
+    def _raise_read_only(self) -> NoReturn:
         raise UsageError("the journal is open read-only: open it without read_only=True to write")
 
     async def page(

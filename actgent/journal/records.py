@@ -79,7 +79,7 @@ class TurnOptions:
     deps: bool = False
     """True if the tools of the turn received their own `deps`. The journal never stores the `deps` themselves."""
     model: str | None = None
-    """Role of the model (as in `Agent(models=...)`) for all calls of the turn; None lets the protocol choose."""
+    """Role of the model (as in `Agent(models=...)`) for all calls of the turn; if None, the protocol chooses."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the sender of the message runs itself; see `actgent.tools.caller_tools`."""
 

@@ -22,7 +22,7 @@ def state_of(is_closed: bool, is_suspended: bool, is_unfinished: bool) -> State:
 
 
 def is_storable(text: str) -> bool:
-    """True if SQLite and PostgreSQL can store the text: it has no NUL character and no lone surrogate."""
+    """Return True if SQLite and PostgreSQL can store the text: it has no NUL character and no lone surrogate."""
     return "\0" not in text and (text.isascii() or text.encode("utf-8", "replace").decode() == text)
 
 

@@ -66,7 +66,7 @@ class CallWatch:
         """Observe that an attempt is about to be sent to the provider. `attempt` counts from 0 for each model."""
 
     def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
-        """Called after an attempt failed.
+        """Observe a failed attempt.
 
         Args:
             model: Name of the model, `provider:model`.

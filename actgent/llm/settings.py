@@ -84,7 +84,7 @@ class LLMSettings:
     api_key: str | None = attrs.field(default=None, repr=False)
     """API key; None reads the provider's environment variable."""
     stream: bool | None = None
-    """True streams every answer, False none; None streams if the caller wants text while it is received."""
+    """True streams every answer, False none; If None, the client streams if the caller requests text while it is received."""
     max_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
     """Maximum tokens of an answer; None uses the client's default."""
     temperature: float | None = attrs.field(default=None, validator=_at_least(0))

@@ -250,7 +250,7 @@ class ShortTermView(ModelView):
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         if self._settles is not None:
-            self._settle(self._settles)
+            self._mark_answered(self._settles)
         kind = message.sender.kind
         for each in to_chat(message, answered=answered):
             size = count_characters(each.parts)
@@ -274,7 +274,7 @@ class ShortTermView(ModelView):
         if self._characters > self._room:
             self._make_room(self._room)
 
-    def _settle(self, parts: tuple[Part, ...]) -> None:
+    def _mark_answered(self, parts: tuple[Part, ...]) -> None:
         """Change the role of an answered message of an agent to assistant, because another message follows."""
         answer, last = ChatMessage("assistant", parts), self._chat[-1]
         self._chat = [*self._chat[:-1], answer]

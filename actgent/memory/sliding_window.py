@@ -17,7 +17,7 @@ DEFAULT_TOKENS = 180_000
 """Token limit if only `turns` is set."""
 _FORM = "sliding 2"
 _GONE = -1
-"""Index that stands for a message that is no longer shown."""
+"""Index that represents a message that is no longer shown."""
 
 
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
@@ -95,9 +95,9 @@ class SlidingView(ShortTermView):
         self._turns = turns
         self._begun = [gone if place == _GONE else self._chat[place] for place in places]
 
-    def _settle(self, parts: tuple[Part, ...]) -> None:
+    def _mark_answered(self, parts: tuple[Part, ...]) -> None:
         begins = bool(self._begun) and self._begun[-1] is self._chat[-1]
-        super()._settle(parts)
+        super()._mark_answered(parts)
         if begins:
             self._begun[-1] = self._chat[-1]
 

@@ -67,7 +67,7 @@ class SummarizingMemory(Memory):
         if (keep, trigger, budget) != (empty.keep, empty.trigger, self.max_tokens * CHARACTERS_PER_TOKEN):
             return None
         view = SummarizingView.restored(budget, shown)
-        view.go_on(keep, trigger, count, ends)
+        view.restore_cut(keep, trigger, count, ends)
         return view
 
 
@@ -144,7 +144,7 @@ class SummarizingView(ShortTermView):
         ends = [[number, places.get(id(message), _GONE)] for number, message in self._ends]
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
 
-    def go_on(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
+    def restore_cut(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
         """Restore the state of a view that `save` stored."""
         self.keep, self.trigger, self._count = keep, trigger, count
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
@@ -162,9 +162,9 @@ class SummarizingView(ShortTermView):
         self._ends = [each for each in self._ends if each[0] > covers]
         self.ready, self.tried = None, 0
 
-    def _settle(self, parts: tuple[Part, ...]) -> None:
+    def _mark_answered(self, parts: tuple[Part, ...]) -> None:
         last = self._chat[-1]
-        super()._settle(parts)
+        super()._mark_answered(parts)
         if self._ends and self._ends[-1][1] is last:
             self._ends[-1] = self._ends[-1][0], self._chat[-1]
 

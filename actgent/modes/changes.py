@@ -17,7 +17,7 @@ CHANGES_KEY = "_mode_changes"
 MAX_CHANGES = 100
 """Maximum number of mode changes that the state keeps. The conversation contains the notices of all changes."""
 START = "0:"
-"""Mark that stands for the start of a session, before any mode change."""
+"""Mark for the start of a session, before any mode change."""
 
 
 @attrs.frozen(kw_only=True)

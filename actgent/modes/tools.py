@@ -175,7 +175,7 @@ class SuggestedAction:
     primary: bool = False
     """True for the recommended action."""
     is_other: bool = False
-    """True if choosing the action lets the user write a free text."""
+    """True if the user can write a free text after choosing the action."""
 
 
 @tool(thread=False, effect="pure")

@@ -342,7 +342,7 @@ def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> Classificat
     its members.
 
     Raises:
-        ParseError: A type fits, but the data may be meant as another type.
+        ParseError: A type fits, but the model may have intended another type.
     """
     if isinstance(content, str):
         return None
@@ -360,7 +360,7 @@ def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if an untyped answer may be meant as this type, even if it does not fit the schema."""
+    """Return True if the model may have intended this type with an untyped answer that does not fit its schema."""
     if not kind.schema or not isinstance(content, dict) or not content:
         return True
     names = member_names(kind.schema)

@@ -539,7 +539,7 @@ class Protocol(PromptTemplate, Classifier):
     lookback: int | None = None
     """Number of messages before the running turn that the protocol reads in `TurnView.record`; None reads all.
 
-    A limited lookback lets long sessions load quickly, if the memory permits it too. Reading earlier messages
+    With a limited lookback, long sessions load quickly if the memory has one too. Reading earlier messages
     still works, but loads them from the journal synchronously, which blocks the event loop.
     """
 

@@ -178,7 +178,7 @@ class _CachedPrompt:
     text: str
 
 
-GO_ON = ChatMessage("user", (Text("Go on."),))
+CONTINUE_MESSAGE = ChatMessage("user", (Text("Go on."),))
 """Appended if a stage adds no text: some providers treat a conversation that ends with the assistant as a prefill."""
 MAX_CACHED_PROMPTS = 1000
 """Maximum number of session prompts that an agent caches. An evicted prompt is rendered again, to identical bytes."""
@@ -326,7 +326,7 @@ class PromptManager:
         if user_prompt:
             messages = followed_by(messages, ChatMessage("user", (Text(neutralize(user_prompt)),)))
         elif messages and messages[-1].role == "assistant" and not is_paused:
-            messages = followed_by(messages, GO_ON)
+            messages = followed_by(messages, CONTINUE_MESSAGE)
         return preceded_by(messages, ChatMessage("assistant", (Text(prefix),))) if prefix else messages
 
     def fingerprint(self, system: str, tools: Sequence[ToolSpec]) -> str:

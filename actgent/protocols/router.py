@@ -71,7 +71,7 @@ class Router(Protocol):
 
 _FENCE = re.compile(r"\A\s*```[\w+-]*\s*")
 _LABEL = re.compile(r"\[[^\[\]{}\"',]{1,80}\](?:\(\S+\)|:?\s+\w)")
-"""Pattern of prose that begins with a bracket: `[1] says so`, `[Note] it is late`, `[here](https://...)`."""
+"""Pattern of prose that begins with a bracket: `[1] confirms it`, `[Note] it is late`, `[here](https://...)`."""
 _DATA_ONLY = re.compile(
     r"""[-+.\deE,\s]+ | None | True | False | undefined | NaN
     | [A-Za-z_][\w.]*\(.*\)\s*;?              # a call

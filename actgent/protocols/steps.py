@@ -107,7 +107,7 @@ class Step:
 
 
 class Steps(Protocol):
-    """Lets the model plan, take steps with tool calls, and give a final answer.
+    """Asks the model to plan, take steps with tool calls, and give a final answer.
 
     Args:
         timezone: IANA name of the time zone in which the prompt states the time.

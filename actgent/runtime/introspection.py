@@ -356,7 +356,7 @@ def _rate_limiters(models: Iterable[LLM]) -> dict[RateLimiterProtocol, str]:
 
 
 def share_limits(models: Iterable[LLM], leaser: LimitLeaser) -> None:
-    """Let the rate limiters of model clients lease their declared limits, so that all processes share them."""
+    """Connect the rate limiters of model clients to shared leases, so that all processes share their declared limits."""
     for rate_limiter, name in _rate_limiters(models).items():
         rate_limiter.share(leaser, name)
 

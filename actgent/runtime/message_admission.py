@@ -161,7 +161,7 @@ class MessageAdmission:
             _check_not_closed(context, acceptance)
         except BaseException as error:
             self._runner.turn_lifecycle.observer.refuse(context, message, error)
-            self._refuse(context, acceptance)
+            self._release_rejected(context, acceptance)
             raise
         self._enqueue(context, acceptance, place)
         if context.log is None:
@@ -252,7 +252,7 @@ class MessageAdmission:
                 await self._write(context, acceptance, context.log, is_granted=is_granted)
         except BaseException as error:
             self._runner.turn_lifecycle.observer.refuse(context, acceptance.message, error)
-            self._refuse(context, acceptance)
+            self._release_rejected(context, acceptance)
             raise
         self._enqueue(context, acceptance, place)
 
@@ -340,7 +340,7 @@ class MessageAdmission:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
 
-    def _refuse(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+    def _release_rejected(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Release the inbox place and the counts of a message that was not accepted."""
         if acceptance.place is not None:
             self._inbox.give_back(acceptance.place)
@@ -455,7 +455,7 @@ class MessageAdmission:
         if withdrawn and (
             context.log is None or not self._runner.start_soon(_tell_written, context, withdrawn)
         ):
-            _tell(context, withdrawn)
+            _notify_callers(context, withdrawn)
 
     def _withdraw_if_impatient(
         self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
@@ -472,7 +472,7 @@ class MessageAdmission:
         if acceptance.place is not None:
             self._inbox.take_out(acceptance.place)
         acceptance.place = None
-        self._refuse(context, acceptance)
+        self._release_rejected(context, acceptance)
         future.is_sent_away = True
         sent = [
             _WithdrawnCaller(each, message_id, error, is_refused=True)
@@ -561,10 +561,10 @@ async def _tell_written(context: SessionContext, withdrawn: Iterable[_WithdrawnC
             with suppress(JournalError, Fenced):
                 await context.log.flush()
     finally:
-        _tell(context, withdrawn)
+        _notify_callers(context, withdrawn)
 
 
-def _tell(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
+def _notify_callers(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
     for each in withdrawn:
         each.tell(context)
 

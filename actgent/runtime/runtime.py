@@ -264,7 +264,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
             grace: Maximum seconds to finish its inbox when the runtime closes.
             concurrency: Maximum number of messages processed at the same time, plus one URGENT message; 1 is sequential.
             line_of: Function that returns the group of a payload, such as a user's name; messages of one group are
-                processed in order. None lets all messages run concurrently.
+                processed in order. None: all messages run concurrently.
 
         Raises:
             ConfigurationError: The name is taken, or another argument is invalid.

@@ -42,13 +42,13 @@ class StartPhase:
     def note_start(self) -> None:
         """Extend the phase after the start of an agent."""
         self._ends_at = trio.current_time() + START_PHASE_SECONDS
-        self._tell()
+        self._wake_waiters()
 
     def end(self) -> None:
         """End the start phase and wake all waiting sessions."""
         self.is_over = True
         self._resumed_sessions.clear()
-        self._tell()
+        self._wake_waiters()
 
     def add_resumed(self, context: SessionContext) -> None:
         """Register a session that was resumed from the journal, so that its turns wait for missing agents."""
@@ -88,7 +88,7 @@ class StartPhase:
         with trio.move_on_at(self._ends_at):
             await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

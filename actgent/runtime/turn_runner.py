@@ -172,7 +172,7 @@ class TurnRunner:
     def dead_letter(self, letter: DeadLetter) -> None:
         """Add a message that cannot be processed to the dead letters."""
         if self._cell is not None:
-            self._cell.dead_letter(letter, is_told=True)
+            self._cell.dead_letter(letter, caller_knows=True)
 
     def start_soon(self, fn: Callable[..., Awaitable[object]], *args: object) -> bool:
         """Start a background task next to the turns. Return False if the agent is not running."""
@@ -280,7 +280,7 @@ class TurnRunner:
         if urgent is not None and self._workers is not None:
             self.start(context, context.mailbox.take(urgent))
         if self.inbox.owners and urgent is None and self.inbox.is_wanted_by_others(context.id):
-            await self._settle()
+            await self._yield_to_callers()
             self._pump()
         elif not self._settling and (self.inbox.owners or self._held_up):
             self._pump()
@@ -293,7 +293,7 @@ class TurnRunner:
             with trio.CancelScope() as turn.scope:  # for `leave`
                 await self.turn_lifecycle.fail_turn(turn, error)
 
-    async def _settle(self) -> None:
+    async def _yield_to_callers(self) -> None:
         """Run a few checkpoints, so that the answered caller can send its next message.
 
         Only then do waiting callers get the slot.

@@ -366,7 +366,7 @@ async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGener
         raise ConfigurationError(
             "index= would store the texts of encrypted records readable: leave it out, or unset ACTGENT_JOURNAL_KEYS"
         )
-    place = journal.beside(NAME)
+    place = journal.sibling_url(NAME)
     open_store = partial(_open_store, place, read_only=read_only)
     writer = await _Connection.open("session index", open_store)
     reader = writer

@@ -169,7 +169,7 @@ class BudgetAccounts:
         own.is_of_call = limits_asked is not None
         turn.budget = gather(own, shared, accounts)
 
-    def beside(self, context: SessionContext) -> Budget | None:
+    def budget_outside_turns(self, context: SessionContext) -> Budget | None:
         """Return the budget for work of a session outside of turns; None if no limit applies.
 
         It draws on the accounts of the session, its parents and its owner.

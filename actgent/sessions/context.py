@@ -709,9 +709,9 @@ class SessionContext:
         Otherwise the two objects would stay in memory until the garbage collector runs.
         """
         has_ended = self.closed and self.due_index is None and not (self.mailbox.pending or self.mailbox.pins)
-        let_go = getattr(self.public_session, "__actgent_let_go__", None)
-        if has_ended and not self.children and let_go is not None:
-            self.public_session = let_go()
+        weak_handle = getattr(self.public_session, "__actgent_weak_handle__", None)
+        if has_ended and not self.children and weak_handle is not None:
+            self.public_session = weak_handle()
 
     @property
     def may_have_approvals(self) -> bool:

@@ -143,14 +143,14 @@ def _step(variables: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, An
 
     A separate task could have the variables too, but would wrap exceptions in a group.
     """
-    go_on: Callable[[Any], Any] = work.send
+    resume_work: Callable[[Any], Any] = work.send
     value: Any = None
     while True:
         try:
-            pause = variables.run(go_on, value)
+            pause = variables.run(resume_work, value)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         try:
-            go_on, value = work.send, (yield pause)
+            resume_work, value = work.send, (yield pause)
         except BaseException as error:  # noqa: ASYNC103, BLE001 - thrown into the coroutine
-            go_on, value = work.throw, error
+            resume_work, value = work.throw, error

@@ -203,7 +203,7 @@ def finish_listeners(turn: Turn) -> None:
         remember_turn_outcome(turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_outcome:
-            _tell(listener, outcome)
+            _finish_future(listener, outcome)
         else:
             listener.finish()
     turn.listeners = ()  # breaks a reference cycle, which only the garbage collector would free
@@ -227,7 +227,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
     known = context.mailbox.outcomes.get(message_id) if context.mailbox.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
-        _tell(future, known)
+        _finish_future(future, known)
     elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
         turn.add_listener(future)
     elif suspension is not None and not future.is_patient and context.ledger().undecided:
@@ -244,10 +244,10 @@ def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionM
     """Finish the futures with the error that another process owns the session of their message."""
     for listener in listeners:
         listener.detach()
-        _tell(listener, Outcome(failure=message_failure(message_id, "moved", error)))
+        _finish_future(listener, Outcome(failure=message_failure(message_id, "moved", error)))
 
 
-def _tell(future: TurnFuture, known: Outcome) -> None:
+def _finish_future(future: TurnFuture, known: Outcome) -> None:
     if known.failure is not None:
         future.failure = known.failure
     else:

@@ -72,7 +72,7 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
 
 
 def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Each accepted message ends exactly once; only an end that allows it is followed by another acceptance."""
+    """Check that each accepted message ends exactly once, and is accepted again only after an end that allows it."""
     marks = dict[str, list[str]]()
     for record in session.records:
         if isinstance(record, MessageAcceptedRecord):

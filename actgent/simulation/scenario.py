@@ -472,7 +472,7 @@ class _Run:
                 if not self.is_last:
                     nursery.start_soon(self._disturb, session)
             if self.is_last:
-                await self._settle(agent, session)
+                await self._finish_session(agent, session)
         finally:
             finished.set()
 
@@ -578,7 +578,7 @@ class _Run:
                         self.notes.closed.add(session.id)
                 return
 
-    async def _settle(self, agent: Agent, session: Session) -> None:
+    async def _finish_session(self, agent: Agent, session: Session) -> None:
         """Wait until the session has no work left. Approve all pending approvals."""
         with trio.move_on_after(LAST_LIFE_SECONDS) as scope:
             while True:

@@ -4,8 +4,7 @@ A *life* is one process of the user's program: one run of trio that this module 
 resumed. Everything outside of the process (storage, tools with effects, callers) checks `World.is_alive` first, so code that
 still runs in the step of the kill has no effect outside.
 
-Real time, threads and random numbers are replaced inside `World.installed()` only. Nothing in the rest of the package knows
-about simulations.
+Real time, threads and random numbers are replaced inside `World.installed()` only. No other part of the package depends on simulations.
 """
 
 import contextlib

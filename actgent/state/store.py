@@ -187,7 +187,7 @@ class Store(State):
         self._reducers[key] = reducer
 
     def has_reducer(self, key: str) -> bool:
-        """True if the key has a reducer."""
+        """Return True if the key has a reducer."""
         return key in self._reducers
 
     def add_action(self, name: str, action: Action) -> None:

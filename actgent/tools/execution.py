@@ -311,7 +311,7 @@ class Batch:
             await self._run_concurrently(waiting)
 
     async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
-        """Run each call in its own task. Each task lets the next one start, since trio starts tasks in random order."""
+        """Run each call in its own task. Each task starts the next one, since trio starts tasks in random order."""
         gate = StartGate()
         gate.open()
         async with trio.open_nursery() as nursery:
@@ -323,7 +323,7 @@ class Batch:
     async def _start_call(
         self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
     ) -> None:
-        """Wait until the previous call has started. Then run the call and let the next call start."""
+        """Wait until the previous call has started. Then start the next call and run this one."""
         await gate.wait()
         start_gate.set(next_gate)
         next_gate.open()

@@ -18,7 +18,7 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Let the next call start when this call reaches its first checkpoint, unless `hold` is called before."""
+        """Start the next call when this call reaches its first checkpoint, unless `hold` is called before."""
         self._opened.set()
 
     def hold(self) -> None:
@@ -27,7 +27,7 @@ class StartGate:
             self._started = trio.Event()
 
     def release(self) -> None:
-        """Let the next call start. Called when the function runs in a thread, or when this call has ended without running."""
+        """Start the next call. Called when the function runs in a thread, or when this call has ended without running."""
         if self._started is not None:
             self._started.set()
 

@@ -476,7 +476,7 @@ class AgentCore:
             return delivery
         return await self.guards.check_answer(turn, delivery, self.dispatcher)
 
-    async def _go_on(
+    async def _continue_turn(
         self,
         turn: Turn,
         message: Message,

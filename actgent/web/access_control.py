@@ -74,7 +74,7 @@ class AccessFilter:
         return [head for head in found if head is not None and not is_holder(head)]
 
     async def sees(self, caller: Caller, head: SessionSummary) -> bool:
-        """True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
+        """Return True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
         if head.parent_id is None:
             return caller.is_admin or head.owner == caller.owner
         root = await self.journal.head(*head.root)

@@ -83,7 +83,7 @@ class _Page:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """True if an `Accept-Encoding` header accepts gzip."""
+    """Return True if an `Accept-Encoding` header accepts gzip."""
     codings = (each.replace(" ", "").lower() for each in accepted.split(","))
     return any(
         each == "gzip" or (each.startswith("gzip;q=") and each[7:].strip("0.") != "") for each in codings

@@ -37,7 +37,7 @@ from actgent.support.logs import logger_of
 Scope = Literal["read", "chat", "approve", "journal", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 IMPERSONATE = "impersonate:"
-"""Prefix of the scope that lets a token act for another owner; `impersonate:*` allows any owner."""
+"""Prefix of the scope with which a token acts for another owner; `impersonate:*` allows any owner."""
 PREFIX = "act_"
 RELOAD_INTERVAL_SECONDS = 1.0
 """Minimum time in seconds between two checks of the token file while requests arrive."""
@@ -95,15 +95,15 @@ class AccessToken:
     """Expiry as Unix time in seconds; None never expires."""
 
     def allows(self, scope: Scope) -> bool:
-        """True if the token has a scope, directly or implied by another scope."""
+        """Return True if the token has a scope, directly or implied by another scope."""
         return scope in self.scopes or _is_implied(scope, self.scopes)
 
     def can_impersonate(self, owner: str) -> bool:
-        """True if the token may act for an owner: its own owner, or one allowed by an `impersonate:` scope."""
+        """Return True if the token may act for an owner: its own owner, or one allowed by an `impersonate:` scope."""
         return owner == self.owner or not self.scopes.isdisjoint({f"{IMPERSONATE}*", f"{IMPERSONATE}{owner}"})
 
     def is_expired(self, now: float) -> bool:
-        """True if the token has expired at `now`, a Unix time in seconds."""
+        """Return True if the token has expired at `now`, a Unix time in seconds."""
         return self.expires is not None and now >= self.expires
 
 
@@ -126,7 +126,7 @@ class Caller:
         return self.token.allows("admin") and self.owner == self.token.owner
 
     def allows(self, scope: Scope) -> bool:
-        """True if the caller has a scope."""
+        """Return True if the caller has a scope."""
         return self.token.allows(scope) and (scope != "admin" or self.is_admin)
 
 

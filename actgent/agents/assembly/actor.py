@@ -155,7 +155,7 @@ def _on_released(actor: AgentActor, accounts: BudgetAccounts) -> Callable[[Sessi
         llm=core.models.models["default"] if own is None else resolve_model(own),
         start_soon=actor.runner.start_soon,
         metered=core.models.metered,
-        budget_of=accounts.beside,
+        budget_of=accounts.budget_outside_turns,
     )
     core.bring_summary = maker.bring
 

@@ -65,7 +65,7 @@ async def open_resumed_stream(
 
 @contextmanager
 def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
-    """Let the future expire with `error` at the time `over` of trio's clock, unless the block has been left."""
+    """Fail the future with `error` at the time `over` of trio's clock, unless the block has been left."""
     if over == math.inf:
         yield
         return

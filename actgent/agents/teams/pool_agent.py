@@ -166,7 +166,7 @@ class _PoolReceiver:
         """
         context = turn.session
         if (stopped := context.seen_state.get(STOPPED)) is not None:
-            await self.stops.go_on(context, stopped, now=_steady_time(context))
+            await self.stops.resume(context, stopped, now=_steady_time(context))
             return Reply(text="It was stopped.")
         task = context.seen_state.get(_key(turn.message.id)) or await self._record_task(turn)
         if "report" not in task:

@@ -33,7 +33,7 @@ def cluster_status(*, json: Flag = False, full: Flag = False, cluster: ClusterOp
 
 @clusters.command(name="drain")
 def cluster_drain(node: str, /, *, cluster: ClusterOptions | None = None) -> int:
-    """Make a node hand over all its partitions and stop. Returns when the node has finished.
+    """Make a node transfer all its partitions to other nodes and stop. Returns when the node has finished.
 
     Args:
         node: Name of the node, or the beginning of its name.

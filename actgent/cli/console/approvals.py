@@ -13,7 +13,7 @@ from actgent.forms import Asked, fields_of
 from .form_input import Receive, fill_form
 
 Revise = Callable[[str], Awaitable[str | None]]
-"""Function that lets the user edit a text in the line editor; returns None if the user cancels."""
+"""Function with which the user edits a text in the line editor; returns None if the user cancels."""
 
 NO_APPROVER = Reject("no user is available to approve the call")
 """Decision on a call if no user can be asked."""
@@ -69,7 +69,7 @@ async def ask_for_decision(
         approval: The pending tool call.
         terminal: Output of the command.
         receive: Reads one line of input; None rejects the call.
-        revise: Lets the user edit the arguments; None disables editing.
+        revise: Opens the arguments in the line editor; None disables editing.
     """
     if receive is None:
         terminal.notice(

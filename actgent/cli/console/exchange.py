@@ -36,7 +36,7 @@ async def answer(
         content: The message.
         terminal: Output of the command.
         receive: Reads the user's decision on a tool call; None rejects calls that need approval.
-        revise: Lets the user edit the arguments of a call; None disables editing.
+        revise: Opens the arguments of a call in the line editor; None disables editing.
         view: Shows the deliveries; None prints text.
     """
     answering = MessageExchange(agent, session, terminal, receive, revise, view or TextView(terminal))
@@ -60,7 +60,7 @@ class MessageExchange:
     receive: Receive | None
     """Reads one line of user input; None if no approver is present."""
     revise: Revise | None
-    """Lets the user edit the arguments of a tool call; None if editing is not possible."""
+    """Opens the arguments of a tool call in the line editor; None if editing is not possible."""
     view: DeliveryView
     """Shows the deliveries."""
 

@@ -76,7 +76,7 @@ def _line_of(each: PartitionStatus) -> str:
 
 
 async def drain_node(cluster: ClusterOptions, node: str, terminal: Terminal) -> int:
-    """Make a node hand over its partitions and stop; wait until it has."""
+    """Make a node transfer its partitions to other nodes and stop; wait until it has."""
     name = await drain(cluster.journal_url(), cluster.cluster, node)
     terminal.notice(f"{name} has handed over all its partitions")
     return 0

@@ -29,7 +29,7 @@ from .serve_options import NotifyOptions, OperationOptions, to_arguments
 from .server_log import LOGGER, logging_to_stderr
 
 HAND_OVER_SECONDS = 10.0
-"""Additional grace time in seconds in which a cluster node hands over unfinished turns."""
+"""Additional grace time in seconds in which a cluster node transfers unfinished turns to other nodes."""
 REQUEST_GRACE_SECONDS = 5.0
 """Maximum time in seconds that open requests get to finish at shutdown."""
 

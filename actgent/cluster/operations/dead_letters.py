@@ -148,13 +148,13 @@ async def _read(journal: str, dead: DeadMessage) -> Message:
     async with open_journal(journal, read_only=True) as opened:
         for record in await opened.load(dead.session_id, agent=dead.agent):
             if isinstance(record, MessageAcceptedRecord) and record.message.id == dead.message_id:
-                return _said_by_a_person(record.message)
+                return _require_user_message(record.message)
     raise ConfigurationError(
         f"the session of the message {quoted(dead.message_id)} is not there any more: it can only be dropped"
     )
 
 
-def _said_by_a_person(message: Message) -> Message:
+def _require_user_message(message: Message) -> Message:
     """Return the message if a user sent it. Raise `ConfigurationError` otherwise."""
     if message.sender.kind != "user":
         raise ConfigurationError(

@@ -128,12 +128,12 @@ class NodeMetrics:
         self.takeover_seconds += seconds
         if reason == "died":  # also if a node died and this one joined later
             self.calm_since = trio.current_time()
-        self._tell("takeover", reason, seconds)
+        self._report_seconds("takeover", reason, seconds)
         if known.span is not None:
             known.span.end({names.REASON: reason})
         return seconds
 
-    def _tell(self, what: str, reason: str, seconds: float) -> None:
+    def _report_seconds(self, what: str, reason: str, seconds: float) -> None:
         """Call `on_seconds` with a duration, if it is set."""
         if self.on_seconds is not None:
             self.on_seconds(what, reason, seconds)

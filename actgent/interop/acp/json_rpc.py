@@ -58,7 +58,7 @@ class RPCRequest:
 
 
 Handler = Callable[[RPCRequest], Awaitable[Wire]]
-"""Handler of a method. The call runs in the order of the requests; what it returns is awaited in a task of the request."""
+"""Handler of a method. The call runs in the order of the requests; the returned awaitable runs in a task of the request."""
 NotificationHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
@@ -163,21 +163,21 @@ class JSONRPCConnection:
     def _receive(self, line: bytes | None) -> None:
         """Start the handler of a line; None is a line that was too long."""
         if line is None:
-            self._refuse(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+            self._report_error(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
             return
         if not line.strip():
             return
         try:
             message = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            self._refuse(None, PARSE_ERROR, f"the line is not JSON: {error}")
+            self._report_error(None, PARSE_ERROR, f"the line is not JSON: {error}")
             return
         if not isinstance(message, dict):
-            self._refuse(None, INVALID_REQUEST, "a message is a JSON object")
+            self._report_error(None, INVALID_REQUEST, "a message is a JSON object")
             return
         request_id, method = message.get("id"), message.get("method")
         if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
-            self._refuse(None, INVALID_REQUEST, "id is a text or an integer")
+            self._report_error(None, INVALID_REQUEST, "id is a text or an integer")
         elif isinstance(method, str):
             self._receive_call(message, method, request_id)
         elif "result" in message or "error" in message:
@@ -185,17 +185,17 @@ class JSONRPCConnection:
                 reply.message = message
                 reply.arrived.set()
         else:
-            self._refuse(request_id, INVALID_REQUEST, "method is a text")
+            self._report_error(request_id, INVALID_REQUEST, "method is a text")
 
     def _receive_call(self, message: Wire, method: str, request_id: RequestId) -> None:
         params = message.get("params") or {}
         is_request = "id" in message
         if not isinstance(params, dict):
             if is_request:
-                self._refuse(request_id, INVALID_PARAMS, "params is an object")
+                self._report_error(request_id, INVALID_PARAMS, "params is an object")
         elif is_request:
             if self._open_requests >= MAX_REQUESTS:
-                self._refuse(request_id, INTERNAL_ERROR, f"more than {MAX_REQUESTS} requests are open")
+                self._report_error(request_id, INTERNAL_ERROR, f"more than {MAX_REQUESTS} requests are open")
                 return
             self._start_request(method, RPCRequest(request_id, params))
         elif (handler := self._notification_handlers.get(method)) is not None:
@@ -204,17 +204,17 @@ class JSONRPCConnection:
     def _start_request(self, method: str, request: RPCRequest) -> None:
         handler = self._handlers.get(method)
         if handler is None:
-            self._refuse(request.id, METHOD_NOT_FOUND, f"the method {method!r:.100} is not supported")
+            self._report_error(request.id, METHOD_NOT_FOUND, f"the method {method!r:.100} is not supported")
             return
         try:
             result = handler(request)
         except RPCError as error:
-            self._refuse(request.id, error.code, error.text)
+            self._report_error(request.id, error.code, error.text)
             return
         self._open_requests += 1
         self._nursery.start_soon(self._answer, method, request, result)
 
-    def _refuse(self, request_id: RequestId, code: int, text: str) -> None:
+    def _report_error(self, request_id: RequestId, code: int, text: str) -> None:
         self._nursery.start_soon(self._send_error, request_id, RPCError(code, text))
 
     async def _answer(self, method: str, request: RPCRequest, pending: Awaitable[Wire]) -> None:

@@ -100,7 +100,7 @@ class _Stored:
 
 
 def are_fixed(records: Iterable[Record]) -> bool:
-    """True if the records contain only immutable values, so that readers can share them without decoding.
+    """Return True if the records contain only immutable values, so that readers can share them without decoding.
 
     Most turns contain only texts and numbers. The check runs for each step that has a reader.
     """

@@ -224,7 +224,7 @@ class GroupedJournal(StoredJournal):
             await trio.lowlevel.checkpoint()
 
     def _may_be_second(self, step: JournalStep) -> bool:
-        """True if the id of a new session may be taken, so that its caller must wait for the outcome of the step."""
+        """Return True if the id of a new session may be taken, so that its caller must wait for the outcome of the step."""
         is_there = self._queue.has_unwritten(step.key) or step.key in self._heads.by_key
         return step.creation is not None and (step.is_refused or (is_there and step.begins))
 
@@ -815,7 +815,7 @@ class GroupedJournal(StoredJournal):
             self._feed.publish(transaction.rows, transaction.heads, transaction.given, self.identity)
 
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
-        """True if a transaction whose commit failed is stored nevertheless.
+        """Return True if a transaction whose commit failed is stored nevertheless.
 
         If the storage fails again, its sessions are marked as uncertain.
         """

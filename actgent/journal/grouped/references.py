@@ -88,7 +88,7 @@ def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
 
 
 def refers(record: Record) -> bool:
-    """True if a part of the record is stored in an earlier record."""
+    """Return True if a part of the record is stored in an earlier record."""
     return (
         (type(record) is AgentMessageRecord and bool(record.results))
         or (type(record) is OutcomeRecord and record.answer != "")

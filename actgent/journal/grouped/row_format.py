@@ -146,7 +146,7 @@ class Head:
         return state_of(self.closed, self.suspended, bool(self.pending))
 
     def is_retained(self, unchanged_since: float) -> bool:
-        """True if the session has pending work, or changed at or after the Unix time `unchanged_since` (seconds)."""
+        """Return True if the session has pending work, or changed at or after the Unix time `unchanged_since` (seconds)."""
         is_due = self.due > 0 and not self.closed
         return bool(self.pending) or self.suspended or is_due or self.updated_at >= unchanged_since
 
@@ -508,7 +508,7 @@ def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
 
 
 def is_good(row: Row, identity: bytes) -> bool:
-    """True if the row is unaltered and in its original position. Its values may have any type."""
+    """Return True if the row is unaltered and in its original position. Its values may have any type."""
     if type(row.body) is not bytes:
         return False
     checksum = checksum_row(row.series, row.first, row.count, body=row.body, identity=identity, at=row.at)
@@ -521,7 +521,7 @@ def checksum_head(head: Head, identity: bytes) -> int:
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """True if the head is unaltered. Heads of earlier versions have fewer fields."""
+    """Return True if the head is unaltered. Heads of earlier versions have fewer fields."""
     if checksum == checksum_head(head, identity):
         return True
     if head.series != head.session_id:

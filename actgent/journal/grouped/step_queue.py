@@ -115,7 +115,7 @@ class StepQueue:
         unwritten[step.key] = unwritten.get(step.key, 0) + 1
 
     def must_wait(self, key: SessionKey) -> bool:
-        """True if a step of this session must wait: the session has failed steps, or the queue is full."""
+        """Return True if a step of this session must wait: the session has failed steps, or the queue is full."""
         return key in self.failed or len(self.steps) >= GROUP_STEPS or self._bytes >= GROUP_BYTES
 
     @property
@@ -124,7 +124,7 @@ class StepQueue:
         return not (self.steps or self.writing or self.failed)
 
     def has_unwritten(self, key: SessionKey) -> bool:
-        """True if a step of this session is not stored."""
+        """Return True if a step of this session is not stored."""
         return key in self._unwritten or key in self.failed
 
     def count_unwritten(self) -> Counter[SessionKey]:
@@ -305,7 +305,7 @@ class StepQueue:
             del unwritten[key]
         queued.is_over = True
         if (creation := queued.step.creation) is not None:
-            _tell(creation, queued)
+            _record_outcome(creation, queued)
         if queued.task is not None:
             queued.wake()
 
@@ -325,7 +325,7 @@ def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]
     return admitted
 
 
-def _tell(creation: Creation, queued: QueuedStep) -> None:
+def _record_outcome(creation: Creation, queued: QueuedStep) -> None:
     """Record the outcome of a step in the creation of its session."""
     if creation.is_refused:
         queued.error = SessionExists(*queued.step.key)

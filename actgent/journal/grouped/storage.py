@@ -125,7 +125,7 @@ class StoredJournal(Journal):
     async def _read_pages(self, requests: Sequence[PageRequest]) -> Sequence[outcome.Outcome[Page]]:
         """Read pages, at least the first; see `read_batching.ReadTogether`.
 
-        One page per call lets writers in between.
+        Between two pages other writers can write.
         """
         first = requests[0]
         return [outcome.Value(await self._read_page(first.key, first.after, first.limit))]

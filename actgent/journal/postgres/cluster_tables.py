@@ -158,7 +158,7 @@ def _to_node(columns: tuple[Any, ...]) -> NodeStatus:
 
 
 async def mark_leaving(url: str, pool: str, node: str) -> None:
-    """Make a node hand over its sessions at its next poll. Raises like `read_cluster_tables`."""
+    """Make a node transfer its sessions to other nodes at its next poll. Raises like `read_cluster_tables`."""
     await _run(url, _MARK_LEAVING, pool, node)
 
 

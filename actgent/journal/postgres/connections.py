@@ -85,7 +85,7 @@ def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connect
 
 
 def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = None) -> Connection:
-    """Connect. If a pooler rejects the parameter `options`, connect without it."""
+    """Connect to the server. If a pooler rejects the parameter `options`, connect without it."""
     settings: dict[str, Any] = {"autocommit": True, "options": _as_text(options), **SETTINGS}
     if seconds is not None:
         settings["connect_timeout"] = seconds
@@ -94,7 +94,7 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
     except psycopg.OperationalError as error:
         if _OPTIONS_REFUSED in str(error):
             return psycopg.connect(address, **{**settings, "options": ""})
-        reason = None if error.pgconn is None else _what_it_says(error.pgconn)
+        reason = None if error.pgconn is None else _rejection_code(error.pgconn)
         if reason == _CANNOT_CONNECT_NOW:
             raise NotYet(str(error)) from error
         if reason is None:
@@ -107,7 +107,7 @@ def _as_text(options: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in options.items())
 
 
-def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:
+def _rejection_code(refused: psycopg.pq.abc.PGconn) -> bytes | None:
     """Return the SQLSTATE with which a server rejects connections.
 
     Empty if it accepts them, None if it does not answer. libpq reports no SQLSTATE for a failed connection, its error

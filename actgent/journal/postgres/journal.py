@@ -110,7 +110,7 @@ class PostgresJournal(GroupedJournal):
         self._table_id = 0
         """Object id of the table `meta`. A table that was restored from a backup has another id."""
 
-    def beside(self, name: str) -> str | None:
+    def sibling_url(self, name: str) -> str | None:
         joint = "&" if "?" in self._address else "?"
         return f"{self._address}{joint}schema={self._schema[:20]}_{plain_name(name)}"
 
@@ -299,7 +299,7 @@ class PostgresJournal(GroupedJournal):
         )
 
     def _is_lost(self, error: JournalFailed) -> bool:
-        """True if a call failed because the server is away and may be repeated."""
+        """Return True if a call failed because the server is away and may be repeated."""
         cause = error.__cause__
         was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)

@@ -1,8 +1,7 @@
 """The nodes of a pool, as the database has them, on a connection that also shows that this process lives.
 
 Two connections of a node hold an advisory lock each: this one, and that of `OwnershipTable`. PostgreSQL releases both
-when the process dies, so other nodes see a killed process at once, and a process that lost one connection is not
-taken for dead. A process that hangs keeps its locks, and its heartbeat becomes too old.
+when the process dies, so other nodes see a killed process at once, and a process that lost one connection does not count as dead. A process that hangs keeps its locks, and its heartbeat becomes too old.
 """
 
 import secrets
@@ -62,7 +61,7 @@ class NodeRow:
     reads: int
     """Newest format of messages and records that the node reads."""
     is_leaving: bool = False
-    """True if the node hands over its partitions and stops."""
+    """True if the node transfers its partitions and stops."""
 
 
 @attrs.frozen(kw_only=True)

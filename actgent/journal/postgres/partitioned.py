@@ -294,7 +294,7 @@ class PartitionedJournal(PostgresJournal):
             connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _own_again(self, connection: Connection) -> None:
-        """Reconnect. First end the lost server session, so that its last statement cannot run later."""
+        """Connect again. First end the lost server session, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(

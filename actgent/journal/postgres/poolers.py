@@ -28,7 +28,7 @@ def backend_of(connection: Connection) -> int:
 
 
 def is_pooled(connection: Connection) -> bool:
-    """True if a pooler answers instead of the server. A server sends its own process id when a connection begins."""
+    """Return True if a pooler answers instead of the server. A server sends its own process id when a connection begins."""
     return backend_of(connection) != connection.info.backend_pid
 
 

@@ -102,7 +102,7 @@ def _round_of(path: Path) -> tuple[object, ...]:
 
 
 def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
-    """True if the copied log is consistent. A copy that overlapped with a write may lack a frame."""
+    """Return True if the copied log is consistent. A copy that overlapped with a write may lack a frame."""
     facts = examine(draft, noted)
     with closing(apsw.Connection(str(draft))) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

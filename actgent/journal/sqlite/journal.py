@@ -213,7 +213,7 @@ class SQLiteJournal(GroupedJournal):
     async def _erase(self, key: SessionKey, epoch: int) -> None:
         await self._run(SqliteFile.erase, key)
 
-    def beside(self, name: str) -> str | None:
+    def sibling_url(self, name: str) -> str | None:
         return f"sqlite:///{self._path.with_name(f'{self._path.stem}.{plain_name(name)}.data.db')}"
 
     async def backup(self, target: Path) -> Backup:

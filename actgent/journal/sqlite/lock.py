@@ -95,7 +95,7 @@ def _unpacked(found: bytes) -> tuple[bytes, int]:
 
 
 def is_held_here(path: Path) -> bool:
-    """True if this process has the journal file open. Closing the file once more would drop SQLite's locks."""
+    """Return True if this process has the journal file open. Closing the file once more would drop SQLite's locks."""
     return any(lock.path == path.absolute() for lock in _locks)
 
 

@@ -91,7 +91,7 @@ class _Stamp:
         return (self.file, self.round) == (other.file, other.round)
 
     def is_settled(self) -> bool:
-        """True if any later change of the file is sure to get another modification time."""
+        """Return True if any later change of the file is sure to get another modification time."""
         return abs(time.time() - self.changed_at) > TICK
 
 
@@ -211,7 +211,7 @@ def _check_version(db: apsw.Connection, path: Path) -> None:
 
 
 def is_owned(path: Path) -> bool:
-    """True if a live process owns the journal file."""
+    """Return True if a live process owns the journal file."""
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

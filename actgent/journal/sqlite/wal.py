@@ -29,7 +29,7 @@ class Log:
     """Number of frames in the current round of the log."""
 
     def is_broken_behind(self, accepted: int) -> bool:
-        """True if more than one transaction follows after the frames that SQLite accepts."""
+        """Return True if more than one transaction follows after the frames that SQLite accepts."""
         return any(accepted < commit < self.frames for commit in self.commits)
 
 
@@ -39,7 +39,7 @@ def log_path(path: Path) -> Path:
 
 
 def may_be_journal(path: Path) -> bool:
-    """True if the file is a SQLite file, or a damaged one: then a log or lock file is next to it."""
+    """Return True if the file is a SQLite file, or a damaged one: then a log or lock file is next to it."""
     with path.open("rb") as file:
         found = file.read(len(_MAGIC))
     return found in (b"", _MAGIC) or any(path.parent.glob(f"{glob.escape(path.name)}-*"))

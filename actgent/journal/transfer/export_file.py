@@ -168,7 +168,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
 
 
 def is_export(path: Path) -> bool:
-    """True if the file holds exported sessions."""
+    """Return True if the file holds exported sessions."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -38,8 +38,8 @@ class WrappedJournal(Journal):
     def have_same_owner(self, session_id: str, other_id: str) -> bool:
         return self.inner.have_same_owner(session_id, other_id)
 
-    def beside(self, name: str) -> str | None:
-        return self.inner.beside(name)
+    def sibling_url(self, name: str) -> str | None:
+        return self.inner.sibling_url(name)
 
     def new_session_id(self) -> str:
         return self.inner.new_session_id()

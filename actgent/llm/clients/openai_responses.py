@@ -82,7 +82,7 @@ class OpenAIResponses(Remote):
 
         Args:
             model: Model name, such as `gpt-5.2`.
-            store: True lets the provider store the answers.
+            store: True: the provider may store the answers.
             options: See `RemoteOptions`.
         """
         super().__init__(model, **options)

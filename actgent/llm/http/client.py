@@ -430,7 +430,7 @@ class Remote(LLM):
     def _feed(
         self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> list[str]:
-        """Feed a chunk to the assembler and return the new pieces of answer text.
+        """Pass a chunk to the assembler and return the new pieces of answer text.
 
         A chunk of None is the end of the stream.
         """

@@ -21,7 +21,7 @@ class SemanticCompression:
 
     It takes effect above `trigger` tokens. A sentence scores by the rarity of its words in the conversation, divided by the square
     root of its length; words of the newest message count three times. The best sentences are kept in order until `max_tokens` are
-    used. No model is called. Words are compared, not meanings: `SummarizingMemory` lets a model write a summary, and `long_term_memory=` with
+    used. No model is called. Words are compared, not meanings: `SummarizingMemory` has a model write a summary, and `long_term_memory=` with
     `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all messages.
     """
 

@@ -274,7 +274,7 @@ class Planning(Protocol):
         stage = SYNTHESIZE if item is None else EXECUTE
         note = "" if item is None else "Now the next item."
         onward = CallTools(calls, stage) if calls else Continue(stage, note)
-        return [_change(plan), *_moves(before, plan), onward]
+        return [_change(plan), *_status_events(before, plan), onward]
 
     def _synthesize(self, text: str, view: TurnView) -> list[Outcome]:
         if view.stage is None and _is_plan(text) and not self._is_last_call(view):
@@ -421,7 +421,7 @@ def _differences(old: Plan, new: Plan) -> list[Event]:
     return [Event(name="plan_update", data=diff.to_data())] if diff.changes else []
 
 
-def _moves(before: Plan, after: Plan) -> list[Event]:
+def _status_events(before: Plan, after: Plan) -> list[Event]:
     """Return an event for each item whose status changed; started items come after ended items."""
     former = {item.id: item.status for item in before.items}
     moved = [item for item in after.items if former.get(item.id) != item.status]

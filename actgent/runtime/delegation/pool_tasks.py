@@ -169,7 +169,7 @@ class PoolCancellations:
         async with opener.single_message_block(context):
             await opener.admission.accept(context, message_to(context, "stop it"), is_granted=True)
 
-    async def go_on(self, context: SessionContext, kept: Mapping[str, typing.Any], *, now: float) -> None:
+    async def resume(self, context: SessionContext, kept: Mapping[str, typing.Any], *, now: float) -> None:
         """Retry a recorded cancellation until the other pool confirms it, or until `CANCEL_RETRY_SECONDS` seconds after the task's deadline.
 
         `now` is the steady Unix time in seconds.
@@ -200,7 +200,7 @@ class PoolTasks:
         Raises:
             SessionMoved, Fenced: Another process owns the session of the task.
         """
-        return await self._tell(task, self._answer, wait=wait)
+        return await self._request_report(task, self._answer, wait=wait)
 
     async def cancel(self, task: PoolTask, *, wait: float) -> PoolReport:
         """Close the session of a task and return its report. A task that never started gets a closed session, so that it cannot start later.
@@ -208,9 +208,9 @@ class PoolTasks:
         Raises:
             SessionMoved, Fenced: Another process owns the session of the task.
         """
-        return await self._tell(task, self._cancel, wait=wait)
+        return await self._request_report(task, self._cancel, wait=wait)
 
-    async def _tell(self, task: PoolTask, what: RequestHandler, *, wait: float) -> PoolReport:
+    async def _request_report(self, task: PoolTask, what: RequestHandler, *, wait: float) -> PoolReport:
         try:
             opener = self.agents.opener(task.agent)
         except NotRunning:

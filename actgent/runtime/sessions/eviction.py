@@ -170,11 +170,13 @@ class SessionEviction:
                 context.parent.release_public_session()
             if (ended := self._ends.pop(context.id, None)) is not None:
                 ended.set()
-            is_told = self.on_left is not None and self._tell(self.on_left, context)
-            if not is_told:
+            is_notified = self.on_left is not None and self._notify_handlers(self.on_left, context)
+            if not is_notified:
                 context.release_public_session()
 
-    def _tell(self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
+    def _notify_handlers(
+        self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext
+    ) -> bool:
         """Call `notify` if the program attached handlers to the session.
 
         Handlers of `Agent.on_session` do not count: the new owner attaches them again. Return False if there are none.
@@ -192,9 +194,9 @@ class SessionEviction:
                 context.mailbox.pins -= 1
             context.release_public_session()
 
-        is_told = bool(self.runner.start_soon(tell_all))
-        context.mailbox.pins -= not is_told
-        return is_told
+        is_notified = bool(self.runner.start_soon(tell_all))
+        context.mailbox.pins -= not is_notified
+        return is_notified
 
     # --- waiting -----------------------------------------------------------------------------
 

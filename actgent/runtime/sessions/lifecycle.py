@@ -382,7 +382,7 @@ class SessionLifecycle:
         return family
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn whose caller is gone or which a newer message supersedes."""
+        """End a suspended turn whose caller disconnected or which a newer message supersedes."""
         self.runner.resume_if_superseded(context)
 
     async def stop_closed(self, context: SessionContext) -> None:

@@ -98,7 +98,7 @@ class SessionMigration:
     async def drain(
         self, is_leaving: SessionPredicate, *, grace: float = DRAIN_GRACE_SECONDS
     ) -> AsyncGenerator[None, None]:
-        """Return a block in which sessions are gone from this process, so that another one can acquire them, e.g. by `journal.give_back`.
+        """Return a block in which sessions are not loaded in this process, so that another one can acquire them, e.g. by `journal.give_back`.
 
         Before the block: new work is rejected with `SessionMoved`, running turns have `grace` seconds to end, and their
             records are written. Then the sessions leave as by `evict`. Closes in progress have the same time to finish.

@@ -40,11 +40,11 @@ async def recover(opener: SessionOpener) -> None:
     for session_id in await running.journal.unfinished(running.name):
         await opener.wait_opened(session_id)
         if session_id not in running.sessions:
-            await _go_on(opener, session_id)
+            await _resume_session(opener, session_id)
     running.timer_service.load(await running.journal.due(running.name))
 
 
-async def _go_on(opener: SessionOpener, session_id: str) -> None:
+async def _resume_session(opener: SessionOpener, session_id: str) -> None:
     """Open a session so that it resumes. A session that cannot be opened is logged and skipped."""
     try:
         with opener.opens(session_id):
@@ -147,5 +147,5 @@ async def _open_once(opener: SessionOpener, session_id: str) -> bool:
     sessions = opener.running.sessions
     if session_id in sessions:
         return False
-    await _go_on(opener, session_id)
+    await _resume_session(opener, session_id)
     return session_id in sessions

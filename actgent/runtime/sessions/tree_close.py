@@ -53,7 +53,7 @@ async def close_tree(
             await closing.close_below()
         except BaseException as error:
             if not isinstance(error, SessionMoved | Fenced):
-                closing.go_on(keeping.pop_all())
+                closing.continue_in_background(keeping.pop_all())
             raise
     await write_end(context)
 
@@ -104,7 +104,7 @@ class _Closing:
             if self._stored is None or not await _open_below(self._context.key, self._stored):
                 otherwise.pop_all()
 
-    def go_on(self, keeping: ExitStack) -> None:
+    def continue_in_background(self, keeping: ExitStack) -> None:
         """Continue closing in the background after the caller was cancelled or the journal failed."""
         with suppress(NotRunning):
             if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):

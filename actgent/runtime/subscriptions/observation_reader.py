@@ -280,7 +280,7 @@ async def list_observations(
 
 
 async def _preload(journal: Journal, key: SessionKey, view: ObservationView, number: int) -> TurnAssigner:
-    """Let the view read the page of records before `number`, so that later records can refer to earlier calls and turns."""
+    """Read the page of records before `number`, so that later records can refer to earlier calls and turns."""
     names = TurnAssigner()
     begin = max(0, number - PAGE_RECORDS)
     steps = (

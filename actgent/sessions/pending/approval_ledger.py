@@ -2,7 +2,7 @@
 
 An approval is open until its decision is in the journal. While a decision is being written, the approval is open
 but not `undecided`: a second decision waits until the first write succeeds or fails. When no approval of the turn
-is open, the turn resumes. Each decision then lets its call run, or is the result of the call.
+is open, the turn resumes. An approved call then runs; a rejection becomes the result of its call.
 """
 
 import json
@@ -256,7 +256,7 @@ class ApprovalLedger:
         return approval_id in self.open or approval_id in self._decisions
 
     def find(self, asked: Approval | str, session_id: str) -> Approval:
-        """Return the open approval that a caller wants to decide, given as an approval or its id.
+        """Return the open approval for a decision, given as an approval or its id.
 
         Raises:
             NotSuspended: The session has no open approval, and the id is unknown.

@@ -24,7 +24,7 @@ class CallOptions:
     protocol: Protocol
     """Protocol of the turn: writes the prompt and parses the model's answers."""
     model: str | None = None
-    """Role of the model for all calls of the turn; None lets the protocol choose."""
+    """Role of the model for all calls of the turn; If None, the protocol chooses."""
     temperature: float | None = None
     """Sampling temperature; None is the default of the provider."""
     max_tokens: int | None = None

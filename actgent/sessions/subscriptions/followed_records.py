@@ -57,7 +57,7 @@ FollowedItem = FollowedRecord | PartialText | CallProgress
 
 
 def _nowhere() -> None:
-    """Return None. It stands for the weak reference to a session that is not in memory."""
+    """Return None. It represents the weak reference to a session that is not in memory."""
 
 
 @attrs.define(eq=False)

@@ -144,7 +144,7 @@ def intermediate_answers(messages: Sequence[Message], *, after: Message | None =
 
 
 def _is_intermediate(answer: Message, after: Message | None) -> bool:
-    """Return True if an answer is intermediate: its protocol says so, it has tool calls, or its turn continued.
+    """Return True if an answer is intermediate: its protocol reports so, it has tool calls, or its turn continued.
 
     An instruction with a mapped tool is delivered as an answer before the tool runs, so its answer is not intermediate.
     """

@@ -323,7 +323,7 @@ class _Connection:
             raise _Gone
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but return as soon as the client closes the connection."""
+        """Sleep, and return as soon as the client closes the connection."""
         with trio.move_on_after(seconds):
             while data := await self.stream.receive_some(_RECEIVE_BYTES):
                 self._http.receive_data(data)

@@ -1,4 +1,4 @@
-"""Store results that exceed the model's limit in the session state, and let the model read them by `read_result`.
+"""Store results that exceed the model's limit in the session state, where the model reads them by `read_result`.
 
 The conversation contains only the beginning of such a result. The state is durable if the session has a journal. A
 result

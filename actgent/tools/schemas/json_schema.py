@@ -31,7 +31,7 @@ from .schema_cost import MAX_COST, MAX_DEPTH, SchemaCost, SchemaTooCostly, compi
 MAX_LEVELS = 200
 """Maximum nesting of a schema, in levels."""
 _COST_PER_MEMBER = 4
-"""Maximum number of subschemas that are validated per member of a value, whatever the value's size."""
+"""Maximum number of subschemas that are validated per member of a value, independent of the value's size."""
 _MAX_COMPILE_COST = 20_000
 """Maximum number of marks that the library builds for a schema, about 0.1 s. Its time grows with the square of this
 number.
@@ -273,9 +273,9 @@ def _format_error(
 
 
 def _relevant_branches(error: jsonschema_rs.ValidationError) -> list[Sequence[jsonschema_rs.ValidationError]]:
-    """Return the errors of each failed branch of `anyOf` or `oneOf`, for the branches that the value seems meant for.
+    """Return the errors of each failed branch of `anyOf` or `oneOf`, for the branches that the value most likely aims at.
 
-    If no branch seems meant, return for each branch the errors that exclude it.
+    If no branch is likely, return for each branch the errors that exclude it.
     """
     branches: Sequence[Sequence[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", ())
     if not all(branches):

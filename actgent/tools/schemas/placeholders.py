@@ -31,7 +31,7 @@ Convert = Callable[[Any, Any], Any]
 
 
 class Placeholder:
-    """Stand-in class for a type that msgspec cannot read. An instance holds the converted value."""
+    """Placeholder class for a type that msgspec cannot read. An instance holds the converted value."""
 
     __slots__ = ("value",)
 

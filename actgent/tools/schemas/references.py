@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9]{1,9}")
 _METASCHEMA_COST = 50
 """Cost of validating one member against a metaschema."""
 _METASCHEMA: dict[str, Any] = {"required": [""] * _METASCHEMA_COST}
-"""Schema that stands for a published metaschema. Validation costs the same for each member."""
+"""Schema that represents a published metaschema. Validation costs the same for each member."""
 _METASCHEMA |= {"additionalProperties": _METASCHEMA, "items": _METASCHEMA}
 
 

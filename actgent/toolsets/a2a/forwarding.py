@@ -1,4 +1,4 @@
-"""`A2AModel`: lets a remote agent with A2A take part as an agent of the program, for example as the receiver of delegated tasks."""
+"""`A2AModel`: uses a remote agent with A2A as an agent of the program, for example as the receiver of delegated tasks."""
 
 import re
 from collections.abc import Sequence

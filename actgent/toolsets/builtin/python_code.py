@@ -284,7 +284,7 @@ class _Worker:
         return await self._step(lambda: state.resume(answer))
 
     async def _step(self, fn: Callable[[], T]) -> T:
-        """Let the code run until it suspends. If cancelled, kill its process, so that no thread is abandoned."""
+        """Run the code until it suspends. If cancelled, kill its process, so that no thread is abandoned."""
         is_over = False
 
         async def watch() -> None:

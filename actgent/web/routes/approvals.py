@@ -123,7 +123,7 @@ async def answer_call(call: HTTPCall) -> Response:
 
 
 def _is_same(made: object, asked: Decision) -> bool:
-    """True if the recorded decision equals the requested one, so the request is a retry."""
+    """Return True if the recorded decision equals the requested one, so the request is a retry."""
     match made, asked:
         case Approve(), Approve():
             return (made.reason, dict(made.content or {})) == (asked.reason, dict(asked.content or {}))

@@ -275,7 +275,7 @@ async def _find_duplicate(
 
 
 def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
-    """True if a stored message was sent with this content, before or after the input guards."""
+    """Return True if a stored message was sent with this content, before or after the input guards."""
     return message.parts == to_parts(content) or message.parts == _as_guarded(session, content)
 
 
@@ -323,7 +323,7 @@ def _apply(progress: MessageProgress, first: int, records: Sequence[Record]) -> 
 
 
 def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> bool:
-    """True if the turn of a message runs in this process. The journal shows its start only after the first model call."""
+    """Return True if the turn of a message runs in this process. The journal shows its start only after the first model call."""
     agents = call.gateway.access.runtime.agents
     context = (
         agents.opener(head.agent).running.sessions.get(head.session_id) if head.agent in agents else None

@@ -311,7 +311,7 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
 
 
 def has_no_body(endpoint: Endpoint, verb: str) -> bool:
-    """True if the endpoint accepts no body for this HTTP method, so a body is ignored."""
+    """Return True if the endpoint accepts no body for this HTTP method, so a body is ignored."""
     return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
 
 

@@ -155,7 +155,7 @@ async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> N
 
 
 def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
-    """True if a task was created by a request with this body. With input guards only the metadata is compared."""
+    """Return True if a task was created by a request with this body. With input guards only the metadata is compared."""
     content = to_content(body["task"])
     is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
     return is_said and dict(given.metadata) == body.get("metadata", {})

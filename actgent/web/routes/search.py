@@ -68,7 +68,7 @@ async def find_messages(call: HTTPCall) -> JSON[documents.FoundPage]:
 
 
 async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
-    """True if the session of a hit still exists, and the caller may access it."""
+    """Return True if the session of a hit still exists, and the caller may access it."""
     access = call.gateway.access
     head = access.journal.cached_head(hit.agent, hit.session_id) or await access.journal.head(
         hit.agent, hit.session_id

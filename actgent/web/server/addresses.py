@@ -20,7 +20,7 @@ def split_address(bind: object) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """True if the host is `localhost` or a loopback address, which only this machine can reach."""
+    """Return True if the host is `localhost` or a loopback address, which only this machine can reach."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -158,6 +158,6 @@ def chunked(data: bytes) -> bytes:
 
 
 def _has_bare_ends(text: bytes | bytearray) -> bool:
-    """True if the text has a line feed without carriage return, or a carriage return without line feed before its end."""
+    """Return True if the text has a line feed without carriage return, or a carriage return without line feed before its end."""
     ends = text.count(b"\r\n")
     return text.count(b"\n") != ends or text.count(b"\r") - text.endswith(b"\r") != ends

@@ -411,7 +411,7 @@ class RelayedResponse(Response):
 
 
 def counts_breaks(call: HTTPCall) -> bool:
-    """True if the client counts broken connections itself, and retries requests."""
+    """Return True if the client counts broken connections itself, and retries requests."""
     return call.header(BREAKS_HEADER) != ""
 
 

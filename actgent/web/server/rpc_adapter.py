@@ -52,7 +52,7 @@ from actgent.web.tokens import AccessToken, Caller
 RELAY_SENDER = "cluster"
 """Token name of relayed requests."""
 UNLIMITED = 1_000_000_000
-"""Number that stands for a limit that is never reached."""
+"""Number for a limit that is never reached."""
 LIMITS = GatewayLimits(requests=UNLIMITED, messages=None, rate=float(UNLIMITED), burst=UNLIMITED)
 """Limits of relayed requests. The gateway that received them from the client has already applied its limits."""
 CACHE_SIZE = 4096
@@ -101,7 +101,7 @@ class RelayApplication:
     """Returns the endpoints of a path; raises `Problem` if the path has none."""
 
     def is_freeing(self, verb: str, path: str) -> bool:
-        """True if requests of this path help turns to end or read a session's status, so that a draining node answers them."""
+        """Return True if requests of this path help turns to end or read a session's status, so that a draining node answers them."""
         with suppress(Problem):  # unknown path
             endpoint = self.find(path)[0].get(verb)
             return endpoint is not None and endpoint.forwarding.frees
@@ -224,7 +224,7 @@ def _relayed_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def has_moved(status: int, data: bytes) -> bool:
-    """True if the answer is a redirect to another node that owns the session."""
+    """Return True if the answer is a redirect to another node that owns the session."""
     return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
 
 

@@ -81,16 +81,16 @@ class SessionBroadcast:
     _size: int = 0
     """Bytes of the waiting frames."""
     _is_urgent: bool = False
-    """True if a reader wants one of the waiting frames without delay."""
+    """True if a reader asked for one of the waiting frames without delay."""
     _is_changed: bool = True
     """True if readers joined or left since `_wanted` and `_accepted` were computed."""
     _wanted: AbstractSet[str] | None = None
-    """Names of the events that any reader wants without delay; None means all."""
+    """Names of the events that any reader asked for without delay; None means all."""
     _accepted: AbstractSet[str] | None = None
     """Names of the events that any reader accepts; None means all."""
 
     def add_delta(self, item: PartialText | CallProgress) -> None:
-        """Queue new text of the answer, or the progress of a tool call, if a reader wants it.
+        """Queue new text of the answer, or the progress of a tool call, if a reader asked for it.
 
         The whole text so far is kept for readers that join later.
         """
@@ -131,7 +131,7 @@ class SessionBroadcast:
         self._is_urgent = self._is_urgent or number is None
 
     def _is_wanted(self, names: Collection[str]) -> bool:
-        """True if a reader wants one of these events without delay."""
+        """Return True if a reader asked for one of these events without delay."""
         if self._is_changed:
             self._update_names()
         return self._wanted is None or not self._wanted.isdisjoint(names)
@@ -180,7 +180,7 @@ class SessionBroadcast:
                 await trio.lowlevel.checkpoint()
 
     def is_woken_by(self, records: Sequence[Record]) -> bool:
-        """True if one of these records becomes an event that a reader wants without delay."""
+        """Return True if one of these records becomes an event that a reader asked for without delay."""
         if self._is_changed:
             self._update_names()
         wanted = self._wanted

@@ -175,11 +175,11 @@ class FrameQueue:
         """Event that wakes the task of the connection; None while the task is sending."""
 
     def wants(self, names: Collection[str]) -> bool:
-        """True if one of these events is sent without delay."""
+        """Return True if one of these events is sent without delay."""
         return self.wanted is None or not self.wanted.isdisjoint(names)
 
     def accepts(self, names: Collection[str]) -> bool:
-        """True if one of these events is sent to the client."""
+        """Return True if one of these events is sent to the client."""
         return self.accepted is None or not self.accepted.isdisjoint(names)
 
     def put(self, batch: FrameBatch, now: float) -> bool:

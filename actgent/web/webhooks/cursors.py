@@ -90,7 +90,7 @@ class DeliveryCursors:
         return max(self.begun, self.since - CLOCK_SLACK_SECONDS)
 
     def seen(self, key: SessionKey) -> int | None:
-        """Number of the last processed record of a session; None if no record after `start` was processed."""
+        """Return the number of the last processed record of a session; None if no record after `start` was processed."""
         found = self._seen.get(key)
         return None if found is None else found[0]
 

@@ -51,7 +51,7 @@ class Notification:
 
 
 def has_notification(step: Written) -> bool:
-    """True if a journal step contains a record that a webhook may report."""
+    """Return True if a journal step contains a record that a webhook may report."""
     return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
 
 

@@ -234,7 +234,7 @@ class Outbox:
         return wanted
 
     def _may_notify(self, step: Written) -> bool:
-        """True if a journal step contains a record that may need a notification."""
+        """Return True if a journal step contains a record that may need a notification."""
         return has_notification(step)
 
     async def _read_page(

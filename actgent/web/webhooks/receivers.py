@@ -47,7 +47,7 @@ class AllowedReceiver:
         return cls(host, port, (found["path"] or "").rstrip("/"))
 
     def matches(self, port: int, path: str) -> bool:
-        """True if the entry allows this port and this path. The host is not compared."""
+        """Return True if the entry allows this port and this path. The host is not compared."""
         is_below = not self.path or path == self.path or path.startswith(f"{self.path}/")
         return self.port in (None, port) and is_below
 
