@@ -91,7 +91,9 @@ class Field:
                 f"field {self.name!r}: options= are of select and multiselect, and these need some"
             )
         if (self.kind == "custom") != (self.schema is not None):
-            raise ConfigurationError(f"field {self.name!r}: schema= is of custom, which needs one")
+            raise ConfigurationError(
+                f"field {self.name!r}: only kind custom has a schema=, and it must have one"
+            )
 
     @property
     def member(self) -> Mapping[str, Any]:

@@ -73,7 +73,7 @@ class DeadLetters:
         """
         key = id(letter)
         if self._letters.get(key) is not letter:
-            raise DeadLetterGone(letter.actor, "it was sent already, or newer ones took its place")
+            raise DeadLetterGone(letter.actor, "it was sent already, or was dropped for newer dead letters")
         if key in self._being_sent:
             raise DeadLetterGone(letter.actor, "another task is sending it")
         self._being_sent.add(key)

@@ -259,8 +259,8 @@ def check_call_rule(name: str, value: object) -> None:
         return
     if not is_sync_callable(value) or isinstance(value, type):
         raise ConfigurationError(
-            f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}; "
-            "one tool asks with @tool(approval=True), and all with approval=lambda call, tool, context: True"
+            f"{name}= must be a sync function of (call, tool, context), not {value!r:.200}; "
+            "use @tool(approval=True) for one tool, and approval=lambda call, tool, context: True for all"
         )
 
 

@@ -43,7 +43,7 @@ _log = logger_of(__name__)
 class PendingRequest:
     """A request in the form in which it is stored."""
 
-    form: HTTPRequest
+    http_request: HTTPRequest
     caller: str
     """Owner on whose behalf the request was sent."""
     scopes: tuple[str, ...]
@@ -52,14 +52,14 @@ class PendingRequest:
 
 def encode_pending(request: PendingRequest) -> bytes:
     """Encode a request as JSON."""
-    form = request.form
+    http_request = request.http_request
     return orjson.dumps(
         {
-            "verb": form.verb,
-            "path": form.path,
-            "query": form.query,
-            "headers": dict(form.headers),
-            "body": (form.body or b"").decode("utf-8"),
+            "verb": http_request.verb,
+            "path": http_request.path,
+            "query": http_request.query,
+            "headers": dict(http_request.headers),
+            "body": (http_request.body or b"").decode("utf-8"),
             "owner": request.caller,
             "scopes": list(request.scopes),
         }
@@ -69,14 +69,14 @@ def encode_pending(request: PendingRequest) -> bytes:
 def decode_pending(data: bytes) -> PendingRequest:
     """Decode a request that `encode_pending` encoded."""
     known = orjson.loads(data)
-    form = HTTPRequest(
+    http_request = HTTPRequest(
         verb=known["verb"],
         path=known["path"],
         query=known["query"],
         headers=known["headers"],
         body=known["body"].encode("utf-8"),
     )
-    return PendingRequest(form=form, caller=known["owner"], scopes=tuple(known["scopes"]))
+    return PendingRequest(http_request=http_request, caller=known["owner"], scopes=tuple(known["scopes"]))
 
 
 class PendingMessages:
@@ -104,7 +104,7 @@ class PendingMessages:
     async def store(
         self,
         owner: Owner,
-        form: HTTPRequest,
+        http_request: HTTPRequest,
         *,
         session_id: str,
         message_id: str,
@@ -115,7 +115,7 @@ class PendingMessages:
 
         Args:
             owner: Owner of the partition as this node knows it.
-            form: Request with which the message was sent.
+            http_request: Request with which the message was sent.
             session_id: Id of the session.
             message_id: Id of the message.
             caller: Owner on whose behalf the message was sent.
@@ -124,7 +124,9 @@ class PendingMessages:
         Raises:
             JournalFailed: The database does not answer; the message may be stored or not.
         """
-        request = encode_pending(PendingRequest(form=form, caller=caller, scopes=tuple(scopes)))
+        request = encode_pending(
+            PendingRequest(http_request=http_request, caller=caller, scopes=tuple(scopes))
+        )
         return await self._table.store(
             owner.partition, owner.epoch, session_id=session_id, message_id=message_id, request=request
         )
@@ -195,12 +197,12 @@ class PendingMessages:
     async def _deliver(self, message: PendingMessage) -> bool:
         """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
         known, response = decode_pending(message.request), _RelayResponse()
-        body = {**orjson.loads(known.form.body or b"{}"), "message_id": message.message_id}
+        body = {**orjson.loads(known.http_request.body or b"{}"), "message_id": message.message_id}
         request = RelayedRequest(
-            verb=known.form.verb,
-            path=known.form.path,
-            query=known.form.query,
-            headers={name: value for name, value in known.form.headers.items() if name != "prefer"},
+            verb=known.http_request.verb,
+            path=known.http_request.path,
+            query=known.http_request.query,
+            headers={name: value for name, value in known.http_request.headers.items() if name != "prefer"},
             body=orjson.dumps({**body, "deadline": ROOM_SECONDS}),
             owner=known.caller,
             scopes=known.scopes,
@@ -228,7 +230,7 @@ class PendingMessages:
             LogVariable(message.message_id),
             LogVariable(words),
         )
-        agent = dict(parse_qsl(known.form.query)).get("agent", "")
+        agent = dict(parse_qsl(known.http_request.query)).get("agent", "")
         key = SessionKey(agent, message.session_id)
         await self._journal.suspects.bury(key, message.message_id, words, request=message.request)
 

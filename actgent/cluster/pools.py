@@ -123,7 +123,7 @@ class PoolLinks:
             ConnectionLost: The answer is missing or unusable, so the request has to be sent again.
             JournalFailed: The database does not answer.
         """
-        form = HTTPRequest(
+        http_request = HTTPRequest(
             verb=verb,
             path=f"/sessions/{quote(task.session_id, safe='')}/task",
             query="",
@@ -134,7 +134,7 @@ class PoolLinks:
         if not directory.owner_of(task.session_id).epoch:
             raise PoolUnknown
         status, data = await transport.exchange(
-            form, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
+            http_request, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
         )
         if status >= _FIRST_ERROR and (problem := parse_problem(status, data)).kind == POISON_KIND:
             return PoolReport(refused=problem.detail)
@@ -180,7 +180,7 @@ class PoolApplication(RelayApplication):
         try:
             task = _read(request.body)
             if not isinstance(task, PoolTask):
-                raise WireError("a task belongs here")
+                raise WireError("a task is missing")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel
             report = await what(task, wait=WAIT_SECONDS)
         except Fenced:
@@ -201,6 +201,6 @@ def _read(data: bytes) -> PoolMessage:
     """
     found = _WIRE.decode(data, PoolMessage)
     if len(found) != 1:
-        raise WireError(f"{len(found)} tasks where one belongs")
+        raise WireError(f"{len(found)} tasks instead of one")
     message: PoolMessage = found[0]
     return message

@@ -267,12 +267,12 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def _ask(
-        self, request: RemoteRequest, form: HTTPRequest, seconds: float
+        self, request: RemoteRequest, http_request: HTTPRequest, seconds: float
     ) -> AsyncGenerator[_Exchange, None]:
         """Send a request of this process, with the scope admin."""
         owner = request.owner or self._owner
         async with self._exchange(
-            form, session_id=_session_of(request), owner=owner, scopes=("admin",), seconds=seconds
+            http_request, session_id=_session_of(request), owner=owner, scopes=("admin",), seconds=seconds
         ) as exchange:
             yield exchange
 
@@ -280,7 +280,13 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def relay(
-        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+        self,
+        http_request: HTTPRequest,
+        *,
+        session_id: str,
+        owner: str,
+        scopes: tuple[str, ...],
+        seconds: float,
     ) -> AsyncGenerator[RelayedAnswer, None]:
         """Relay a gateway's request once, in an `async with` block with its answer; see `actgent.web.server.request_relay`.
 
@@ -290,7 +296,7 @@ class NodeTransport(Transport):
         """
         seconds += ANSWER_SECONDS
         async with self._exchange(
-            form, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
+            http_request, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
         ) as exchange:
             headers = {
                 name: value for name, value in exchange.headers.items() if name in RELAYED_ANSWER_HEADERS
@@ -299,18 +305,30 @@ class NodeTransport(Transport):
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
 
     async def store(
-        self, form: HTTPRequest, *, session_id: str, message_id: str, owner: str, scopes: tuple[str, ...]
+        self,
+        http_request: HTTPRequest,
+        *,
+        session_id: str,
+        message_id: str,
+        owner: str,
+        scopes: tuple[str, ...],
     ) -> bool:
         """Store a message for the next owner of its session. Return False if an owner exists; see `Way.store`."""
         known = self._directory.owner_of(session_id)
         if self._pending is None or known.node is not None:
             return False
         return await self._pending.store(
-            known, form, session_id=session_id, message_id=message_id, caller=owner, scopes=scopes
+            known, http_request, session_id=session_id, message_id=message_id, caller=owner, scopes=scopes
         )
 
     async def exchange(
-        self, form: HTTPRequest, *, session_id: str, owner: str, seconds: float, scopes: tuple[str, ...] = ()
+        self,
+        http_request: HTTPRequest,
+        *,
+        session_id: str,
+        owner: str,
+        seconds: float,
+        scopes: tuple[str, ...] = (),
     ) -> tuple[int, bytes]:
         """Send a request to the owner of a session; return the status and body of its answer.
 
@@ -319,7 +337,7 @@ class NodeTransport(Transport):
         """
         seconds += ANSWER_SECONDS
         async with self._exchange(
-            form, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
+            http_request, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
         ) as exchange:
             return exchange.status, await exchange.read_all()
 
@@ -327,7 +345,13 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def _exchange(
-        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+        self,
+        http_request: HTTPRequest,
+        *,
+        session_id: str,
+        owner: str,
+        scopes: tuple[str, ...],
+        seconds: float,
     ) -> AsyncGenerator[_Exchange, None]:
         """Send a request to the owner of a session, or to any node if the id is empty; yield after the answer's head.
 
@@ -336,11 +360,11 @@ class NodeTransport(Transport):
             ConnectionLost: The node is not reachable, or the connection failed, or the node does not own the session.
         """
         to = await self._locate(session_id)
-        exchange = _Exchange(await self._connect(to), to, is_read=form.verb == "GET")
+        exchange = _Exchange(await self._connect(to), to, is_read=http_request.verb == "GET")
         self._open.add(exchange)
         try:
             request = encode_request(
-                form,
+                http_request,
                 session_id=session_id,
                 owner=owner,
                 scopes=scopes,

@@ -73,7 +73,7 @@ class SignedRequest:
 
 
 def encode_request(
-    form: HTTPRequest,
+    http_request: HTTPRequest,
     *,
     session_id: str,
     owner: str,
@@ -85,7 +85,7 @@ def encode_request(
     """Encode a request as bytes, with a signature over the caller's identity.
 
     Args:
-        form: Verb, path, query, headers and body.
+        http_request: Verb, path, query, headers and body.
         session_id: Session whose owner answers; empty if any node may answer.
         owner: Owner on whose behalf the caller acts.
         scopes: Scopes of the caller.
@@ -93,10 +93,10 @@ def encode_request(
         key: Cluster key.
         now: Unix time in seconds by the clock of the database.
     """
-    body = form.body or b""
-    target = f"{form.path}?{form.query}" if form.query else form.path
+    body = http_request.body or b""
+    target = f"{http_request.path}?{http_request.query}" if http_request.query else http_request.path
     headers = {
-        **form.headers,
+        **http_request.headers,
         "content-length": str(len(body)),
         EPOCH_HEADER: str(epoch),
         _AT: f"{now:.3f}",
@@ -105,7 +105,7 @@ def encode_request(
         _SCOPES: ",".join(scopes),
         _DIGEST: hashlib.sha256(body).hexdigest(),
     }
-    lines = [f"{form.verb} {target} HTTP/1.1", "host: node"]
+    lines = [f"{http_request.verb} {target} HTTP/1.1", "host: node"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines)
     if head.count("\r\n") != len(lines) - 1 or head.count("\n") != len(lines) - 1:

@@ -52,7 +52,7 @@ def check_id(name: str, value: object) -> None:
     if not value.isprintable():
         place, character = next((at, each) for at, each in enumerate(value, 1) if not each.isprintable())
         raise ConfigurationError(
-            f"{name}= is printable text on one line: take out character {place}, U+{ord(character):04X}, of {value!r}"
+            f"{name}= must be printable text on one line: remove character {place}, U+{ord(character):04X}, of {value!r}"
         )
 
 

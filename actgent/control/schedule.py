@@ -85,7 +85,7 @@ def parse_schedule(
     else:
         first = steady + _seconds(after) if at is None else _moment(at, zone, now)
     if not first < LAST_DATE:
-        raise ConfigurationError("a schedule's time is before the year 9999 is over")
+        raise ConfigurationError("the time of a schedule must be before the year 10000")
     return Schedule(
         id=_id_of(key) if key else token_hex(6),
         description=description,

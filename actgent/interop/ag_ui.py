@@ -172,7 +172,7 @@ async def start_run(call: HTTPCall) -> Response:
     tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
     decisions, results = _decisions_of(body), _results_of(body)
     if decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "resume takes the scope approve")
+        raise Problem("forbidden", "resume requires the scope approve")
     is_answer = bool(decisions or results)
     content = "" if is_answer else _content_of(body)
     session = await find_session(call, agent, to_client_id(thread_id))

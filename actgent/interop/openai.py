@@ -197,7 +197,7 @@ def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
 
 def _function_of(tool: Any) -> Wire:
     if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise Problem("invalid", "a tool of the client is of the type function", param="tools")
+        raise Problem("invalid", "the type of a client tool must be function", param="tools")
     function = tool.get("function", tool)
     if not isinstance(function, dict):
         raise Problem("invalid", "function is an object", param="tools")
@@ -639,7 +639,7 @@ async def create_response(call: HTTPCall) -> Response:
         raise Problem("invalid", "background does not go with store: false", param="background")
     request = messages_of_request(body, "input", instructions=body.get("instructions"))
     if request.decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "mcp_approval_response takes the scope approve")
+        raise Problem("forbidden", "mcp_approval_response requires the scope approve")
     options = options_of(call, agent, request.system, "max_output_tokens")  # before a session is created
     previous = body.get("previous_response_id")
     if previous is not None:

@@ -148,7 +148,7 @@ async def send_chat(call: HTTPCall) -> Response:
     decisions = _decisions_of(last["parts"]) if is_answer else {}
     results = _results_of(last["parts"]) if is_answer else {}
     if decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "an approval response takes the scope approve")
+        raise Problem("forbidden", "an approval response requires the scope approve")
     if last.get("role") not in ("user", "assistant") or (is_answer and not (decisions or results)):
         raise Problem(
             "invalid", "the last message is one of the user, or has approval responses or tool outputs"
@@ -178,7 +178,7 @@ def _part_of(part: Any) -> Part:
     if isinstance(part, dict) and part.get("type") == "file":
         name = str(part.get("filename") or "file")
         return media_of_url(text_field(part.get("url"), "url"), str(part.get("mediaType") or ""), name=name)
-    raise Problem("invalid", "a part of the user's message is of the type text or file")
+    raise Problem("invalid", "the type of a part of the user's message must be text or file")
 
 
 def _tools_of(given: Any) -> list[Mapping[str, Any]]:

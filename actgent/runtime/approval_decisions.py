@@ -173,10 +173,10 @@ def _note_suspended(context: SessionContext) -> None:
 def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
     """Return a decision with validated arguments, and with its content converted to a string."""
     if approval.for_caller and not isinstance(decision, Respond | Reject):
-        raise UsageError(f"the caller runs the tool {approval.tool_name!r}: take Respond or Reject")
+        raise UsageError(f"the caller runs the tool {approval.tool_name!r}: use Respond or Reject")
     if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):
         raise UsageError(
-            f"the guard {approval.tool_name!r} asks about no call: take Approve, Reject or Respond"
+            f"the guard {approval.tool_name!r} does not ask about a call: use Approve, Reject or Respond"
         )
     if isinstance(decision, Edit):
         tool = running.core.calling.registry.get(approval.tool_name)

@@ -243,9 +243,7 @@ class Store(State):
     def _check_not_acting(self) -> None:
         """Raise if an action or reducer is running: its nested changes would survive its failure or be overwritten."""
         if self._is_acting:
-            raise UsageError(
-                "an action or a reducer must not dispatch or roll back: let it return its changes"
-            )
+            raise UsageError("an action or a reducer must not dispatch or roll back: it returns its changes")
 
     def _decide(
         self, action: Any, args: tuple[Any, ...], *, name: str, once: str

@@ -143,7 +143,7 @@ def _class_writer(cls: type, converter: cattrs.Converter) -> Callable[[Any], Any
 def _sequence(value: Any) -> list[Any]:
     if type(value) is list:
         return value
-    raise WireError(f"a value of type {type(value).__name__} where a list belongs")
+    raise WireError(f"a value of type {type(value).__name__} instead of a list")
 
 
 def _exactly(*accepted: type) -> Hook:
@@ -156,7 +156,7 @@ def _exactly(*accepted: type) -> Hook:
         if type(value) in accepted:
             return value
         names = " or ".join(kind.__name__ for kind in accepted)
-        raise WireError(f"a value of type {type(value).__name__} where {names} belongs")
+        raise WireError(f"a value of type {type(value).__name__} instead of {names}")
 
     return read
 

@@ -81,7 +81,7 @@ def _check_proxies() -> None:
             )
         if address.scheme.lower().startswith("socks") and importlib.util.find_spec("socksio") is None:
             raise ConfigurationError(
-                f"{name} names a SOCKS proxy, which takes the package socksio: pip install 'httpx2[socks]', or unset it"
+                f"{name} names a SOCKS proxy, which requires the package socksio: pip install 'httpx2[socks]', or unset it"
             )
 
 

@@ -191,7 +191,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object from its members; raise a ParseError on a duplicate key."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ParseError("an object has the same key twice, so it could mean either")
+        raise ParseError("an object has the same key twice, so its value is ambiguous")
     return members
 
 

@@ -112,7 +112,7 @@ def _unpack_list(data: bytes) -> list[Any]:
     plain = _unpack(data)
     if type(plain) is list:
         return plain
-    raise WireError(f"a value of type {type(plain).__name__} where a list belongs")
+    raise WireError(f"a value of type {type(plain).__name__} instead of a list")
 
 
 def _unpack(data: bytes, depth: int = 0) -> Any:

@@ -59,7 +59,7 @@ class Guards:
             self.answers = [*self.answers, added]
         elif inspect.iscoroutinefunction(guard):
             raise ConfigurationError(
-                f"the guard {name_of(guard)} of inputs is async: write a plain function, which decides at once, or take "
+                f"the guard {name_of(guard)} of inputs is async: write a sync function, which decides at once, or use "
                 "guard(on='message'), which runs concurrently with the model call"
             )
         else:

@@ -27,7 +27,7 @@ async def open_with_pending(open_cluster, model, *, deliveries):
         table, directory = one.journal.pending_messages, one.membership.node.directory
         body = {"content": "hello", "message_id": "m1"}
         form = to_http(RemoteRequest(operation="say", agent="clerk", session_id=session.id, body=body))
-        request = encode_pending(PendingRequest(form=form, caller="user", scopes=("admin",)))
+        request = encode_pending(PendingRequest(http_request=form, caller="user", scopes=("admin",)))
         owner = directory.owner_of(session.id)
         with pytest.MonkeyPatch.context() as patched:  # the notification comes before the deaths are noted
             patched.setattr(one.membership.node, "_deliver", wait_forever)

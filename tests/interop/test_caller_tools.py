@@ -211,7 +211,7 @@ async def test_wrong_tools_and_results_are_refused(served, sdk):
             "the agent has a tool 'add'",
         ),
         ({"tools": [CHAT_TOOL, CHAT_TOOL]}, "two tools have the name"),
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "of the type function"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "must be function"),
         ({"messages": [USER, unknown]}, "no tool call of this id"),
         ({"messages": [USER, {**unknown, "tool_call_id": "a.b"}]}, "no tool call of this id"),
     ):

@@ -11,7 +11,7 @@ import psycopg
 from actgent.errors import ConfigurationError, Fenced, JournalVersion
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
-from actgent.journal.postgres.pool_layout import begin_move, end_move, raise_form, read_layout
+from actgent.journal.postgres.pool_layout import begin_move, end_move, raise_record_format, read_layout
 from actgent.journal.postgres.schema import MIGRATIONS
 
 
@@ -47,7 +47,7 @@ async def test_a_process_acquires_nothing_if_the_pool_writes_a_newer_format(post
     """It keeps writing its partitions; lost and released ones go to newer nodes, and the error says why."""
     async with open_node(postgres_url, "old") as old, open_node(postgres_url, "new", reads=2) as new:
         await old.take([0, 1])
-        await raise_form(postgres_url, "default", 2)
+        await raise_record_format(postgres_url, "default", 2)
         writer = make_writer(old, old.owned[0], in_partition(0))
         await writer.turn()
         for again in ([2], [0]):
@@ -65,7 +65,7 @@ async def test_a_process_that_cannot_read_the_format_is_rejected(postgres_url):
     """A new pool writes the format of its first process; an older release is asked to upgrade."""
     async with open_node(postgres_url, "new", reads=2) as new:
         assert (await read_layout(postgres_url, "default")).writes == 2
-        with pytest.raises(ConfigurationError, match=r"writes the form 2.*forms up to 1: use a newer"):
+        with pytest.raises(ConfigurationError, match=r"writes record format 2.*formats up to 1: use a newer"):
             async with open_node(postgres_url, "old"):
                 pass
         assert len(await new.take([0])) == 1
@@ -83,7 +83,7 @@ async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_th
         await writer.turn()
         async with open_node(postgres_url, "beside") as beside:
             assert len(await beside.take([1])) == 1
-        await raise_form(postgres_url, "default", 2)
+        await raise_record_format(postgres_url, "default", 2)
         with pytest.raises(JournalVersion):
             async with open_node(postgres_url, "late"):
                 pass

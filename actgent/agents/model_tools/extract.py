@@ -113,7 +113,7 @@ def _numbers(given: Any, isolation: Isolation) -> Sequence[int]:
     for each in given:
         found = REFERENCE.fullmatch(each)
         if found is None or not isolation.is_withheld(int(found[1])):
-            raise ToolError(f"{each[:80]!r} is no withheld result: use a reference such as @r3")
+            raise ToolError(f"{each[:80]!r} is not a withheld result: use a reference such as @r3")
         numbers.append(int(found[1]))
     return list(dict.fromkeys(numbers))
 

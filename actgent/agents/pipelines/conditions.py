@@ -174,12 +174,12 @@ class When:
         if kind in _BINARY:
             if not isinstance(given, list) or len(given) != _PAIR_LENGTH:
                 raise ConfigurationError(
-                    f"{kind}: takes a list of a reference and a value, not {given!r:.100}"
+                    f"{kind}: needs a list of two items (a reference and a value), not {given!r:.100}"
                 )
             return cls(kind, parse(given[0]), given[1])
         if kind in _LOGICAL:
             if not isinstance(given, list):
-                raise ConfigurationError(f"{kind}: takes a list of conditions, not {given!r:.100}")
+                raise ConfigurationError(f"{kind}: needs a list of conditions, not {given!r:.100}")
             return cls(kind, parts=_check_conditions(kind, tuple(map(cls.from_data, given))))
         if kind == "not":
             return ~cls.from_data(given)

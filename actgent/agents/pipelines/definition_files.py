@@ -55,7 +55,7 @@ def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) 
         raise ConfigurationError(f"step {name!r}: {error}") from None
     after = known.pop("after", [])
     if not isinstance(after, str) and not _is_name_list(after):
-        raise ConfigurationError(f"step {name!r}: after: takes a list of steps, not {after!r:.100}")
+        raise ConfigurationError(f"step {name!r}: after: must be a list of steps, not {after!r:.100}")
     agent = None if wanted is None else agents[wanted]
     return PipelineStep(name, agent=agent, when=when, after=after, **known)
 
@@ -73,7 +73,7 @@ def definition_from(data: Any, agents: Agents) -> dict[str, Any]:
             "a pipeline needs `pipeline:` with its name, and `steps:` with its steps by name"
         )
     if "inputs" in found and not _is_name_list(found["inputs"]):
-        raise ConfigurationError(f"inputs: takes a list of names, not {found['inputs']!r:.100}")
+        raise ConfigurationError(f"inputs: must be a list of names, not {found['inputs']!r:.100}")
     named = agents if isinstance(agents, Mapping) else {agent.name: agent for agent in agents}
     made = [step_from_data(name, each, named) for name, each in steps.items()]
     return {"name": found.pop("pipeline"), "steps": made, **found}

@@ -95,7 +95,7 @@ class Pipeline(Agent[Any, Any]):
             raise ConfigurationError(f"on_failure= is 'continue' or 'stop', not {on_failure!r:.100}")
         if answer is not None and answer not in self._graph.steps:
             raise ConfigurationError(
-                f"answer={answer!r} is no step: {nearest(str(answer), self._graph.steps)}"
+                f"answer={answer!r} is not a step: {nearest(str(answer), self._graph.steps)}"
             )
         self._answer = answer
         agents = _agents_by_step(name, written, llm, tools)

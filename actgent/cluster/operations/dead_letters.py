@@ -108,14 +108,14 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
     """Send a dead-lettered request to its session again, unchanged, with retries."""
     request = await read_request(journal, dead)
     if request is None:
-        raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped in the meantime")
+        raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
     known = decode_pending(request)
     backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_RETRY_TIMEOUT_SECONDS
     async with _open_transport(journal, pool, owner=known.caller) as transport:
         while True:
             try:
                 status, data = await transport.exchange(
-                    known.form,
+                    known.http_request,
                     session_id=dead.session_id,
                     owner=known.caller,
                     scopes=known.scopes,
@@ -150,7 +150,7 @@ async def _read(journal: str, dead: DeadMessage) -> Message:
             if isinstance(record, MessageAcceptedRecord) and record.message.id == dead.message_id:
                 return _require_user_message(record.message)
     raise ConfigurationError(
-        f"the session of the message {quoted(dead.message_id)} is not there any more: it can only be dropped"
+        f"the session of the message {quoted(dead.message_id)} does not exist any more: the message can only be dropped"
     )
 
 
@@ -158,7 +158,7 @@ def _require_user_message(message: Message) -> Message:
     """Return the message if a user sent it. Raise `ConfigurationError` otherwise."""
     if message.sender.kind != "user":
         raise ConfigurationError(
-            f"the message {quoted(message.id)} is of the {message.sender.kind} {quoted(message.sender.name)}, "
-            "which has been told that it failed: only what a person has said can be said again"
+            f"the message {quoted(message.id)} was sent by the {message.sender.kind} {quoted(message.sender.name)}, "
+            "which got the failure: only messages of users can be sent again"
         )
     return message

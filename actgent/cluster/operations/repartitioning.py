@@ -17,9 +17,9 @@ async def finish_upgrade(journal: str, pool: str) -> int:
     behind = [f"{each.name} (actgent {each.release})" for each in nodes if each.reads < layouts.READS]
     if behind:
         raise ConfigurationError(
-            f"the form {layouts.READS} is not read by {', '.join(behind)}: drain what is of an older release first"
+            f"record format {layouts.READS} cannot be read by {', '.join(behind)}: drain the nodes of older releases first"
         )
-    await layouts.raise_form(journal, pool, layouts.READS)
+    await layouts.raise_record_format(journal, pool, layouts.READS)
     return layouts.READS
 
 

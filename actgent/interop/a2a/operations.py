@@ -190,7 +190,7 @@ async def _decide(
         )
         raise A2AError("UNSUPPORTED_OPERATION", f"the task {reason}")
     if not call.caller.allows("approve"):
-        raise Problem("forbidden", "a message to a task that waits for input takes the scope approve")
+        raise Problem("forbidden", "a message to a task that waits for input requires the scope approve")
     session = (await existing_session(call, agent, head.session_id))[0]
     if task.state == INPUT_REQUIRED:
         session = await suspended_session(call, agent, head.session_id)

@@ -173,11 +173,11 @@ class JSONRPCConnection:
             self._report_error(None, PARSE_ERROR, f"the line is not JSON: {error}")
             return
         if not isinstance(message, dict):
-            self._report_error(None, INVALID_REQUEST, "a message is a JSON object")
+            self._report_error(None, INVALID_REQUEST, "a message must be a JSON object")
             return
         request_id, method = message.get("id"), message.get("method")
         if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
-            self._report_error(None, INVALID_REQUEST, "id is a text or an integer")
+            self._report_error(None, INVALID_REQUEST, "id must be a text or an integer")
         elif isinstance(method, str):
             self._receive_call(message, method, request_id)
         elif "result" in message or "error" in message:
@@ -185,14 +185,14 @@ class JSONRPCConnection:
                 reply.message = message
                 reply.arrived.set()
         else:
-            self._report_error(request_id, INVALID_REQUEST, "method is a text")
+            self._report_error(request_id, INVALID_REQUEST, "method must be a text")
 
     def _receive_call(self, message: Wire, method: str, request_id: RequestId) -> None:
         params = message.get("params") or {}
         is_request = "id" in message
         if not isinstance(params, dict):
             if is_request:
-                self._report_error(request_id, INVALID_PARAMS, "params is an object")
+                self._report_error(request_id, INVALID_PARAMS, "params must be an object")
         elif is_request:
             if self._open_requests >= MAX_REQUESTS:
                 self._report_error(request_id, INTERNAL_ERROR, f"more than {MAX_REQUESTS} requests are open")

@@ -65,7 +65,7 @@ def check_layout(layout: PoolLayout, pool: str, *, reads: int) -> PoolLayout:
     """
     if layout.writes > reads:
         raise ConfigurationError(
-            f"the pool {quoted(pool)} writes the form {layout.writes}, and this release of actgent reads forms up to {reads}: "
+            f"the pool {quoted(pool)} writes record format {layout.writes}, and this release of actgent reads formats up to {reads}: "
             "use a newer release"
         )
     if layout.state == MOVING:
@@ -103,9 +103,9 @@ async def end_move(url: str, pool: str, generation: int) -> None:
     await _run(url, _set_state, pool, generation, ACTIVE)
 
 
-async def raise_form(url: str, pool: str, form: int) -> None:
+async def raise_record_format(url: str, pool: str, record_format: int) -> None:
     """Change the record format that all nodes write."""
-    await _run(url, _raise_form, pool, form)
+    await _run(url, _raise_record_format, pool, record_format)
 
 
 async def forget_host(url: str, pool: str, agent: str) -> bool:
@@ -188,5 +188,7 @@ def _set_state(connection: Connection, pool: str, generation: int, state: str) -
     )
 
 
-def _raise_form(connection: Connection, pool: str, form: int) -> None:
-    connection.execute("UPDATE cluster SET writes = greatest(writes, %s) WHERE pool = %s", (form, pool))
+def _raise_record_format(connection: Connection, pool: str, record_format: int) -> None:
+    connection.execute(
+        "UPDATE cluster SET writes = greatest(writes, %s) WHERE pool = %s", (record_format, pool)
+    )

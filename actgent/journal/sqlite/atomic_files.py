@@ -34,7 +34,7 @@ def drafted(target: Path) -> Iterator[Path]:
             yield draft
     except JournalFull as full:
         raise JournalFull(
-            f"the disk of {target} is full: free space or name another file; the incomplete file was removed"
+            f"the disk of {target} is full: free space or use another file; the incomplete file was removed"
         ) from full
 
 
@@ -72,7 +72,7 @@ def _lock(path: Path, target: Path) -> int:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    f"another process is writing {target}: wait until it has finished, or name another file"
+                    f"another process is writing {target}: wait until it has finished, or use another file"
                 ) from None
             with suppress(FileNotFoundError):  # the former holder has just removed the file
                 if os.path.samestat(path.stat(), os.fstat(fd)):

@@ -35,7 +35,7 @@ def check_kind(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise ConfigurationError(f"{path} is not a file: name a file for the journal")
     if path.exists() and not may_be_journal(path):
-        raise ConfigurationError(f"{path} is not the file of a journal: name another file")
+        raise ConfigurationError(f"{path} is not the file of a journal: use another file")
 
 
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
@@ -60,7 +60,7 @@ def prepare(
     if version:
         check_log(db, facts)
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise ConfigurationError("the file is a SQLite database of another program: name another file")
+        raise ConfigurationError("the file is a SQLite database of another program: use another file")
     migrate(db, version)
     file = SqliteFile(db, lock)
     if lock is not None:

@@ -205,7 +205,7 @@ def _address(path: Path, *, has_log: bool) -> str:
 def _check_version(db: apsw.Connection, path: Path) -> None:
     version = pragma(db, "user_version")
     if not version:
-        raise ConfigurationError(f"{path} is not the file of a journal: name another file")
+        raise ConfigurationError(f"{path} is not the file of a journal: use another file")
     if version != len(MIGRATIONS):
         raise JournalVersion(version, len(MIGRATIONS))
 

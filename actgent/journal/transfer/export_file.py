@@ -77,7 +77,7 @@ def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
         ConfigurationError: The file exists, or cannot be written.
     """
     if path.exists():
-        raise ConfigurationError(f"{path} exists: name another file")
+        raise ConfigurationError(f"{path} exists: use another file")
     packed = msgpack.packb([_packed(session) for session in sessions], unicode_errors="surrogatepass")
     try:
         write_whole(path, _FIRST_LINE + packed, mode=0o600)

@@ -119,7 +119,7 @@ class MemoryFilter:
         for name in ("kinds", "agents", "sessions"):
             if isinstance(getattr(self, name), str):
                 raise ConfigurationError(
-                    f"{name}= takes a list of texts, not {getattr(self, name)!r}: write [{getattr(self, name)!r}]"
+                    f"{name}= must be a list of texts, not {getattr(self, name)!r}: write [{getattr(self, name)!r}]"
                 )
         check_metadata(self.metadata)
 

@@ -126,7 +126,7 @@ class SQLiteStore(MemoryStore):
         has_tables = self.run("SELECT count(*) FROM sqlite_schema")[0][0]
         if has_tables and self.run("PRAGMA application_id")[0][0] != APPLICATION:
             raise ConfigurationError(
-                "the file is a journal, or a SQLite database of another program: name another file"
+                "the file is a journal, or a SQLite database of another program: use another file"
             )
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 

@@ -31,8 +31,8 @@ def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
     """
     if names := [name for name, value in given.items() if not _is_nothing(value)]:
         raise ConfigurationError(
-            f"{', '.join(names)}: this cannot be sent to the node where the session lives; leave it out, or "
-            "take a session that lives here, as create_session() without session_id= makes them"
+            f"{', '.join(names)}: this cannot be sent to the node that owns the session; omit it, or "
+            "use a session of this node, which create_session() without session_id= creates"
         ) from moved
 
 

@@ -75,7 +75,7 @@ def _check_kept(name: str) -> None:
     """
     if not is_storable(name):
         raise ConfigurationError(
-            f"owner {quoted(name)} holds NUL or half of a surrogate pair, which databases do not keep: take it out"
+            f"owner {quoted(name)} contains NUL or a lone surrogate, which databases cannot store: remove it"
         )
 
 

@@ -193,7 +193,7 @@ class A2AAgent(Tool):
         except orjson.JSONDecodeError:
             found = None
         if not isinstance(found, dict):
-            raise ToolError(f"the agent's answer is no JSON object of at most {self.max_bytes} bytes")
+            raise ToolError(f"the agent's answer is not a JSON object of at most {self.max_bytes} bytes")
         return found
 
 

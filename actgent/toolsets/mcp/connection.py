@@ -253,7 +253,7 @@ class MCPConnection:
                         raise MCPError.from_error_data(reply)
                     return reply
                 case _:
-                    raise ToolError(f"the server asks for {request.method}, which is not available")
+                    raise ToolError(f"the server requests {request.method}, which is not available")
 
         current = Round.parse("" if call.answer is None else call.answer.state)
         return await run_rounds(send, respond, current)

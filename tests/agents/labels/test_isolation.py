@@ -423,7 +423,7 @@ async def test_extract_names_a_wrong_reference(of):
     """The planner wrote the reference, so it reads what is wrong."""
     program = Program([READ, ToolCall("extract", {"question": "What?", "of": of}), "ok"])
     await program.run()
-    assert f"{of[0]!r} is no withheld result" in program.shown[-1]
+    assert f"{of[0]!r} is not a withheld result" in program.shown[-1]
     assert program.read == []
 
 

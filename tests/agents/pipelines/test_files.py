@@ -88,7 +88,7 @@ STEP = {"agent": "one", "message": "x"}
             "step 'a': there is no condition 'exist'",
         ),
         ({"pipeline": "p", "steps": {"a": {**STEP, "timeout": "60"}}}, "timeout= is a number"),
-        ({"pipeline": "p", "steps": {"a": STEP}, "inputs": "x"}, "inputs: takes a list"),
+        ({"pipeline": "p", "steps": {"a": STEP}, "inputs": "x"}, "inputs: must be a list"),
         ({"pipeline": "p", "steps": {"a": STEP}, "on_failure": "x"}, "'continue' or 'stop'"),
         ({"pipeline": "p", "steps": {"a": {"goal": "x"}}}, "has a goal and no agent"),
         ([], "object"),

@@ -144,7 +144,7 @@ def test_wrong_arguments_of_a_step(options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"answer": "b"}, "answer='b' is no step"),
+        ({"answer": "b"}, "answer='b' is not a step"),
         ({"on_failure": "ignore"}, "'continue' or 'stop'"),
         ({"steps": ["a"]}, "steps= takes steps"),
         ({"steps": [PipelineStep("a", goal="reach it")]}, "has a goal and no agent"),

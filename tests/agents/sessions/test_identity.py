@@ -86,7 +86,7 @@ async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
     """Of `ada` with NUL a database keeps `ada?`, who is somebody else."""
     for owner in (name, Sender(name)):
         for call in (agent.create_session(owner), agent.ensure_session(owner, "s")):
-            with pytest.raises(ConfigurationError, match="which databases do not keep"):
+            with pytest.raises(ConfigurationError, match="which databases cannot store"):
                 await call
     assert (await agent.create_session("ada?", session_id="s")).owner.name == "ada?"
 

@@ -109,7 +109,7 @@ async def test_two_releases_run_in_one_cluster(releases):
             assert {each.name[:3]: each.reads for each in status.nodes} == {"old": OLD, "new": NEW}
             assert status.layout.writes == OLD
             await talk(client, "a")
-            with pytest.raises(ConfigurationError, match=r"the form 3 is not read by old-.*drain"):
+            with pytest.raises(ConfigurationError, match=r"record format 3 cannot be read by old-.*drain"):
                 await finish_upgrade(*there.place)
             await there.end("old")
             await there.served({"new"})
@@ -119,7 +119,7 @@ async def test_two_releases_run_in_one_cluster(releases):
             assert await there.start("late", OLD) == b""
             words = await there.read(there.running["late"].stderr.read)
             assert (
-                b"writes the form 3, and this release of actgent reads forms up to 2: use a newer release"
+                b"writes record format 3, and this release of actgent reads formats up to 2: use a newer release"
                 in words
             )
             await talk(client, "b")
