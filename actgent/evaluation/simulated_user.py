@@ -45,7 +45,7 @@ class UserLine(msgspec.Struct):
     achieved: bool = False
     """True if the goal is achieved."""
     gives_up: bool = False
-    """True if the user gives up."""
+    """True if the simulated user stops because the goal cannot be reached."""
     transferred: bool = False
     """True if the agent transfers the user to a human."""
     out_of_scope: bool = False

@@ -140,7 +140,7 @@ class TurnRunner:
         self._is_cut_off = True
 
     def end(self) -> None:
-        """Remove the reference to the nursery after it has ended."""
+        """Forget the nursery, because it has ended."""
         self._thread = self._nursery = self._workers = None
 
     def check_loop(self, call: str = "") -> None:
@@ -509,7 +509,7 @@ class TurnRunner:
 
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
-    """Return the futures of callers of queued messages that accept waiting for approvals."""
+    """Return the futures of queued messages whose callers also wait while an approval is open."""
     futures = [each.future for each in (context.mailbox.acceptances or {}).values() if each.is_in]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 

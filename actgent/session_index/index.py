@@ -361,7 +361,7 @@ async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGener
         JournalFailed: The index cannot be opened.
     """
     if journal.is_shared:
-        raise ConfigurationError("index= is filled by one process: leave it out, or leave out cluster=")
+        raise ConfigurationError("index= works only in a single process: omit index= or cluster=")
     if current_keys() is not None:
         raise ConfigurationError(
             "index= would store the texts of encrypted records readable: leave it out, or unset ACTGENT_JOURNAL_KEYS"

@@ -286,7 +286,7 @@ class SessionLifecycle:
         _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
-        """Remove a session from memory. Return the sessions that may have stayed only because of it: its children, and a released parent."""
+        """Remove a session from memory. Return the sessions that may now be removed too: its children, and its parent."""
         if context.has_moved:
             self.eviction.end(context)
             return []
