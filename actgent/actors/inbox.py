@@ -1031,7 +1031,7 @@ class PriorityInbox(Generic[M]):
         return place[2]
 
     def _free(self, queue: _SessionQueue[M], place: Place[M]) -> None:
-        """Free the slot and bytes of a removed message and admit waiting senders."""
+        """Release the place and bytes of a removed message, and admit waiting senders."""
         urgent = place[2].priority == _URGENT
         if urgent:
             queue.urgent -= 1

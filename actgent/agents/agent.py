@@ -1131,7 +1131,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return ()
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Let the agent of a route answer. Return None if this class of agents has no routes."""
+        """Return the reply of the agent that a route names. None if this class of agents has no routes."""
         await trio.lowlevel.checkpoint()
         return None
 

@@ -448,7 +448,7 @@ class AgentCore:
         ):
             await self.reply(context, turn, deliveries)
         if further:
-            await self._go_on(turn, message, further)
+            await self._continue_turn(turn, message, further)
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and route to other agents."""

@@ -260,8 +260,8 @@ class TurnLifecycle:
         context = turn.session
         try:
             if not context.has_moved:
-                is_told = context.log is None or turn.is_recorded
-                await self._notify_failure(turn, error, with_results=is_told)
+                are_recorded = context.log is None or turn.is_recorded
+                await self._notify_failure(turn, error, with_results=are_recorded)
         finally:
             if context.has_moved:
                 self.end_moved_turn(turn)

@@ -114,7 +114,7 @@ class Meters:
         self._limits = limits
         self._meters: OrderedDict[str, TokenMeter] = OrderedDict()
         self._wrong: OrderedDict[str, TokenMeter] = OrderedDict()
-        """Token buckets for unknown tokens, by client address or IPv6 network."""
+        """Token buckets of unknown tokens, by client address or IPv6 network."""
         window = f";w={math.ceil(limits.burst / limits.rate)}" if limits.rate else ""
         self.policy = f'"requests";q={limits.burst}{window}'
         """Value of the header `RateLimit-Policy`: requests at once, and seconds after which the full number is available again."""

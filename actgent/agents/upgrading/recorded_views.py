@@ -55,7 +55,7 @@ class RecordedSummaries:
         )
 
     def bring(self, turn: Turn) -> None:
-        """Add the next summary if the conversation is as long as it was in the recording."""
+        """Add the next summary once the conversation is as long as it was when the summary was recorded."""
         context = turn.session
         conversation = context.conversation
         view = conversation.current_view()

@@ -226,7 +226,7 @@ def _accepted_row(
 
 
 def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[documents.MessageStatus]:
-    """Return the 202 response for a message that was stored until a node owns its session."""
+    """Return the 202 response for a message that is stored because no node owns its session at the moment."""
     return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
 
 

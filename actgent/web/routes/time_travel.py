@@ -44,7 +44,7 @@ def as_plain_json(value: Any) -> Any:
 
 
 async def get_records(call: HTTPCall) -> JSON[documents.RecordPage]:
-    """List the records of a session."""
+    """List the journal records of a session."""
     head, after = await call.head(), call.query.get("after", 0)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     steps = await call.gateway.access.journal.read_steps(

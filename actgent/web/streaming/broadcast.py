@@ -81,7 +81,7 @@ class SessionBroadcast:
     _size: int = 0
     """Bytes of the waiting frames."""
     _is_urgent: bool = False
-    """True if a reader asked for one of the waiting frames without delay."""
+    """True if a reader wants one of the waiting frames without delay."""
     _is_changed: bool = True
     """True if readers joined or left since `_wanted` and `_accepted` were computed."""
     _wanted: AbstractSet[str] | None = None
