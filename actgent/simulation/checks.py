@@ -5,17 +5,24 @@ is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/dur
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord, Record
-from actgent.messages import ToolCall, ToolResult
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+)
+from actgent.messages import ToolResult
+from actgent.testing.history import ClientCall, calls_and_results, check_order, is_sound, message_marks
 
 from .story import SessionStory, Story
+from .world import START
 
-REPEATABLE_ENDS = ("refused", "journal", "stopped", "moved")
-"""Kinds of ends after which the same message may be sent, and accepted, again."""
+CLOCK_SLACK_SECONDS = 0.001
+"""Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
 
 @attrs.define
@@ -57,6 +64,7 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
     for session in story.sessions():
         yield from _check_messages(session, notes)
         yield from _check_acceptance_order(session, notes)
+        yield from _check_stopped(session, notes)
         yield from _check_calls(session, effects)
     yield from _check_delivery(notes)
     yield from _check_closed(notes)
@@ -73,14 +81,8 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
 
 def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
     """Check that each accepted message ends exactly once, and is accepted again only after an end that allows it."""
-    marks = dict[str, list[str]]()
-    for record in session.records:
-        if isinstance(record, MessageAcceptedRecord):
-            marks.setdefault(record.message.id, []).append("accepted")
-        elif isinstance(record, MessageEndRecord):
-            marks.setdefault(record.message_id, []).append(record.failed or "answered")
-    for message_id, found in marks.items():
-        if not _is_sound(found):
+    for message_id, found in message_marks(session.records).items():
+        if not is_sound(found):
             yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
         if message_id in notes.sent and notes.sent[message_id] != session.id:
             yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
@@ -89,37 +91,44 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
             yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
 
 
-def _is_sound(marks: Sequence[str]) -> bool:
-    """Return True if acceptances and ends alternate, and only the last end is final."""
-    kept = [
-        mark for n, mark in enumerate(marks) if mark != "refused" or (n > 0 and marks[n - 1] == "accepted")
-    ]
-    accepted, ends = kept[::2], kept[1::2]
-    return (
-        len(kept) % 2 == 0
-        and all(mark == "accepted" for mark in accepted)
-        and "accepted" not in ends
-        and all(end in REPEATABLE_ENDS for end in ends[:-1])
-    )
-
-
 def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
     """Check that a message whose `chat()` returned before another call began comes first in the journal."""
-    place = {
+    places = {
         each.message.id: n
         for n, each in enumerate(session.records)
         if isinstance(each, MessageAcceptedRecord)
     }
-    calls = [each for each in notes.order if each[3] == session.id and each[2] in place]
-    for _, returned, first, _ in calls:
-        for began, _, second, _ in calls:
-            if returned < began and first != second and place[first] > place[second]:
-                yield f"{first} was accepted before {second} was sent, but comes after it in the journal"
+    yield from check_order(
+        (
+            ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
+            for began, returned, message_id, session_id in notes.order
+            if session_id == session.id
+        ),
+        places,
+    )
+
+
+def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """No model answers a message whose turn begins after `interrupt()` of this message has returned.
+
+    A message that ended in a way that allows sending it again is not checked.
+    """
+    current, ended = "", set[str]()
+    for record in session.records:
+        if isinstance(record, MessageEndRecord):
+            ended.add(record.message_id)
+        elif isinstance(record, MessageAppendedRecord):
+            stopped = notes.stopped.get(record.message_id)
+            is_late = stopped is not None and record.at > START + stopped + CLOCK_SLACK_SECONDS
+            current = record.message_id if is_late and record.message_id not in ended else ""
+        elif current and isinstance(record, AgentMessageRecord) and record.stop:
+            yield f"{current} was stopped at {notes.stopped[current]:.3f}, but a model answered it later"
+            current = ""
 
 
 def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Check that each call has exactly one result, which agrees with the effect of the tool."""
-    calls, results = _calls_of(session.records)
+    calls, results = calls_and_results(session.records)
     counts = Counter(each.call_id for each in results)
     for call in calls.values():
         if counts[call.id] != 1:
@@ -151,15 +160,6 @@ def _check_result(
         yield f"{name} took effect {done} times"
     if effect == "once" and result.status == "cancelled" and began:
         yield f"{name} is reported as cancelled, but began"
-
-
-def _calls_of(records: Iterable[Record]) -> tuple[dict[str, ToolCall], list[ToolResult]]:
-    calls, results = dict[str, ToolCall](), list[ToolResult]()
-    for record in records:
-        if isinstance(record, AgentMessageRecord):
-            calls.update({call.id: call for call in record.message.tool_calls})
-            results += record.message.tool_results
-    return calls, results
 
 
 def _check_delivery(notes: Notes) -> Iterator[str]:

@@ -54,6 +54,8 @@ LAST_LIFE_SECONDS = 1_000_000.0
 DEFAULT_MESSAGE = "message {number}"
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
+SECOND_CONTROLLER = 0.5
+"""Share of the lives of a session in which two callers interrupt and close it."""
 APPROVED = 0.67
 """Fraction of the approval decisions that approve the call."""
 
@@ -461,7 +463,7 @@ class _Run:
                         await agent.answer(approval.id, decision, by="approver")
 
     async def _converse(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
-        """Let two callers use one session, and a third task interrupt and close it."""
+        """Let two callers use one session, and one or two other tasks interrupt and close it."""
         try:
             session = await self._open_session(agent, session_id)
             if session is None:
@@ -469,12 +471,19 @@ class _Run:
             async with trio.open_nursery() as nursery:
                 for caller in range(2):
                     nursery.start_soon(self._call, agent, session, caller)
-                if not self.is_last:
-                    nursery.start_soon(self._disturb, session)
+                for controller in range(0 if self.is_last else 1 + self._has_second_controller(session)):
+                    nursery.start_soon(self._disturb, session, controller)
             if self.is_last:
                 await self._finish_session(agent, session)
         finally:
             finished.set()
+
+    def _has_second_controller(self, session: Session) -> bool:
+        """Return True if two callers interrupt and close a session, possibly at the same time."""
+        chance = self.plan.chance
+        return bool(chance["interrupt"] or chance["close"]) and self.world.choices.happens(
+            f"second controller of {session.id}", SECOND_CONTROLLER
+        )
 
     async def _open_session(self, agent: Agent, session_id: str) -> Session | None:
         while True:  # noqa: ASYNC913 - each path waits
@@ -552,10 +561,10 @@ class _Run:
         elif not waits and not isinstance(error, Interrupted):
             self.wrong(f"chat() raised {error!r}")
 
-    async def _disturb(self, session: Session) -> None:
+    async def _disturb(self, session: Session, controller: int) -> None:
         """Interrupt messages, also ones that have not arrived, and close the session; some calls are cancelled."""
         world, choices, life, chance = self.world, self.world.choices, self.world.life, self.plan.chance
-        name = f"controller of {session.id}"
+        name = f"controller {controller} of {session.id}"
         ids = [each for each in self.plan.messages if each.startswith(f"{session.id}-")]
         for _ in range(4):
             await trio.sleep(choices.pick(f"{name}: pause", (0, 0.002, 0.05, 1, 15)))

@@ -3,6 +3,7 @@
 from actgent.llm.scripted import ScriptedLLM
 
 from .declarations import find_leaks
+from .history import ClientCall, find_contradictions, load_client_calls
 from .journal_faults import CrashingJournal, FaultyJournal
 from .leaks import assert_no_leaks
 from .provider import (
@@ -27,6 +28,7 @@ from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcripts import assert_valid_transcript, check_transcript
 
 __all__ = [
+    "ClientCall",
     "CrashingJournal",
     "CutStream",
     "Difference",
@@ -50,7 +52,9 @@ __all__ = [
     "assert_replays",
     "assert_valid_transcript",
     "check_transcript",
+    "find_contradictions",
     "find_leaks",
+    "load_client_calls",
     "load_recording",
     "open_provider",
     "refused_url",

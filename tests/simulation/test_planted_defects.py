@@ -11,6 +11,7 @@ from actgent.journal.grouped.group_commit import GroupedJournal
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
+    CancellationRecord,
     MessageAcceptedRecord,
     MessageEndRecord,
     SessionClosedRecord,
@@ -152,6 +153,10 @@ def drop_ends_of_sessions(monkeypatch):
     rewrite_records(monkeypatch, lambda record: [] if isinstance(record, SessionClosedRecord) else [record])
 
 
+def forget_stops(monkeypatch):
+    rewrite_records(monkeypatch, lambda record: [] if isinstance(record, CancellationRecord) else [record])
+
+
 @attrs.frozen
 class Defect:
     """A defect, and the sentences with which the simulation reports it."""
@@ -184,6 +189,12 @@ DEFECTS = {
         (" returned, but the session is open in the journal",),
         PLAIN,
         frozenset(["close", "kill"]),
+    ),
+    "stop forgotten by a crash": Defect(
+        forget_stops,
+        (", but a model answered it later",),
+        PLAIN,
+        frozenset(["interrupt", "kill"]),
     ),
     "nothing written": Defect(confirm_nothing, (" was accepted, but the journal does not have it",)),
 }

@@ -108,7 +108,7 @@ def replay(
 
 journals = App(
     name="journal",
-    help="Maintain a journal: check, audit, search, recover, backup, export, import.",
+    help="Maintain a journal: check, history, audit, search, recover, backup, export, import.",
     group=SESSIONS,
 )
 app.command(journals)
@@ -124,6 +124,23 @@ def check_journal(journal: str, /) -> int:
     from actgent.cli.journals.journal import check as run_check  # noqa: PLC0415
 
     return run_check(journal, Terminal())
+
+
+@journals.command(name="history")
+def check_histories(journal: str, /, *, log: str | None = None) -> int:
+    """Check that the records of each session, and the log of a client, do not contradict each other.
+
+    Each accepted message ends at most once, each tool call has one result before the next answer, and calls of a client that
+    did not overlap are in their order. The exit code is 1 if there is a contradiction.
+
+    Args:
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        log: Calls of a client that returned, as JSON lines: {"session": ID, "message": ID, "began": TIME, "ended": TIME},
+            and "reply" if the call returned one, and "agent" if several agents have a session with the id.
+    """
+    from actgent.cli.journals.history import check_histories as run_check  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: run_check(journal, terminal, log=log))
 
 
 @journals.command(name="audit")
