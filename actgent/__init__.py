@@ -129,7 +129,7 @@ _NAMES = {
     "agents.pipelines.pipeline": ("Pipeline",),
     "agents.pipelines.step": ("PipelineStep",),
     "agents.plan": ("PlanAgent",),
-    "agents.teams.pool_agent": ("PoolAgent",),
+    "agents.teams.remote_pool_agent": ("PoolAgent",),
     "agents.options": ("AgentOptions", "RunOptions"),
     "agents.bare": ("BareAgent",),
     "agents.presets": ("ReActAgent", "RouterAgent", "SimpleAgent"),

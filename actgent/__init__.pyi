@@ -81,7 +81,7 @@ from .agents.teams.handoff import (
     hand_back as hand_back,
     handoff as handoff,
 )
-from .agents.teams.pool_agent import (
+from .agents.teams.remote_pool_agent import (
     PoolAgent as PoolAgent,
 )
 from .approvals import (

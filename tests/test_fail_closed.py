@@ -26,7 +26,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.teams.pool_agent import PoolAgent
+from actgent.agents.teams.remote_pool_agent import PoolAgent
 from actgent.toolsets.builtin.files import file_tools
 from actgent.toolsets.builtin.process import process_tool
 from actgent.toolsets.builtin.python_code import python_tool

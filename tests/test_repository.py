@@ -335,7 +335,10 @@ def private_imports(source: str) -> set[str]:
         ("import openai\nopenai._base_client.get_platform()", {"openai._base_client"}),
         ("import importlib\nimportlib.import_module('openai._models')", {"openai._models"}),
         ("from openai import __version__\nfrom concurrent.futures import _base", set()),
-        ("from ._openai_sdk import make_sdk\nfrom actgent.llm.clients._openai_sdk import make_sdk", set()),
+        (
+            "from ._openai_import import make_sdk\nfrom actgent.llm.clients._openai_import import make_sdk",
+            set(),
+        ),
     ],
 )
 def test_private_imports_are_found(source, found):

@@ -706,7 +706,7 @@ class PriorityInbox(Generic[M]):
         return self._claimed - self._urgency.out
 
     def _is_alone(self, owner: str) -> bool:
-        """Return True if all ready sessions and all URGENT turns belong to this owner."""
+        """Return True if no other owner competes for a slot: all ready sessions and all URGENT turns belong to this owner."""
         is_own = self._urgency.out_of.get(owner, 0) == self._urgency.out
         return is_own and not self._ready.waits_other(owner)
 

@@ -76,9 +76,9 @@ from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset, static_tools
 from actgent.turns.calls.approval_requests import NeedsPerson
 from actgent.turns.calls.tool_calls import Access
+from actgent.turns.content_guards import GuardedKind, Guards
 from actgent.turns.core import AgentCore
 from actgent.turns.failure_logging import FailureLogger
-from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
 
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener

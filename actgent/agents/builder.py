@@ -37,7 +37,7 @@ from actgent.support.misuse_hints import hints_for_builders
 from actgent.tools.adapters import ToolProtocol
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
-from actgent.turns.guards import GuardedKind
+from actgent.turns.content_guards import GuardedKind
 
 from .agent import Agent
 from .goal import GoalAgent

@@ -28,8 +28,8 @@ from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.base import Tool
 from actgent.tools.registry import CALL_TOOL
 from actgent.toolsets.toolset import static_tools
-from actgent.turns.calls.isolation import Isolation
 from actgent.turns.calls.policy_checks import is_quoted, sinks_of, texts_of_owner
+from actgent.turns.calls.untrusted_results import Isolation
 
 
 @attrs.frozen(kw_only=True)

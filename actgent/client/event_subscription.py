@@ -165,7 +165,7 @@ class EventSubscription:
     async def wait_open(self) -> None:
         """Wait until the stream is open, so that the attached handlers receive the events of the next message.
 
-        Returns at once if no handler is attached.
+        Returns at once if no handler is attached, and after `retry_timeout` seconds without an error if the stream is not open yet.
 
         Raises:
             ActgentError: The stream failed and cannot reconnect.

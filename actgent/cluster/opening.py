@@ -23,8 +23,8 @@ from actgent.runtime.delegation.pool_tasks import PoolTasks
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway_setup import open_gateway_context
 from actgent.web.problems import Problem
+from actgent.web.server.relayed_requests import LIMITS, relay_application
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
-from actgent.web.server.rpc_adapter import LIMITS, relay_application
 from actgent.web.tokens import Logins, TokenStore
 
 from .directory import PoolDirectory

@@ -21,7 +21,7 @@ from actgent.errors import JournalError
 from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
 from actgent.journal.session_lists import SessionKey
 from actgent.support.logs import LogVariable, logger_of
-from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has_moved
+from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
 
 from .directory import Owner
 

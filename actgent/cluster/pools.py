@@ -20,7 +20,7 @@ from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
 from actgent.support.logs import LogVariable, logger_of
 from actgent.support.tagged_codec import TaggedCodec
-from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, SendChunk
+from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, SendChunk
 
 from .directory import PoolDirectory
 from .quarantine import POISON_KIND

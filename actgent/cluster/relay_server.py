@@ -18,8 +18,8 @@ from actgent.support.concurrency import plain_nursery
 from actgent.support.logs import LogVariable, logger_of
 from actgent.web.problems import Problem
 from actgent.web.server.addresses import is_loopback
+from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
 from actgent.web.server.request_relay import WaitReleased
-from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has_moved
 
 from .directory import PoolDirectory
 from .operations.node_metrics import NodeMetrics

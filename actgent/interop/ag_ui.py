@@ -47,7 +47,7 @@ class AGUIEncoder:
     _open: str = ""
     """Id of the open text message; empty if none is open."""
     _restarts: int = 0
-    """Number of texts that were discarded."""
+    """Number of times that a message began again because its text was discarded."""
     _calls: set[str] = attrs.field(factory=set)
     """Ids of the tool calls that were sent in this run."""
 

@@ -733,7 +733,7 @@ async def compact(_call: HTTPCall) -> Response:
 
 
 def response_id(session_id: str, message_id: str) -> str:
-    """Return the id of a response: of its session and its message."""
+    """Build the id of a response from the id of its session and the id of its message."""
     return f"resp_{session_id}{_SEPARATOR}{message_id}"
 
 

@@ -525,7 +525,15 @@ class Portal:
         }
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Wrap a hook for trio, so that it is called in a thread of the portal."""
+        """Wrap a hook that synchronous code passes to a method of an agent, so that the hook is called in a thread of the portal.
+
+        A hook of `on_session` receives a synchronous session. An `on="input"` hook is returned unchanged.
+
+        Args:
+            method: Method of the agent that registers the hook.
+            hook: Function of the program.
+            options: Options of that registration.
+        """
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
             return SessionHookProxy(self.handler_context, hook, self._wrap_session)

@@ -24,7 +24,7 @@ from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
 from actgent.support.untrusted_text import join_origins
-from actgent.turns.guards import Guards
+from actgent.turns.content_guards import Guards
 
 from .session_waits import running_session, sources_of_caller, would_wait_for_itself
 from .sessions.lifecycle import SessionLifecycle, stop_if_requested

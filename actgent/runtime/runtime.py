@@ -69,7 +69,7 @@ from .session_waits import find_waiter
 from .sessions.answer_ratings import Ratings
 from .sessions.eviction import SessionPredicate
 from .sessions.migration import SessionMigration
-from .sessions.session_pages import filter_of, page_of
+from .sessions.session_listing import filter_of, page_of
 
 Durability = typing.Literal["full", "relaxed"]
 MAX_NAMED_AGENTS = 10

@@ -165,7 +165,7 @@ class Trend:
     errors: int = 0
     """Number of failed turns, without those that were stopped or rejected."""
     model_calls: int = 0
-    """Number of answers of models."""
+    """Number of model calls that were answered."""
     input_tokens: int = 0
     """Number of prompt tokens."""
     output_tokens: int = 0

@@ -30,7 +30,7 @@ from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Failure, Reply, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.sessions import table
-from actgent.testing.transcripts import check_transcript
+from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
 from .checks import Notes, check_run

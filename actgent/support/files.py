@@ -43,7 +43,9 @@ def _open_lock_file(path: Path) -> int:
     try:
         return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be changed ({error.strerror}): check its folder") from error
+        raise ConfigurationError(
+            f"{path} cannot be locked for a change ({error.strerror}): the folder must exist and be writable"
+        ) from error
 
 
 async def _lock(descriptor: int, path: Path, timeout_seconds: float) -> None:

@@ -25,7 +25,7 @@ from .provider import (
 )
 from .provider_apis import ProviderRequest
 from .recorded import Difference, Recording, assert_replays, load_recording
-from .transcripts import assert_valid_transcript, check_transcript
+from .transcript_validation import assert_valid_transcript, check_transcript
 
 __all__ = [
     "ClientCall",

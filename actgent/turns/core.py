@@ -60,12 +60,12 @@ from actgent.sessions.session_log import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code import convert_user_error
 
-from .calls.isolation import filled_reply
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
+from .calls.untrusted_results import filled_reply
+from .content_guards import ApprovalNeeded, Guards
 from .delivery_records import delivery_records, remote_reply_record
 from .dispatcher import Dispatcher, to_deliveries
-from .guards import ApprovalNeeded, Guards
 from .hooks import Hooks
 from .notices import add_notices, offer_tools
 from .observer import Observer

@@ -10,7 +10,7 @@ import psycopg
 from actgent.journal.grouped import Head
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import statements
-from actgent.journal.postgres.arrays import encode_array, encode_columns
+from actgent.journal.postgres.array_encoding import encode_array, encode_columns
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 OF_KIND = {

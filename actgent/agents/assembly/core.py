@@ -18,10 +18,10 @@ from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.calls.context_fitting import fitter_for
 from actgent.turns.calls.model_calls import ModelCaller
 from actgent.turns.calls.tool_calls import Access, ToolCaller
+from actgent.turns.content_guards import Guards
 from actgent.turns.core import AgentCore, Router
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.failure_logging import FailureLogger
-from actgent.turns.guards import Guards
 from actgent.turns.hooks import Hooks
 from actgent.turns.observer import Observer
 from actgent.turns.spans import TurnSpans

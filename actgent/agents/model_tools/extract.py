@@ -16,7 +16,7 @@ from actgent.sessions.context import SessionContext
 from actgent.structured.extract import extract as find_json
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.turns.calls.isolation import REFERENCE, Isolation
+from actgent.turns.calls.untrusted_results import REFERENCE, Isolation
 from actgent.turns.core import AgentCore
 
 QUARANTINE_ROLE = "quarantine"

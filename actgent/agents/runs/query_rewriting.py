@@ -30,7 +30,7 @@ class RewrittenMessage:
     """First message of a session after rewriting."""
 
     parts: tuple[Part, ...]
-    """Parts of the message."""
+    """Parts of the message with the new text; pictures and files are those of the original."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata with the original text; empty if the text was not changed."""
     usage: Usage = NO_USAGE

@@ -29,8 +29,8 @@ from actgent.sessions.handlers import HandlerKind
 from actgent.state.handover import given_back, handed, handover_in
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.turns.content_guards import Guards
 from actgent.turns.dispatcher import Dispatcher, to_deliveries
-from actgent.turns.guards import Guards
 
 from .agent_tools import Run, is_unchecked_here
 

@@ -44,7 +44,7 @@ class AnswerReading:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> "AnswerReading":
-        """Return the reading of an answer with these outcomes."""
+        """Sort the outcomes of an answer into tool calls, texts, structured data and other actions."""
         calls, replies, actions = list[ToolCall](), list[SendReply](), list[str]()
         for outcome in outcomes:
             match outcome:

@@ -25,8 +25,8 @@ NEVER_TOKENS = 10**9
 """Trigger in tokens that no conversation reaches, so a replay makes no summaries."""
 
 
-def without_summaries(memory: Memory) -> Memory:
-    """Return a copy of a memory that applies summaries and makes none."""
+def without_new_summaries(memory: Memory) -> Memory:
+    """Return a copy of a memory that uses recorded summaries and never calls a model for new ones."""
     if type(memory) is SummarizingMemory:
         return attrs.evolve(memory, trigger=NEVER_TOKENS)
     return ShortTermMemory() if memory.summarizes else memory

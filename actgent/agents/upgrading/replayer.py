@@ -40,7 +40,7 @@ from actgent.turns.core import AgentCore
 from actgent.turns.failure_logging import FailureLogger
 from actgent.turns.hooks import Hooks
 
-from .recorded_views import RecordedFitter, RecordedSummaries, without_summaries
+from .recorded_views import RecordedFitter, RecordedSummaries, without_new_summaries
 from .replay_diff import Difference, State, first_difference
 
 
@@ -257,7 +257,7 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
         "_companions": lambda: (),
         "_failure_logger": FailureLogger(agent.name),
     }
-    changes["_memory"] = without_summaries(vars(agent)["_memory"])  # a summary would call a model
+    changes["_memory"] = without_new_summaries(vars(agent)["_memory"])  # a summary would call a model
     if vars(agent)["_host"] is not None:
         changes["open_toolsets"] = partial(_serve, actor)
     vars(actor).update(changes)

@@ -225,7 +225,10 @@ async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
 
 
 async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
-    """Return the stream of a task that has not ended: its state, then its updates from the beginning of the run to its end."""
+    """Open a stream for a task that has not ended.
+
+    The stream sends the current state of the task, then all updates of the run that executes the task.
+    """
     head, task = await find_task(call, agent, text_param(params, "id"))
     if task.has_ended:
         raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: get it instead")

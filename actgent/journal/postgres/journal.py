@@ -43,7 +43,7 @@ from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
-from .arrays import Array, encode_array, encode_columns
+from .array_encoding import Array, encode_array, encode_columns
 from .connections import (
     OPTIONS,
     Connection,
@@ -295,11 +295,11 @@ class PostgresJournal(GroupedJournal):
     ) -> T:
         """Run `fn(connection, ...)` like `_run`, but each statement is its own transaction."""
         return await patiently(
-            partial(self._run_once, fn, *args, timeout_seconds=timeout_seconds), self._is_lost
+            partial(self._run_once, fn, *args, timeout_seconds=timeout_seconds), self._must_repeat
         )
 
-    def _is_lost(self, error: JournalFailed) -> bool:
-        """Return True if a call failed because the server is away and may be repeated."""
+    def _must_repeat(self, error: JournalFailed) -> bool:
+        """Return True if a call must be repeated, because it failed only since the server was not reachable."""
         cause = error.__cause__
         was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)

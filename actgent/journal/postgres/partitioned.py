@@ -22,7 +22,7 @@ from actgent.journal.session_lists import SessionKey, State
 from actgent.messages import new_secret
 
 from . import pool_layout as layouts, statements
-from .arrays import encode_array, encode_columns
+from .array_encoding import encode_array, encode_columns
 from .connections import OPTIONS, Connection, in_transaction, one_row
 from .crash_counts import SuspectTable
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal

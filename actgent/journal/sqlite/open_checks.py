@@ -98,7 +98,7 @@ def check_log(db: apsw.Connection, facts: Facts) -> None:
     # If the number of commits is right, another SQLite program has copied the log into the file.
     if not facts.has_log and read_fact(db, "open") and not is_noted:
         raise JournalDamaged(
-            "its process was killed, and its write-ahead log and lock file are missing. Put them back. If "
-            "another SQLite program copied the log into the file (a checkpoint), the file is complete: recover it into a "
-            "new one. Otherwise the last confirmed steps are lost"
+            "the process that wrote it was killed, and the files that end in -wal and -lock are missing: put both back. If "
+            "another SQLite program has copied the -wal file into the journal (a checkpoint), nothing is lost: recover the "
+            "journal into a new file. Otherwise the last confirmed steps are lost"
         )

@@ -162,7 +162,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
     data = path.read_bytes()
     if not data.startswith(_FIRST_LINE):
         raise ConfigurationError(
-            f"{path} is not a file of exported sessions: it does not begin with their first line"
+            f"{path} is not a file of exported sessions: it lacks the header that an export writes first"
         )
     return [_unpacked(item) for item in _items(data[len(_FIRST_LINE) :], path)]
 

@@ -329,7 +329,10 @@ def _change(plan: Plan) -> UpdateState:
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
-    """Return the model role of a stage: from the session's configuration, or else the stage's default."""
+    """Return the name of the model that a stage of the plan uses.
+
+    The session's configuration decides: `models` by the stage, then `model`. Without both it is the default of the stage.
+    """
     config = state.get(CONFIG, {})
     role: str = config.get("models", {}).get(ROLES[stage]) or config.get("model") or ROLES[stage]
     return role

@@ -232,8 +232,10 @@ def _status_of(item: TodoItem | None) -> str:
 def run_status(plan: Plan, tools: ToolsStatus = "success") -> RunStatus:
     """Return the final status of a plan from its items and the tool calls of the turn.
 
-    The status is `success` if every item was completed with its required tools, no item was omitted, and every failed tool
-    call was repeated with success. It is `error` if all tool calls failed, unless a reasoning item was completed.
+    - `suspended`: an item waits for an approval or an input.
+    - `error`: all tool calls failed, and no item that needs only reasoning was completed.
+    - `success`: every item was completed with its required tools, and every failed tool call was repeated with success.
+    - `partial`: all other plans.
     """
     if any(item.status == "waiting" for item in plan.items):
         return "suspended"

@@ -133,11 +133,11 @@ async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> L
 
 
 async def check_owner_by_summary(running: AgentActor, session_id: str, owner: Sender) -> None:
-    """Raise if a session has another owner; uses the session's summary, before the session is loaded.
+    """Check the owner of a session by its stored summary, so that a wrong owner never causes the session to be loaded.
 
     Raises:
         SessionNotFound: No session has the id.
-        WrongOwner: The session's owner has another name; the kind of owner is checked after loading.
+        WrongOwner: The session belongs to an owner with another name. The kind of the owner is checked after loading.
     """
     if running.journal is None or session_id in running.sessions:
         return

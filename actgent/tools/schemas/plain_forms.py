@@ -32,4 +32,4 @@ def _plain_mapping(value: object) -> dict[Any, Any]:
     """Return a mapping as a dict, for `json.dumps`."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a value of type {type(value).__name__}")
+    raise TypeError(f"JSON has no form for a value of type {type(value).__name__}")

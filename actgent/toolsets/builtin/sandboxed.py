@@ -231,7 +231,10 @@ def _filters(program: bytes) -> list[int]:
 
 
 async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:
-    """Read a command's output until the command has exited or exceeds the limit."""
+    """Read a command's output until the command has exited. End the command if it writes more bytes than its bounds allow.
+
+    `folder` is the writable folder whose size and number of files are bounded too.
+    """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, command, bounds, folder)
         assert command.process.stdout is not None  # noqa: S101 - opened with a pipe

@@ -426,7 +426,7 @@ def _to_json(data: object) -> Any:
     try:
         plain, size = _convert_node(data, sizes, {})
     except RecursionError:
-        raise ConfigurationError("the document is nested too deeply") from None
+        raise ConfigurationError("the OpenAPI document is nested too deeply") from None
     if size > _MAX_VALUES:
         raise ConfigurationError(f"the document has more than {_MAX_VALUES:,} values with expanded aliases")
     return plain

@@ -48,7 +48,7 @@ class Parameter:
     name: str
     """Name of the parameter in the request."""
     location: str
-    """One of `PARAMETER_LOCATIONS`."""
+    """Part of the request that carries the parameter: `path`, `query`, `header` or `cookie`."""
     style: str
     """Serialization style of the parameter in the OpenAPI document, e.g. `form` or `simple`."""
     explode: bool

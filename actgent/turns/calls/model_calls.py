@@ -29,8 +29,8 @@ from actgent.messages import (
 )
 from actgent.sessions.context import SessionContext, Turn
 from actgent.support.user_code import convert_user_error
+from actgent.turns.content_guards import Guards
 from actgent.turns.dispatcher import Dispatcher
-from actgent.turns.guards import Guards
 from actgent.turns.observer import Observer
 
 from .context_fitting import Assemble, ContextFitter, overflow_of
@@ -80,7 +80,7 @@ class ModelCaller:
     """Calls the models of one agent."""
 
     sender: Sender
-    """Sender of the agent's answers."""
+    """The agent, as the sender that its recorded answers name."""
     models: Mapping[str, LLM]
     dispatcher: Dispatcher
     observer: Observer

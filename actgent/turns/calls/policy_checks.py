@@ -17,7 +17,7 @@ from actgent.sessions.context import SessionContext
 from actgent.tools.base import Tool, unwrap_tool
 from actgent.tools.execution import PolicyViolation
 
-from .isolation import Isolation
+from .untrusted_results import Isolation
 
 _NOT_WORD = re.compile(r"\W+")
 _URL_NAME = re.compile(

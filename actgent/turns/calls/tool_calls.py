@@ -34,10 +34,10 @@ from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.observer import Observer
 
 from .approval_requests import ApprovalRequests
-from .isolation import Isolation
 from .nested_calls import NestedCalls
 from .policy_checks import PolicyCheck
 from .progress_publisher import ProgressPublisher
+from .untrusted_results import Isolation
 
 _make_batch = fast_constructor(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]

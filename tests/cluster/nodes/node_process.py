@@ -39,8 +39,8 @@ from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import table
 from actgent.web.access_control import AccessFilter
+from actgent.web.server.relayed_requests import RelayApplication
 from actgent.web.server.request_relay import Relay, RelayedResponse
-from actgent.web.server.rpc_adapter import RelayApplication
 from tests.clusters import LIMITS, TOKENS, own_loopback
 
 DEATHS = []

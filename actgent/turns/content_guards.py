@@ -221,7 +221,11 @@ class _RunningGuards:
             gate.set()
 
     async def call(self, ask: Callable[[], Awaitable[T]]) -> Callable[[], T]:
-        """Call the model. Return a function that returns the answer or raises the error of the call."""
+        """Call the model until it answers or a guard rejects the message.
+
+        Return a function that returns the answer or raises the error of the call. The error is not raised here, because the
+        nursery of the guards would wrap it in an exception group.
+        """
         found: list[T] = []
         failed: list[Exception] = []
         with self._calling:
