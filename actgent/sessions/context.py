@@ -668,14 +668,17 @@ class SessionContext:
         return None if self.tree is None else self.tree.wait_node
 
     @property
-    def quota_owner(self) -> str:
-        """Name of the owner whose quota pays for the session: the owner of the topmost parent session."""
-        if self.tree is None:
-            return self.owner.name
+    def root_owner(self) -> Sender:
+        """Owner of the topmost parent session, also while that session is not in memory. Without a parent, the session's owner."""
         context = self
         while context.parent is not None:
             context = context.parent
-        return (context.tree and context.tree.root_owner) or context.owner.name
+        return (context.tree and context.tree.root_owner) or context.owner
+
+    @property
+    def quota_owner(self) -> str:
+        """Name of the owner whose quota pays for the session: the owner of the topmost parent session."""
+        return self.owner.name if self.tree is None else self.root_owner.name
 
     def add_child(self, child: "SessionContext") -> None:
         """Add a child session."""

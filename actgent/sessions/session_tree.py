@@ -8,6 +8,7 @@ import attrs
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.journal.session_lists import SessionKey
+from actgent.messages import Sender
 
 from .pending.tasks import Task
 
@@ -92,8 +93,8 @@ class SessionTree(Generic[C]):
     """Parent session, if it is in memory; None otherwise."""
     parent_key: SessionKey | None = None
     """Key of the parent session, in memory or not; None without a parent."""
-    root_owner: str = ""
-    """Owner of the topmost parent session, from the journal. Used while the parent is not in memory."""
+    root_owner: Sender | None = None
+    """Owner of the topmost parent session, from the journal. Used while the parent is not in memory; None if unknown."""
     children: Children[C] | None = None
     """Open child sessions; None if the session never had any."""
     task: Task | None = None

@@ -46,10 +46,7 @@ _WRONG = (ConfigurationError, MemoriesFailed, MemoriesFull, MemoryNotFound, Memo
 
 def owner_for(session: Session[Any]) -> Sender:
     """Return the owner of the topmost parent session, whose memories the session may use."""
-    context = context_of(session)
-    while context.parent is not None:
-        context = context.parent
-    return context.owner
+    return context_of(session).root_owner
 
 
 def _owner_in(context: ToolContext) -> Sender:

@@ -9,7 +9,9 @@ import trio
 
 from actgent.errors import (
     JournalDamaged,
+    JournalKeyError,
     SessionNotFound,
+    WireError,
     WrongOwner,
 )
 from actgent.journal.base import Journal
@@ -21,7 +23,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore import LoadedSession, is_unused, load_session
+from actgent.sessions.restore import LoadedSession, is_unused, load_session, owner_of
 from actgent.turns.lifecycle import DepsMissingCheck
 
 
@@ -158,14 +160,21 @@ async def with_parent_agent(
     return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
 
 
-async def find_root_owner(journal: Journal, key: SessionKey, opened: SessionCreatedRecord) -> str:
-    """Return the owner's name of the root session of a session's tree.
+async def find_root_owner(journal: Journal, key: SessionKey, opened: SessionCreatedRecord) -> Sender | None:
+    """Return the owner of the root session of a session's tree.
 
-    Empty if the session has no parent, or if the root session is no longer in the journal.
+    None if the session has no parent, or if the root session is no longer in the journal. If the first record of the root
+    session is unreadable, the result is the user with the owner's name.
     """
     head = await journal.head(*key) if opened.parent_id else None
     root = None if head is None else await journal.head(head.root_agent, head.root_id)
-    return "" if root is None else root.owner
+    if root is None or not root.owner:
+        return None
+    try:  # a summary has no kind of the owner
+        first = owner_of(await journal.read(root.session_id, agent=root.agent, limit=1))
+    except (JournalDamaged, JournalKeyError, WireError):  # of the root session; this session is readable
+        first = None
+    return Sender(root.owner) if first is None else first.owner
 
 
 def check_deps(context: SessionContext, opened: SessionCreatedRecord, deps_missing: DepsMissingCheck) -> None:

@@ -515,7 +515,7 @@ class SessionOpener:
         context: SessionContext,
         opened: SessionCreatedRecord,
         waiting: Sequence[Message],
-        root_owner: str,
+        root_owner: Sender | None,
     ) -> None:
         """Attach a restored session to its parent, its task and its children."""
         if opened.parent_id:

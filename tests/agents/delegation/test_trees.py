@@ -8,6 +8,7 @@ import trio
 
 from actgent import (
     BareAgent,
+    JournalDamaged,
     LimitReached,
     Limits,
     Quotas,
@@ -383,6 +384,43 @@ async def test_a_helper_works_for_the_root_owner_after_a_restart(first, with_blo
             await trio.sleep(30)
     assert set(asked[1:]) == {"ada"}
     assert len(asked) > 1
+
+
+class DamagedSessionJournal(MemoryJournal):
+    """Journal in which the records of the session `s` cannot be read."""
+
+    async def read(self, session_id, *, agent=None, after=0, limit=1000):
+        if session_id == "s":
+            raise JournalDamaged("a record is changed", session_id=session_id, record=1)
+        return await super().read(session_id, agent=agent, after=after, limit=limit)
+
+
+async def test_a_helper_of_a_damaged_session_resumes_for_the_root_owner(autojump_clock):
+    """A session that works for a session with unreadable records resumes, and its calls count for the name in the summary."""
+    asked, gate = [], trio.Event()
+
+    async def answer(chat):
+        asked.append(chat.owner)
+        await gate.wait()
+        return "ok"
+
+    def make_helper():
+        return BareAgent("helper", llm=ScriptedLLM(answer, keep=0), grace=0)
+
+    task = ToolCall("delegate_to_agent", {"agent": "helper", "task": "x"})
+    async with DamagedSessionJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(make_helper())
+                desk = BareAgent("desk", llm=ScriptedLLM([task]), tools=delegation_tools(), grace=0)
+                await runtime.start(desk)
+                await desk.create_session("ada", "go", session_id="s")
+                await trio.sleep_forever()
+        gate.set()
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(make_helper())
+            await trio.sleep(30)
+    assert asked == ["ada", "ada"]
 
 
 async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(autojump_clock):
