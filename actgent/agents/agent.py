@@ -1168,43 +1168,59 @@ class Agent(Generic[DataT_co, DepsT]):
         agents = self._with_companions()
         runtime = host.runtime
         host.check_names([agent.name for agent in agents])
-        for agent, running in [(agent, agent._prepare(runtime)) for agent in agents]:  # noqa: SLF001
-            agent._enter(host, running)  # noqa: SLF001
+        for agent, opener in [(agent, agent._prepare(runtime)) for agent in agents]:  # noqa: SLF001
+            agent._enter(host, opener)  # noqa: SLF001
         return agents
 
-    def _prepare(self, runtime: Runtime) -> AgentActor | None:
-        """Return the actor of the agent, or None if it is built at the first use of the agent.
+    def _prepare(self, runtime: Runtime) -> SessionOpener | None:
+        """Return the session opener of a new actor, or None if the actor is built at the first use of the agent.
 
-        Agents in a journal may have sessions to resume. Toolsets and databases are opened at the start.
+        Raises:
+            ConfigurationError: The agent cannot run in this runtime.
         """
-        if runtime.journal is None and not self.toolsets and self.database is None:
-            self._models.open()  # raises now if a key is missing
-            return None
-        return self._build(runtime)
+        if self._needs_actor_at_start(runtime):
+            return self._build_opener(self._build(runtime), runtime)
+        self._models.open()  # raises now if a key is missing
+        return None
 
-    def _enter(self, host: Host, running: AgentActor | None) -> None:
+    def _needs_actor_at_start(self, runtime: Runtime) -> bool:
+        """Return True if the actor has work before the first message, or if building it may raise.
+
+        Sessions in a journal may resume. Toolsets and databases are opened at the start. The model of a summarizing memory may
+        lack a key. The constructor of a `core_type` may fail.
+        """
+        return (
+            runtime.journal is not None
+            or bool(self.toolsets)
+            or self.database is not None
+            or self._memory.summarizes
+            or self.core_type is not AgentCore
+        )
+
+    def _enter(self, host: Host, opener: SessionOpener | None) -> None:
         """Register the agent in the runtime, with its actor if it has one."""
         self._host = host
         self._dead_letter = host.runtime.dead_letter
         host.runtime.agents.add(self)
-        if running is None:
+        if opener is None:
             host.run_at_first_use(self, grace=self.grace)
         else:
-            self._connect(running, host.runtime)
-            host.run(running, grace=self.grace)
+            self._connect(opener, host.runtime)
+            host.run(opener.running, grace=self.grace)
 
-    def _connect(self, running: AgentActor, runtime: Runtime) -> None:
-        """Build the session opener of a new actor, and register it in the runtime."""
-        self._opener = self._build_opener(running, runtime)
-        runtime.agents.add_opener(self.name, self._opener)
+    def _connect(self, opener: SessionOpener, runtime: Runtime) -> None:
+        """Register the session opener of a new actor in the runtime."""
+        self._opener = opener
+        runtime.agents.add_opener(self.name, opener)
 
     def __actgent_build__(self) -> AgentActor:
         """Build the actor of the agent at its first use. Only the runtime calls this method."""
         assert self._host is not None  # noqa: S101 - the runtime is the host
-        running = self._build(self._host.runtime)
-        self._connect(running, self._host.runtime)
-        running.equipped.set()
-        return running
+        runtime = self._host.runtime
+        opener = self._build_opener(self._build(runtime), runtime)
+        self._connect(opener, runtime)
+        opener.running.equipped.set()
+        return opener.running
 
     def __actgent_use__(self) -> SessionOpener:
         """Return the session opener. Only the runtime calls this method."""

@@ -262,6 +262,10 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
     resume = AsyncioMethod(Agent.resume)
     approvals = AsyncioMethod(Agent.approvals)
 
+    async def system_prompt(self) -> str:
+        """Return the agent's system prompt, as in `Agent.system_prompt`."""
+        return await self._read(lambda: self.inner.system_prompt)
+
     @overload
     async def run(
         self,

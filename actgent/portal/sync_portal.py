@@ -272,6 +272,11 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
     resume = SyncMethod(Agent.resume)
     approvals = SyncMethod(Agent.approvals)
 
+    @property
+    def system_prompt(self) -> str:
+        """The agent's system prompt, as in `Agent.system_prompt`."""
+        return self._read(lambda: self.inner.system_prompt)
+
     @overload
     def run(
         self,

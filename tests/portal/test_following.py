@@ -33,6 +33,8 @@ ON_TRIO_ALONE = {
         "as_tool",
         "core_type",
         "default_protocol",
+        "inbox_bounds",
+        "model_clients",
         "narration_type",
         "open_toolsets",
         "process",
@@ -89,6 +91,20 @@ def test_portals_have_what_trio_has(native, proxy):
     instance = {"agent_name", "id", "owner"} if native is Session else set()
     assert public(native) - public(proxy) - ON_TRIO_ALONE[native] == renamed | instance
     assert ON_TRIO_ALONE[native] <= public(native)
+
+
+def test_agent_has_its_system_prompt():
+    """It is a property of a `PortalAgent` and a method of an `AsyncPortalAgent`."""
+    with open_portal() as portal:
+        agent = portal.start(clerk(system_prompt="You are a clerk."))
+        assert agent.system_prompt == "You are a clerk."
+
+    async def read():
+        async with open_portal() as portal:
+            agent = await portal.start(clerk(system_prompt="You are a clerk."))
+            return await agent.system_prompt()
+
+    assert asyncio.run(read()) == "You are a clerk."
 
 
 def test_created_message_is_received_once():

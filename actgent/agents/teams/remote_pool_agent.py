@@ -38,6 +38,7 @@ from actgent.runtime.delegation.pool_tasks import (
 )
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.session_waits import releasing_slot
+from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.tools.base import Tool
@@ -114,16 +115,21 @@ class PoolAgent(Agent[Any, Any]):
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         return super().as_tool(name or re.sub(r"[^a-zA-Z0-9_-]+", "_", self.agent), description)
 
-    def _build_core(self, runtime: Runtime) -> AgentCore:
+    def _prepare(self, runtime: Runtime) -> SessionOpener | None:
         if runtime.delegation.pools is None:
             raise ConfigurationError(
                 f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open the runtime with open_runtime(cluster=...)"
             )
+        return super()._prepare(runtime)
+
+    def _build_core(self, runtime: Runtime) -> AgentCore:
+        pools = runtime.delegation.pools
+        assert pools is not None  # noqa: S101 - `_prepare` has checked it
         core = super()._build_core(runtime)
         self._receiver = core.receivers = _PoolReceiver(
             self,
-            runtime.delegation.pools,
-            PoolCancellations(runtime.delegation.pools, self.pool),
+            pools,
+            PoolCancellations(pools, self.pool),
             runtime.agents,
         )
         return core

@@ -6,8 +6,18 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime
-from actgent.errors import ConfigurationError, NotRunning, OutsideTrio
+from actgent import (
+    AgentCore,
+    BareAgent,
+    PoolAgent,
+    RouterAgent,
+    ScriptedLLM,
+    SummarizingMemory,
+    ToolCall,
+    handoff,
+    open_runtime,
+)
+from actgent.errors import ConfigurationError, MissingKey, NotRunning, OutsideTrio
 
 _user: ContextVar[str] = ContextVar("user", default="none")
 
@@ -137,3 +147,63 @@ async def test_the_first_use_comes_from_another_thread():
         with pytest.raises(OutsideTrio):
             await trio.to_thread.run_sync(use)
         assert (await agent.run("hi")).text == "hi"
+
+
+class RejectingCore(AgentCore):
+    """A core whose constructor rejects the agent."""
+
+    def __init__(self, **parts):
+        raise ConfigurationError("this core needs a ledger")
+
+
+class RejectedAgent(BareAgent):
+    core_type = RejectingCore
+
+
+def boss(**options):
+    return BareAgent("boss", llm=ScriptedLLM([]), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        pytest.param(lambda: PoolAgent("writer", pool="p"), "cluster=", id="pool"),
+        pytest.param(
+            lambda: boss(tools=[PoolAgent("writer", pool="p").as_tool()]), "cluster=", id="pool of a tool"
+        ),
+        pytest.param(
+            lambda: boss(tools=[handoff(to=PoolAgent("writer", pool="p"))]),
+            "cluster=",
+            id="pool of a handoff",
+        ),
+        pytest.param(
+            lambda: RouterAgent("boss", llm=ScriptedLLM([]), routes={"WRITE": PoolAgent("writer", pool="p")}),
+            "cluster=",
+            id="pool of a route",
+        ),
+        pytest.param(lambda: RejectedAgent("boss", llm=ScriptedLLM([])), "needs a ledger", id="core"),
+        pytest.param(
+            lambda: boss(memory=SummarizingMemory(llm="no-such-model")), "no-such-model", id="memory"
+        ),
+    ],
+)
+async def test_a_configuration_error_is_raised_by_the_start(make, text, no_keys):
+    """An agent that cannot run in the runtime is rejected before its first use. No agent is started, and the names stay free."""
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match=text):
+            await runtime.start(make())
+        assert (runtime.count, len(runtime.agents)) == (0, 0)
+        assert (await (await runtime.start(boss())).create_session("ada")).agent_name == "boss"
+
+
+async def test_a_missing_key_is_raised_by_the_start(no_keys):
+    """A key that was removed between the construction and the start."""
+    no_keys.setenv("OPENAI_API_KEY", "test")
+    agent = BareAgent("a", llm="openai:gpt-4.1-mini")
+    async with agent:
+        pass
+    no_keys.delenv("OPENAI_API_KEY")
+    async with open_runtime() as runtime:
+        with pytest.raises(MissingKey):
+            await runtime.start(agent)
+        assert runtime.count == 0
