@@ -609,7 +609,12 @@ class Agent(Generic[DataT_co, DepsT]):
         """Resume the sessions that had unfinished messages when the previous process ended.
 
         A session with damaged records is logged and skipped.
+
+        Raises:
+            NotRunning: The agent was stopped before its start had finished.
         """
+        if self._host is None:
+            raise NotRunning(self.name)
         if self._opener is not None:
             await recover(self._opener)
 

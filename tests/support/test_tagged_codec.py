@@ -283,7 +283,7 @@ def test_wrong_field_type_is_named_by_its_class():
     )
     for wrong, text in (
         ({"rank": 1}, "'rank' of SessionCreatedRecord"),
-        ({"transient": 1}, "int where bool"),
+        ({"transient": 1}, "int instead of bool"),
         ({"owner": []}, "not what this version"),
     ):
         with pytest.raises(WireError, match=text):

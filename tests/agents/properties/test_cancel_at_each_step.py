@@ -371,6 +371,8 @@ async def check(world, case, outcome):
 def check_agent(agent):
     """No slot, waiter, entry, half-made session or turn is left."""
     opener = agent._opener
+    if opener is None:  # the agent was not used: it has no actor
+        return
     running = opener.running
     inbox = running.inbox.statistics()
     assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)

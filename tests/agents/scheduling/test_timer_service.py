@@ -32,7 +32,7 @@ async def ring(context, bell):
 
 def handle(agent, kind, handler):
     """Add a row to an agent's table of what timers do."""
-    agent._opener.running.timer_service._handlers[kind] = handler
+    agent.__actgent_use__().running.timer_service._handlers[kind] = handler
 
 
 @pytest.fixture
