@@ -35,7 +35,10 @@ running_group: "ContextVar[tuple[ActorContext, str] | None]" = ContextVar("runni
 
 
 def calling_actor() -> "ActorContext | None":
-    """Return the actor that the calling task belongs to. A task of a nursery outside the actor belongs to no actor."""
+    """Return the actor that the calling task works for; None outside of actors.
+
+    Tasks in a nursery that was opened outside the actor do not work for the actor.
+    """
     actor = running_actor.get()
     if actor is None or actor.task is None:
         return None
@@ -49,7 +52,10 @@ def calling_actor() -> "ActorContext | None":
 
 
 def waiting_actor() -> WaitNode | None:
-    """Return the wait-graph node of the calling task: its actor, or the message group that the task processes."""
+    """Return the wait-graph node of the calling task, for deadlock detection; None outside of actors.
+
+    The node is that of the actor, or of the message group whose message the task processes.
+    """
     actor = calling_actor()
     return None if actor is None else actor.wait_node()
 
@@ -160,7 +166,10 @@ class ActorContext:
         """Do nothing. The actor keeps processing messages, because other actors may still send some."""
 
     async def finish(self, reason: str) -> None:
-        """Turn all queued messages into dead letters, including messages of senders that wait for room."""
+        """Turn unprocessed messages into dead letters after the actor's end, and fail their callers.
+
+        Running messages, queued messages and messages of senders that wait for room are included.
+        """
         self.ref.close(reason)
         self.task = None
         for envelope in tuple(self._taken.values()):
@@ -214,7 +223,10 @@ class ActorContext:
             await self._process(actor, envelope)
 
     async def _serve_concurrently(self, actor: "Actor") -> None:
-        """Process up to `concurrency` messages concurrently. The first failure cancels the others, which are tried again."""
+        """Process up to `concurrency` messages concurrently, until a failure.
+
+        The first failure cancels the other messages. They are tried again after the restart.
+        """
         async with trio.open_nursery() as nursery:
             for envelope in tuple(self._taken.values()):
                 nursery.start_soon(self._process_group, actor, envelope)
@@ -257,7 +269,10 @@ class ActorContext:
         raise error
 
     def _done(self, envelope: Envelope) -> None:
-        """Release the group of a processed message. An actor that handles one message at a time takes the next one."""
+        """Remove a processed message and release its message group, so that the group's next message can run.
+
+        An actor that handles one message at a time claims its next message in the same step.
+        """
         group = envelope.session_id
         del self._taken[group]
         if self._groups.are_concurrent:
@@ -266,7 +281,10 @@ class ActorContext:
             self._taken[group] = following
 
     def _count_failure(self, envelope: Envelope, error: Exception) -> None:
-        """Count a failed attempt. After too many, make the message a dead letter, so that it no longer fails its actor."""
+        """Count a failed attempt to process a message. At the limit `Supervision.deliveries`, make it a dead letter.
+
+        So one bad message cannot fail its actor forever.
+        """
         envelope.failures += 1
         if envelope.failures >= self._policy.deliveries:
             self._done(envelope)

@@ -92,7 +92,7 @@ class BoundedInbox(typing.Protocol[M]):
         """Remove the session queue of a sender that gave up, if the queue is empty."""
 
     def next_turn(self) -> int:
-        """Return the next serial number for an owner's turn."""
+        """Return the next serial number, with which owners take turns: the owner with the lowest number is admitted next."""
 
 
 class WaitingSenders(Generic[M]):
@@ -108,7 +108,10 @@ class WaitingSenders(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
     async def wait(self, sender: WaitingSender[M], seconds: float) -> bool:
-        """Wait until a sender is admitted; return False after `seconds` without room. A cancelled wait leaves no trace."""
+        """Wait until a sender is admitted; return False if there is no room for `seconds`.
+
+        A cancelled wait removes the sender, and its message is not enqueued.
+        """
         with trio.move_on_after(seconds):
             self._queue(sender)
             await trio.lowlevel.wait_task_rescheduled(lambda _: self._fail_full(sender))
@@ -117,7 +120,10 @@ class WaitingSenders(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def open(self, bound: Bound) -> None:
-        """Admit senders that wait for a bound, in order, while there is room. One large message can free room for several."""
+        """Admit senders in order after room became free at a bound, until the bound is reached again.
+
+        A sender that then reaches another bound waits there.
+        """
         while (queue := self.queues.get(bound)) is not None:
             ticket = queue.first()
             if ticket is None or self._inbox.is_kept_out(ticket.item):

@@ -104,7 +104,10 @@ class SystemContext:
         return name
 
     def enter(self, cell: "Cell | UnusedCell") -> None:
-        """Register a started cell. The cell of an unused actor takes the place of its `UnusedCell`."""
+        """Register a started cell under its name, and publish an event if the name is new.
+
+        The cell of an unused actor replaces the actor's `UnusedCell`.
+        """
         is_new = cell.name not in self.running
         self.running[cell.name] = cell
         if is_new and self.events.watched:
@@ -195,7 +198,7 @@ class UnusedCell:
         return cell
 
     def stop(self) -> None:
-        """Start the actor and cancel it at once, so that it ends as any other actor."""
+        """Start the actor and cancel it immediately, so that it ends with the same steps as a used actor."""
         self.start().stop()
 
     def drain(self) -> None:
@@ -234,7 +237,7 @@ class Siblings:
         self._cells.pop(cell, None)
 
     def restart(self, failed: "Cell", error: Exception) -> None:
-        """Schedule the restart of a failed cell, with `one_for_all` also of its siblings.
+        """Schedule the restart of a failed cell after the pause of its policy; with `one_for_all`, restart its siblings too.
 
         Raises:
             ActorFailed: The cell, or the group, failed too often. `Cell.run` then stops the cell or fails its parent.
@@ -308,7 +311,10 @@ class Cell:
         self.body.drain()
 
     def restart_at(self, time: float) -> None:
-        """Schedule the next incarnation for a time of trio's clock, and cancel the current one."""
+        """Cancel the current incarnation, and start the next one not before `time`, in seconds of trio's clock.
+
+        Does nothing more if the actor is stopping.
+        """
         self._restart_at = max(self._restart_at, time)
         if not self.is_stopping:
             self.body.cut()
@@ -362,7 +368,11 @@ class Cell:
         return True
 
     def _fail(self, error: Exception) -> None:
-        """Schedule the restart after a failure. A failure during cancellation is only logged."""
+        """Schedule the restart after a failure. If the actor is being cancelled, only log the failure.
+
+        Raises:
+            ActorFailed: The actor failed too often.
+        """
         if trio.current_effective_deadline() == -math.inf:
             _log.error("actor %s raised while it was stopped", self.name, exc_info=error)
         else:

@@ -18,6 +18,8 @@ call_from_outside: ContextVar[Callable[[Callable[[], Any]], Any] | None] = Conte
 def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
     """Raise if the caller runs outside trio, or in another event loop than `loop`.
 
+    `what` names the called function in the error text. None as `loop` accepts any trio event loop.
+
     Raises:
         OutsideTrio: The caller is not in that event loop.
     """

@@ -348,7 +348,11 @@ class PriorityInbox(Generic[M]):
         return self._full((message.session_id, False) if bound is UNBOUNDED else bound)
 
     def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
-        """Enqueue a message and return True if there is room. If a task waits in `get`, pass the message to it directly."""
+        """Enqueue a message if there is room, without waiting; return False if there is none.
+
+        If a task waits in `get` and no other message precedes, that task receives the message directly. `now`
+        is the arrival time in seconds of trio's clock; `first=True` is explained at `put_nowait`.
+        """
         if self._getters and self.try_claim(message):
             self._wake_getter(message)
             return True
@@ -359,9 +363,10 @@ class PriorityInbox(Generic[M]):
         return True
 
     def try_claim(self, message: M) -> bool:
-        """Claim the session of a message without enqueuing it; return False if another message precedes it.
+        """Claim the session of a message so that its turn can start without the queue.
 
-        The effect is that of `try_put` followed by `poll`.
+        Return False if the message must be enqueued: its session or other messages are queued, or no slot is
+        free.
         """
         session_id = message.session_id
         if (
@@ -387,7 +392,7 @@ class PriorityInbox(Generic[M]):
         return self.reserve_beyond(message, first=first)
 
     def reserve_beyond(self, message: M, *, first: bool = False) -> Place[M]:
-        """Reserve a place for a message without checking the bounds."""
+        """Reserve a place for a message even if the inbox is full, for messages that must not be rejected."""
         place = self._stamp(message, trio.current_time(), first=first)
         self._count(place)
         self._reserved += 1
@@ -551,7 +556,10 @@ class PriorityInbox(Generic[M]):
         )
 
     def _count(self, entry: Place[M]) -> _SessionQueue[M]:
-        """Count a place in the queue of its session and return the queue."""
+        """Add a place to the counters of the inbox and of its session, and return the queue of the session.
+
+        URGENT messages have separate counters.
+        """
         queue = self._queue_of(entry[2].session_id)
         if entry[0] == -math.inf:
             queue.urgent += 1
@@ -584,7 +592,10 @@ class PriorityInbox(Generic[M]):
         self._parked += 1
 
     def _list(self, queue: _SessionQueue[M]) -> None:
-        """Add a session to the ready sessions, with the key of its first message."""
+        """Add a session to the sessions that can be dispatched, sorted by its first message, and wake a task in `get`.
+
+        An earlier entry of the session is replaced; its owner keeps the place in the rotation.
+        """
         before = queue.listing
         queue.listing = self._add(self._ready, queue, queue.waiting[0], queue)
         if before is not None:  # remove it afterwards, so that its owner keeps its turn
@@ -595,7 +606,7 @@ class PriorityInbox(Generic[M]):
     def _add(
         self, rotation: FairQueue[T], item: T, place: Place[M], queue: _SessionQueue[M]
     ) -> QueueEntry[T]:
-        """Add an item to a rotation of owners, sorted by the key of a message."""
+        """Add an item to a queue in which owners take turns; the item gets the priority and order of the message in `place`."""
         _, serial, message, key, _ = place
         owner, turn = self._owner(queue), next(self._serial)
         return rotation.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
@@ -652,7 +663,7 @@ class PriorityInbox(Generic[M]):
         self._forget_if_empty(self._queues[sender.place[2].session_id])
 
     def next_turn(self) -> int:
-        """Return the serial number of an owner's turn."""
+        """Return the next serial number, with which owners take turns."""
         return next(self._serial)
 
     # --- out -----------------------------------------------------------------------------
@@ -685,7 +696,11 @@ class PriorityInbox(Generic[M]):
         return self._pop(queue)
 
     def _next(self) -> "QueueEntry[_SessionQueue[M]] | None":
-        """Return the ticket of the session that is next, or None if there is no slot for it."""
+        """Return the queue entry of the session to dispatch next; None if no session is ready or no slot is free.
+
+        URGENT messages may use extra slots. Messages below URGENT precede them if URGENT turns took too many
+        slots.
+        """
         if self._claimed >= self.concurrency + self.urgent_concurrency:
             return None
         listing = self._ready.first()
@@ -711,9 +726,9 @@ class PriorityInbox(Generic[M]):
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
-        """Return True if messages below URGENT go next, because URGENT turns took too many slots.
+        """Return True if URGENT messages must wait because a series of URGENT turns has kept other messages waiting.
 
-        `claimed` is the number of claimed sessions, `others` the number without URGENT sessions.
+        `claimed` is the number of claimed sessions, `others` the number of those whose turn is not URGENT.
         """
         if not self._urgency.is_flooded or self._urgency.run < _MAX_URGENT_RUN:
             return False
@@ -721,7 +736,7 @@ class PriorityInbox(Generic[M]):
         return (is_full and others > 0) or self._ready.first(_FIRST_NORMAL_LEVEL) is not None
 
     def _begin(self, queue: _SessionQueue[M]) -> None:
-        """Update the URGENT counters when a turn of a waiting message begins."""
+        """Update the length of the current series of URGENT turns when a turn begins. Other turns end the series."""
         urgency = self._urgency
         if not queue.is_urgent:
             urgency.run = 0
@@ -840,7 +855,9 @@ class PriorityInbox(Generic[M]):
         return queue is not None and bool(queue.waiting) and queue.waiting[0][0] == _FIRST
 
     def take_along(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
-        """Remove and return the next messages of a claimed session while `wanted` accepts them. The running turn handles them.
+        """Remove and return the next messages of a claimed session, up to the first one that `wanted` rejects.
+
+        The running turn answers them together with its own message.
 
         Raises:
             UsageError: No message of the session is claimed.
@@ -881,9 +898,10 @@ class PriorityInbox(Generic[M]):
             self._wake_for_free_slot()
 
     def release_and_claim(self, session_id: str) -> M | None:
-        """End the turn of a session and claim its next message, unless another session is ready or the message is URGENT.
+        """End the turn of a session and claim its next message in one step, which is faster than `release` and `poll`.
 
-        The effect is that of `release` and `poll`, without the rotation of owners. None is the effect of `release` alone.
+        Return None after a plain `release`: if the session has no message, another session is ready, or a
+        turn is URGENT.
 
         Raises:
             UsageError: No message of the session is claimed.
@@ -957,7 +975,7 @@ class PriorityInbox(Generic[M]):
         self._claim_queue(self._queue_of(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
-        """Return True if messages of other owners than the session's are ready."""
+        """Return True if another owner than the session's owner has a message that is ready to be dispatched."""
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:

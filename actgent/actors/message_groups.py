@@ -72,7 +72,11 @@ class MessageGroups:
         return group
 
     def node(self, group: str, inbox: PriorityInbox[Any]) -> WaitNode:
-        """Return the wait-graph node of a group. While the node waits, the group releases its concurrency slot."""
+        """Return the wait-graph node for the messages of a group, for deadlock detection.
+
+        An actor that handles one message at a time has one node for all groups. With more concurrency, each
+        group has a node, and releases its concurrency slot while it waits.
+        """
         if self.concurrency == 1:
             return self.actor_node
         node = self._nodes.get(group)

@@ -65,7 +65,7 @@ class Envelope:
     """Size of the payload in bytes; 0 if it is unknown."""
 
     def answer(self, value: object) -> None:
-        """Settle the promise with a value. A message without a promise has no effect here."""
+        """Send the value to the caller that waits in `ask`. Ignored if the message was sent without waiting."""
         if self.promise is not None:
             self.promise.settle(outcome.Value(value))
 

@@ -87,7 +87,7 @@ class ActorSystem:
         self._siblings.start(body, self._nursery, grace=grace)
 
     def host_unused(self, actor: UnusedActor, *, grace: float) -> None:
-        """Register an actor that `use` builds and starts.
+        """Register an actor under its name without building it. The first `use` builds and starts the actor.
 
         Raises:
             ConfigurationError: The name of the actor is taken.
@@ -102,7 +102,7 @@ class ActorSystem:
             cell.start()
 
     def has(self, name: str) -> bool:
-        """Return True if an actor with this name runs, used or not."""
+        """Return True if the name belongs to an actor of the system, including actors that are registered but not built yet."""
         return name in self._context.running
 
     def body(self, name: str) -> Body | None:
@@ -141,7 +141,10 @@ class ActorSystem:
         await self._context.drain()
 
     async def finish_unused(self) -> None:
-        """End the actors that were not used, concurrently. The system ends all others by cancelling their tasks."""
+        """End the actors that were never used, concurrently and shielded from cancellation, when the system block exits.
+
+        The system ends all other actors by cancelling their tasks.
+        """
         if unused := [*self._context.unused()]:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:

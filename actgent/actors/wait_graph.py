@@ -47,7 +47,11 @@ class CycleSearch:
 
 @contextmanager
 def waiting(waiter: WaitNode, target: WaitNode) -> Iterator[None]:
-    """Add the edge from waiter to target for the duration of the block. Call `refuse_cycle` first."""
+    """Record for the block that `waiter` waits for `target`. Call `refuse_cycle` first.
+
+    The first wait of a node releases its concurrency slot, and the end of its last wait acquires the slot
+    again.
+    """
     if waiter.on_wait is not None and not waiter.waits_for:
         waiter.on_wait(True)  # noqa: FBT003 - its only argument
     _count(waiter.waits_for, target, 1)
@@ -68,7 +72,10 @@ def _count(edges: dict[WaitNode, int], other: WaitNode, change: int) -> None:
 
 
 def find_cycle(waiter: WaitNode, target: WaitNode) -> CycleSearch:
-    """Find the cycle that an edge from `waiter` to `target` would close."""
+    """Search for a cycle of waits that would arise if `waiter` also waited for `target`.
+
+    The path is empty without a cycle.
+    """
     if waiter is target:
         return CycleSearch((waiter, waiter), 0)
     ahead: dict[WaitNode, WaitNode | None] = {target: None}
@@ -92,7 +99,10 @@ def _walk(
     edges: Callable[[WaitNode], Iterable[WaitNode]],
     reached_from: dict[WaitNode, WaitNode | None],
 ) -> Iterator[WaitNode]:
-    """Traverse the graph from a node, and yield each node that an edge leads to."""
+    """Traverse the graph from `start`, and yield each node that an edge leads to, also repeatedly.
+
+    `reached_from` receives the predecessor of each newly found node.
+    """
     unseen = [start]
     while unseen:
         node = unseen.pop()
@@ -113,7 +123,7 @@ def _path_from_start(node: WaitNode | None, reached_from: dict[WaitNode, WaitNod
 
 
 def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
-    """Raise if waiting would close a cycle.
+    """Raise if a wait of `waiter` for `target` would be a deadlock.
 
     Raises:
         DeadlockDetected: The target waits for the waiter, directly or through other nodes.

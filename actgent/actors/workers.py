@@ -128,7 +128,10 @@ class Workers(Generic[JobT]):
 
     @trio.lowlevel.enable_ki_protection
     def _end_unused(self) -> None:
-        """End the workers that no job has needed since `_watch`."""
+        """End parked workers that no job has needed since `_watch`; a number of idle workers is always kept.
+
+        If more workers than this number remain, schedule the next check.
+        """
         count = max(0, min(self._unused - KEPT_IDLE_WORKERS, MAX_ENDED_AT_ONCE))
         for task in list(self._idle)[:count]:  # the longest parked workers first
             trio.lowlevel.reschedule(task, self._idle.pop(task))

@@ -474,7 +474,11 @@ class Agent(Generic[DataT_co, DepsT]):
     async def _rewrite_message(
         self, opener: SessionOpener, content: Content, instruction: str | None, owner: Sender | str
     ) -> RewrittenMessage:
-        """Rewrite the first message of a session with one model call."""
+        """Rewrite the first message of a session with one model call, for `enhance_prompt=`.
+
+        `instruction` tells the model how to rewrite the message; None uses the default instruction. The call
+        may take at most `model_timeout` seconds.
+        """
         return await rewrite_message(
             opener.running.core.models.models,
             content,
@@ -926,7 +930,10 @@ class Agent(Generic[DataT_co, DepsT]):
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
 
     def _changed_options(self, options: CallOptions) -> list[str]:
-        """Return the names of the options that were passed to this run and differ from the options of the agent."""
+        """Return the names of the options of a run that differ from the options of the agent.
+
+        A run in another process cannot use these options, because they are not sent.
+        """
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
         return [name for name in names if getattr(options, name) is not getattr(plain, name)]
@@ -1108,11 +1115,15 @@ class Agent(Generic[DataT_co, DepsT]):
         )
 
     def accompany(self, agent: "Agent[Any, Any]") -> None:
-        """Start another agent whenever this agent starts, unless that agent is running."""
+        """Start another agent together with this agent, from the next start on.
+
+        Use it for an agent that this agent needs but does not name as a tool, handoff or route. If the other
+        agent is already running, its runtime keeps it.
+        """
         self._extra_companions = (*self._extra_companions, agent)
 
     def _companions(self) -> "Iterable[Agent]":
-        """Return the agents that must run while this agent runs."""
+        """Return the agents to start together with this agent: those that its tools call, and those added by `accompany`."""
         tools = self._initial_tools()
         called = [tool.agent for tool in tools if isinstance(tool, (AgentTool, HandoffTool))]
         return [*called, *self._extra_companions]  # type: ignore[list-item]
@@ -1127,12 +1138,12 @@ class Agent(Generic[DataT_co, DepsT]):
             offer_read_result(self.tools)
 
     def _initial_tools(self) -> Iterable[Tool]:
-        """Return the tools, without wrappers, that are known before toolsets connect."""
+        """Return the tools that are known before toolsets connect, each without the objects that wrap it."""
         given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
         return [unwrap_tool(tool) for tool in given]
 
     def _access_rules(self) -> Iterable[Access]:
-        """Return the rules that are checked directly before each tool call."""
+        """Return the rules that may reject a tool call directly before the call runs; this class has none."""
         return ()
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
@@ -1228,11 +1239,11 @@ class Agent(Generic[DataT_co, DepsT]):
         return opener.running
 
     def __actgent_use__(self) -> SessionOpener:
-        """Return the session opener. Only the runtime calls this method."""
+        """Return the session opener. The first call builds the agent's actor. Only the runtime calls this method."""
         return self._require_opener()
 
     async def __actgent_finish__(self) -> None:
-        """End an agent that was not used. Only the runtime calls this method."""
+        """Stop an agent that processed no message, and remove it from the runtime. Only the runtime calls this method."""
         assert self._host is not None  # noqa: S101 - the runtime is the host
         runtime = self._host.runtime
         try:
@@ -1268,9 +1279,10 @@ class Agent(Generic[DataT_co, DepsT]):
         return opener
 
     async def _await_opener(self) -> SessionOpener:
-        """Return the session opener of the agent, whose task runs by then.
+        """Return the session opener of this agent after the agent is ready to process messages.
 
-        A turn that was resumed from the journal waits until the program has started this agent.
+        A turn that was resumed from the journal waits until the program has started this agent, or the start
+        phase has ended.
         """
         if self._host is None:
             await wait_started(self.name)
@@ -1310,7 +1322,7 @@ class Agent(Generic[DataT_co, DepsT]):
         )
 
     def _runs_session_hooks(self, context: SessionContext) -> bool:
-        """Return True if the functions of `on_session` are called with this session."""
+        """Return True if the functions of `on_session` are called for this session. Subclasses can exclude sessions."""
         return True
 
     def _build_core(self, runtime: Runtime) -> AgentCore:

@@ -124,7 +124,10 @@ class Narration:
         self._line(session_id, f"failed ({failure.kind}): {shown(words, MAX_VALUE_CHARS)}")
 
     def name_of(self, kind: str) -> str:
-        """Return the label for a sender kind other than models and tools."""
+        """Return the label of a message's sender in the printed lines; the base class returns the sender kind.
+
+        Models and tools have fixed labels.
+        """
         return kind
 
     def lines_of(self, message: Message) -> Iterator[str]:

@@ -163,7 +163,7 @@ def _enabled_tools(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def _limit_history(session: Session) -> None:
-    """Apply the configured history length of a session to its view of the conversation."""
+    """Apply the `history` value of `PlanAgent.configure` to the messages that the model sees in this session."""
     view = context_of(session).conversation.current_view()
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")

@@ -136,7 +136,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
 
 
 def _actions(routes: Mapping[str, Agent], described: Collection[str]) -> list[Instruction]:
-    """Return instructions for the routes that have no instruction and no type."""
+    """Return an instruction for each route that is not described yet, so that the model knows the action.
+
+    The description is the goal, else the capabilities or the role of the agent.
+    """
     return [
         Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)
         for action, agent in routes.items()

@@ -108,9 +108,10 @@ async def process_turn(
     stream: Callable[..., AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]],
     options: Mapping[str, Any],
 ) -> ProcessResult:
-    """Run one turn and return its outcome.
+    """Send one message, wait for the end of its turn, and return the result for `Agent.process`.
 
-    `stream` is `Agent.stream`, bound to the content and the session. `options` are its other arguments.
+    If the session moves to another process, the result is read there. `stream` is `Agent.stream`, bound to
+    the content and the session. `options` are its other arguments.
     """
     started = trio.current_time()
     before = await view_session(opener, session)
@@ -197,7 +198,10 @@ def _suspended_failure(session: SessionView) -> Failure:
 
 
 def _turn_of(new: Sequence[Message], reply: Reply | None, failure: Failure | None) -> Sequence[Message]:
-    """Return the messages of the turn, in order."""
+    """Return the messages of a turn among the messages `new`, which were added to the history during the call.
+
+    The reply or failure identifies the turn; without either, the result is empty.
+    """
     turn_id = ""
     if failure is not None:
         turn_id = failure.message_id

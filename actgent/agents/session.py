@@ -158,13 +158,13 @@ class Session(Generic[DataT_co]):
 
     @property
     def _context(self) -> SessionContext:
-        """Internal context of the session, loaded from the journal if necessary."""
+        """Internal context of the session. A session that was evicted from memory is first loaded from the journal."""
         held = self._held
         return held if held.public_session is not None else context_of(self)
 
     @property
     def _here(self) -> SessionContext:
-        """Internal context of a session that is owned by this process.
+        """Internal context of the session, for methods that need the session in this process.
 
         Raises:
             SessionMoved: Another process owns the session; the context is out of date.
@@ -1017,7 +1017,10 @@ class Session(Generic[DataT_co]):
         return None if held.parent is None else face_of(held.parent).deps
 
     def take_made_deps(self, deps: Any) -> None:
-        """Set the deps that the agent's function returned. Deps of the run or the session take precedence."""
+        """Store the deps that the agent's deps function made for this session.
+
+        Deps that the program passed to the run or the session take precedence.
+        """
         self._made_deps = deps
 
     @property
@@ -1046,7 +1049,7 @@ class _WeakHandle:
 
 
 def face_of(context: SessionContext) -> Session:
-    """Return the public `Session` of a context that is loaded or closed."""
+    """Return the public `Session` of an internal context, or make a new one if the program dropped the last one."""
     if isinstance(context.public_session, _WeakHandle):
         return context.public_session.restore(context)
     assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
@@ -1054,7 +1057,10 @@ def face_of(context: SessionContext) -> Session:
 
 
 def held_by(session: object) -> SessionContext:
-    """Return the internal context of a `Session` without loading it."""
+    """Return the internal context of a `Session`.
+
+    If the session was evicted, the context is outdated and is not reloaded.
+    """
     assert isinstance(session, Session)  # noqa: S101 - the assembly creates only this class
     return session._held  # noqa: SLF001 - this module defines both classes
 
@@ -1123,7 +1129,7 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
 
 
 def _fund_later(running: AgentActor) -> Funding | None:
-    """Return the budget sources of the calling turn, which also pay for the turn of a schedule; None outside of a turn.
+    """Return the budgets of the calling turn that must also pay for the turn of its schedule; None outside of a turn.
 
     Raises:
         LimitReached: The limits of the calling turn are used up.

@@ -84,7 +84,7 @@ def _check_memory(memory: object) -> None:
 
 
 def memory_of(memory: MemoryLike) -> Memory:
-    """Return a memory as it is, or the one made of a function of the history or of an object with `manage_history`.
+    """Return a `Memory` for the `memory=` argument. A function, or an object with `manage_history`, is wrapped.
 
     Raises:
         ConfigurationError: The value is neither.
@@ -120,7 +120,10 @@ def check_each_seconds(**seconds: float) -> None:
 
 
 def _as_object(value: object, kind: type) -> str:
-    """Return the end of an error text, if a class or a name was passed in place of an object."""
+    """Return the remedy for the end of an error text: instantiate a passed class, or use the builder for a passed name.
+
+    The text is empty for other values.
+    """
     if isinstance(value, type) and issubclass(value, kind):
         return f": write {value.__name__}()"
     return f": AgentBuilder.protocol({value!r}) takes names" if isinstance(value, str) else ""

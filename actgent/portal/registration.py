@@ -90,17 +90,28 @@ class AttachesHooks(ABC):
         """Register a hook with a method of `Agent`, such as `Agent.on_message`."""
 
     def on_session(self, fn: H) -> H:
-        """Register `fn(session)`, called before the first message of every new or resumed session. Return the function."""
+        """Register `fn(session)`, called before the first message of every new or resumed session.
+
+        Return the function.
+        """
         self._hook(Agent.on_session, fn)
         return fn
 
     def on_query(self, fn: H) -> H:
-        """Register `fn(message)`, called before a user's message is answered; its returned text is added to the model call."""
+        """Register `fn(message)`, called before a user's message is answered; its text is added to the model call.
+
+        Return `fn`.
+        """
         self._hook(Agent.on_query, fn)
         return fn
 
     def on_message(self, fn: H, *, priority: float | None = None) -> H:
-        """Register `fn(message)`, called with each message before it is recorded; lower `priority` runs first."""
+        """Register `fn(message)`, called with each message of users, models and tools that is added to a history.
+
+        Return `fn`.
+
+        The message is in the journal by then. A lower `priority` is called first; None is called last.
+        """
         self._hook(Agent.on_message, fn, priority=priority)
         return fn
 
@@ -109,9 +120,10 @@ class AttachesHooks(ABC):
     @overload
     def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[H], H]: ...
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
-        """Register a guard of messages, answers or tool inputs. Arguments and errors are those of `Agent.guard`.
+        """Register a guard of messages, answers or inputs. Arguments and errors are those of `Agent.guard`.
 
-        A guard of inputs runs in trio's thread. Without `fn`, return a decorator.
+        A guard of inputs checks messages before they enter the inbox, and runs in trio's thread. Without
+        `fn`, return a decorator.
         """
         if fn is None:
             return partial(self.guard, on=on)

@@ -27,7 +27,7 @@ class Handover:
 
 
 def handover_in(state: Mapping[str, Any]) -> Handover:
-    """Return the last handoff in a session's state."""
+    """Return the last handoff in a session's state; an empty `Handover` if there was none."""
     stored = state.get(STATE_KEY)
     return Handover(**stored) if isinstance(stored, Mapping) else Handover()
 

@@ -74,7 +74,11 @@ class Guards:
     # --- inputs ------------------------------------------------------------------------------
 
     def admit(self, context: SessionContext, message: Message) -> Message:
-        """Run the input guards on a message. Return the message, possibly rewritten; journal and model only receive this version.
+        """Run the input guards on a message before it is accepted.
+
+        Return the message, possibly with a replaced text.
+
+        Journal and model receive only the returned message.
 
         Raises:
             GuardrailTripped: A guard rejected the message.
@@ -102,9 +106,12 @@ class Guards:
     async def ask_while_checking(
         self, turn: Turn, dispatcher: Dispatcher, ask: Callable[[], Awaitable[T]]
     ) -> T:
-        """Call the model while the message guards check the turn's messages concurrently.
+        """Call the model while the message guards check the turn's messages. Return the answer if all guards accept.
+
+        A rejection cancels the call. Messages that were accepted before a restart are not checked again.
 
         Raises:
+            ApprovalNeeded: A guard requires an approval that is not decided yet.
             GuardrailTripped: A guard rejected a message, now or before a restart.
             HandlerFailed: A guard failed.
             ActgentError: The model call failed.
@@ -130,10 +137,11 @@ class Guards:
         return result()
 
     async def judge_messages(self, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Run all message guards on the messages that a turn answers.
+        """Run all message guards on the messages that a turn answers, except system messages.
 
         Raises:
-            GuardrailTripped: A guard rejected a message.
+            ApprovalNeeded: A guard requires an approval that is not decided yet.
+            GuardrailTripped: A guard rejected a message, or its approval was rejected.
             HandlerFailed: A guard failed, or returned something other than None, an `ApprovalRequest` or a `Refuse`.
         """
         context = turn.session
@@ -253,7 +261,9 @@ class ApprovalNeeded(Exception):
 def _find_decision(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: ApprovalRequest
 ) -> Refuse | str | None:
-    """Return the approval decision about a message or an answer; a string replaces the answer.
+    """Return the approver's decision about a message or an answer: None accepts it, a `Refuse` rejects it.
+
+    A string replaces the text of the answer. An expired or withdrawn approval rejects.
 
     Raises:
         ApprovalNeeded: The approval is not decided yet.
@@ -294,7 +304,10 @@ def _with_text(message: Message, text: str) -> Message:
 
 
 def _recorded_decision(turn: Turn, answer: str) -> GuardDecisionRecord | None:
-    """Return the recorded guard decision about an answer from before a restart; an empty id selects the decision about the messages."""
+    """Return the guard decision that was recorded before a restart; None if there is none.
+
+    `answer` is the id of the judged answer; an empty id selects the decision about the messages.
+    """
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 
 

@@ -155,9 +155,10 @@ class AgentCore:
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
     async def _wait_for_person(self, turn: Turn, needed: ApprovalNeeded) -> None:
-        """Request the approval that a guard needs.
+        """Request the approval that a guard needs, after which the turn can be suspended.
 
-        The turn resumes after the last message when the approval is decided.
+        When the approval is decided, the turn resumes after its last recorded message. An error of the
+        request ends the turn.
         """
         context = turn.session
         former, messages = turn.checkpoint, context.conversation.messages
@@ -211,7 +212,10 @@ class AgentCore:
             return False
 
     async def _call_again(self, turn: Turn, pending: PendingCalls) -> Message | None:
-        """Run a batch again after its approvals were decided. Return the next message of the turn, or None."""
+        """Run the tool calls of an answer again after their approvals were decided.
+
+        Return the turn's next message, or None.
+        """
         context = turn.session
         results = await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
         if results is not None:
@@ -295,7 +299,10 @@ class AgentCore:
     # --- modes ---------------------------------------------------------------------------
 
     def _apply_mode_changes(self, modes: Modes, turn: Turn, message: Message) -> None:
-        """Apply a mode change that the user requests, and notify the model of mode changes while no tool calls are open."""
+        """Switch the mode if a user's message is a mode command, and notify the model of mode changes.
+
+        Call it while no tool calls are open. A rejected command becomes a note for the next model call.
+        """
         context = turn.session
         if modes.commands and message is turn.message:
             user_messages = [each for each in (*turn.joined, message) if context.is_from_user(each)]
@@ -305,7 +312,11 @@ class AgentCore:
             self.observer.change_mode(context)
 
     async def tell_idle(self, context: SessionContext) -> None:
-        """Write mode changes that were made outside of a turn. Unless a turn runs, they also enter the conversation."""
+        """Write a mode change that a program made outside of a turn.
+
+        If no turn is running, suspended or to be resumed, the notice for the model is added to the
+        conversation at once.
+        """
         is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
         if is_idle and self.modes is not None and add_notices(context, (self.modes,)):
             self.observer.change_mode(context)
@@ -420,7 +431,7 @@ class AgentCore:
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
 
     def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
-        """Continue the turn with a system note as its next message."""
+        """Continue the turn with a system message as its next message. `note` is the text; an empty note adds no text."""
         self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
 
     # --- reply and act -------------------------------------------------------------------
@@ -451,7 +462,10 @@ class AgentCore:
             await self._continue_turn(turn, message, further)
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
-        """Record the deliveries of an answer, then call the session's handlers and route to other agents."""
+        """Record the deliveries of an answer, then call the session's handlers and let routed agents answer.
+
+        Before that, withheld values are filled into replies, and answer guards check the replies.
+        """
         policy = self.calling.policy
         if policy is not None and policy.untrusted == "isolate":
             registry = self.calling.registry
@@ -517,7 +531,7 @@ class AgentCore:
         return True
 
     async def _redeliver_recorded_reply(self, turn: Turn) -> None:
-        """Deliver the recorded answer of another agent again after a restart."""
+        """Deliver the reply of another agent again after a restart, from the recorded answer."""
         context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the last message is the answer
@@ -590,7 +604,10 @@ def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | 
 async def _write_answer(
     turn: Turn, log: SessionLog, deliveries: Sequence[Delivery], *, is_watched: bool
 ) -> None:
-    """Record the deliveries of an answer. If only journal readers receive them, the end of the turn is in the same write."""
+    """Record the deliveries of an answer durably before they are delivered.
+
+    If only readers of the journal receive them, the write is not awaited, and includes the end of the turn.
+    """
     context = turn.session
     answer = context.conversation.last_message
     if answer is not None and not _is_plain_reply(deliveries, answer):

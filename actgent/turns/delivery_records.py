@@ -15,7 +15,7 @@ MIN_POSITION_CHARS = 24
 
 
 def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[OutcomeRecord]:
-    """Yield the journal records of an answer's deliveries."""
+    """Yield the journal record of each reply, event and route of an answer. Other deliveries have no record."""
     for delivery in deliveries:
         match delivery:
             case Reply():
@@ -62,6 +62,9 @@ def _told(
 
 
 def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:
-    """Return the start and end index of a text in an answer; empty if the text is missing or short."""
+    """Return the start and end index of a text in an answer, which the record stores in place of the text.
+
+    The result is empty if the answer does not contain the text, or the text is too short to save space.
+    """
     begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else answer_text.find(text)
     return () if text is None or begin < 0 else (begin, begin + len(text))

@@ -94,7 +94,10 @@ class Dispatcher:
     watch: Watch
 
     async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
-        """Call the handlers of a delivery's kind. A handler that fails does not prevent the next from being called."""
+        """Pass a delivery to the waiting callers, and call the session's handlers of its kind one after the other.
+
+        A failing handler is reported, and the next one is still called.
+        """
         turn = context.turn
         if turn is not None:
             for listener in turn.listeners:
@@ -127,7 +130,8 @@ class Dispatcher:
     ) -> object:
         """Return the result of a hook for a message; None if the hook fails, which is reported like a failed handler.
 
-        If `wanted` is set, a result that is neither a string nor None is a failure, and `wanted` is the error text.
+        If `wanted` is set, a result that is neither a string nor None is a failure with `wanted` as its text.
+        `place` identifies the hook in the failure id.
         """
         try:
             result = self._call(context, HandlerRegistration(hook, takes_session), message)
@@ -165,7 +169,10 @@ class Dispatcher:
         return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {wanted}")
 
     async def deliver(self, turn: Turn, delivery: Delivery) -> None:
-        """Deliver an outcome to the callers of the turn, and to the handlers unless they received it before a restart."""
+        """Deliver an outcome to the callers and handlers of a turn, and record the delivery.
+
+        Handlers that received the outcome before a restart are not called again.
+        """
         context = turn.session
         for listener in turn.listeners:
             listener.set_reply(delivery)
@@ -180,7 +187,10 @@ class Dispatcher:
     async def fail(
         self, context: SessionContext, failure: Failure, *, listeners: Sequence[TurnFuture] = ()
     ) -> None:
-        """Deliver the failure of a message to the session's handlers and to the given callers."""
+        """Deliver the failure of a message to the session's handlers and to the callers in `listeners`.
+
+        A failure that reaches neither is logged.
+        """
         for listener in listeners:
             listener.failure = failure
         if not listeners and "exception" not in context.handlers:
@@ -222,9 +232,11 @@ class Dispatcher:
         *,
         place: int | str = 0,
     ) -> None:
-        """Deliver a handler's error to the failure handlers; log the error if the failing handler is one of them.
+        """Deliver a handler's error as a failure to the exception handlers.
 
-        `place` distinguishes the handlers of one delivery, so that each failure has a unique id.
+        The error is logged if there are none, or if an exception handler failed itself. Repeated errors for
+        the tokens of one reply are reported once. `place` gives each handler of a delivery a separate failure
+        id.
         """
         turn = context.turn
         if turn is not None and isinstance(delivery, (Token, CallProgress)):

@@ -55,7 +55,11 @@ class Hooks:
         return _join_texts(texts)
 
     async def gather_for(self, turn: Turn, view: TurnView, dispatcher: Dispatcher) -> None:
-        """Run the pre-processors of the current protocol stage, and add their texts to the next model call; failed hooks add nothing."""
+        """Run the query functions of the current protocol stage, such as `synthesis`, before a model call of that stage.
+
+        Their texts are added to that call. Failed functions add nothing. Nothing runs for messages that are
+        not from a user, or for retries of an invalid answer.
+        """
         context = turn.session
         if turn.message.sender.kind != "user" or view.repairs:  # other passes already contain the text
             return
@@ -79,7 +83,7 @@ class Hooks:
     async def tell(self, turn: Turn, dispatcher: Dispatcher) -> None:
         """Call the conversation listeners with each new message, after the message is written to the journal.
 
-        A failing listener does not prevent the call of the next listener.
+        System messages are skipped. A failing listener does not prevent the call of the next listener.
 
         Raises:
             JournalError: The messages cannot be written; the listeners are not called.

@@ -87,7 +87,7 @@ class TurnLifecycle:
     """
 
     def begin(self) -> None:
-        """Reset the shutdown deadline when the agent starts or restarts."""
+        """Allow shutdown handlers their full time again, when the agent starts or restarts."""
         self._silence = None
 
     # --- begin ---------------------------------------------------------------------------
@@ -144,14 +144,20 @@ class TurnLifecycle:
         return turn
 
     def _stop_without_deps(self, turn: Turn, *, was_given: bool) -> None:
-        """Stop a turn whose tools need deps that are not set."""
+        """Stop a turn with `DepsMissing` if its tools need deps that are not set.
+
+        `was_given` is True if the session or its run had deps before a restart.
+        """
         context = turn.session
         missing = self.deps_missing(context, was_given=was_given)
         if missing is not None:
             turn.stop_with(missing)
 
     def _resume_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
-        """Resume the turn of a re-sent message whose earlier outcome could not be written to the journal."""
+        """Resume a turn at its checkpoint if its message is sent again after the journal failed to record the outcome.
+
+        If the turn starts with another message, the checkpoint is dropped.
+        """
         context = turn.session
         context.mailbox.unwritten_turn = None
         if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
@@ -165,7 +171,10 @@ class TurnLifecycle:
         turn.joined, turn.progress = resume.joined, resume.progress
 
     def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
-        """Store the cancel scope of the calling task in the turn, so that an interruption can cancel the task."""
+        """Make the calling task the task of a turn, so that an interruption can cancel it through `scope`.
+
+        The time limits of the calling code do not apply to the turn. Its budget starts to count seconds.
+        """
         turn.task = trio.lowlevel.current_task()
         turn.scope = scope
         running_turn.set(turn)
@@ -339,7 +348,7 @@ class TurnLifecycle:
         return error
 
     def _is_heard(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
-        """Return True if a handler or caller can receive the outcome of a message, now or later."""
+        """Return True if the outcome of a message can reach a handler or caller, now or by a repetition of the message."""
         has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
         return bool(
             has_caller
@@ -513,7 +522,7 @@ def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
 def _note_failure(
     context: SessionContext, messages: Iterable[Message], error: Exception, blame: str = "internal"
 ) -> None:
-    """Add the failure of messages to the newest records of a session without a journal."""
+    """Add the end of failed messages to the records in memory of a session without a journal, for observers."""
     recent = context.conversation.recent
     if recent is None:
         return
@@ -550,9 +559,10 @@ def _chain_errors(lost: Exception, error: Exception) -> Exception:
 
 
 def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
-    """End a turn without running it, because its session is closing or because it failed before a restart.
+    """Mark a new turn so that it ends without a model call.
 
-    After a restart the failure is read from the journal; its handlers may not have received it yet.
+    With `failed`, the turn ends with this failure from before a restart, since its handlers may not have
+    received it. Otherwise the session is closing.
     """
     context = turn.session
     if failed is None:

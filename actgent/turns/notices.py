@@ -23,7 +23,12 @@ MAX_NAMED_TOOLS = 50
 
 
 def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
-    """Fix the tools that a session offers at its first turn. In later turns, append a notice about changes since then."""
+    """Store the tools that a session offers to the model at its first turn.
+
+    Later, notify the model of changed tools.
+
+    The stored list stays equal, so that providers can cache the prompt.
+    """
     context = turn.session
     offered = context.conversation.offered
     if offered is None:

@@ -140,7 +140,10 @@ class Observer:
             )
 
     def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
-        """Return an observer of one model call, for events and journal; None if neither needs it."""
+        """Publish the start of a model call, and return an observer for its retries and failures.
+
+        Return None if neither events nor the journal need it.
+        """
         if self.stream.active:
             if self.stream.watched:
                 self.stream.publish(
@@ -241,7 +244,10 @@ class Observer:
     def fail(
         self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
     ) -> None:
-        """Store the failure of a message for later queries. Interrupted, stopped and moved messages are not failures."""
+        """Store the failure of a message for `Runtime.failures`.
+
+        Interrupted, stopped and moved messages are not failures.
+        """
         kind = kind_of(error, blame)
         if kind in ("interrupted", "stopped", "moved"):
             return
@@ -257,7 +263,7 @@ class Observer:
         )
 
     def fail_tool(self, turn: Turn, result: ToolResult) -> None:
-        """Store a failed tool call for later queries."""
+        """Store a tool call that failed or has an unknown outcome, for later queries. Other results are ignored."""
         context = turn.session
         if result.status in ("error", "outcome_unknown"):
             self.stream.tool_failures.append(

@@ -113,7 +113,7 @@ class TurnSpans:
             del self._deciders[session_id]
 
     def note_decision(self, session_id: str) -> None:
-        """Store the current trace context as the origin of an approval decision, for a link from the next activation."""
+        """Remember the trace context of an approval decision, so that the span of the resumed turn links to it."""
         if (decider := self.tracing.current()) is not None:
             self._deciders.setdefault(session_id, []).append(decider)
 

@@ -50,7 +50,11 @@ class SummaryMaker:
         self.start_if_due(context)
 
     def start_if_due(self, context: SessionContext) -> None:
-        """Start a summary in the background if it is due. Called between the rounds of a turn and after the turn."""
+        """Start a model call for a new summary in the background, if the conversation has grown enough.
+
+        Does nothing while another summary is being written or was not added yet. Called between model calls
+        and after a turn.
+        """
         view = context.conversation.current_view()
         if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
             return
@@ -113,7 +117,10 @@ class SummaryMaker:
 
 
 def add_summary(turn: Turn) -> None:
-    """Append a finished summary to conversation and journal, before the next message of a turn."""
+    """Append a finished summary to the conversation and the journal, from which later requests begin.
+
+    Does nothing while tool calls are open, because their results must follow directly.
+    """
     context = turn.session
     view = context.conversation.current_view()
     if not isinstance(view, SummarizingView) or view.ready is None or context.conversation.open_calls:

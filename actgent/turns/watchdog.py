@@ -166,7 +166,7 @@ class _WatchdogThread:
             summarise()
 
     def _wait(self) -> tuple[Watch, ...]:
-        """Wait until the next check. Return the event loops to check; if there are none, the thread has ended."""
+        """Sleep until the next check, and return the event loops to check. The thread ends if there are none."""
         time.sleep(INTERVAL_SECONDS)
         with self._lock:
             if not self._watches:

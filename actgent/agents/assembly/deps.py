@@ -45,7 +45,7 @@ class AgentDeps:
         return None if self.is_function else self.value
 
     def check(self, value: Any) -> None:
-        """Check that deps have the type that the tools declare. Functions and None are accepted.
+        """Check that deps have the type that the tools declare. An async function that makes deps, and None, are accepted.
 
         Raises:
             ConfigurationError: The deps do not fit a tool; the text names the tool and both types.
@@ -67,7 +67,9 @@ class AgentDeps:
         return hooks if modes is None else [*hooks, modes.replace_unknown_mode]
 
     async def give(self, session: Session[Any]) -> None:
-        """Call the agent's deps function for a session without deps. Runs before the first message, and after a restart.
+        """Call the agent's deps function and store the result in the session, unless the session has its own deps.
+
+        It runs before the first message of the session, and again after a restart.
 
         Raises:
             DepsMissing: The function failed; the exception is the cause.
@@ -85,17 +87,19 @@ class AgentDeps:
         session.take_made_deps(value)
 
     def missing_to_resume(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
-        """Return the error of a session that was loaded from the journal and cannot resume without deps; None if it can.
+        """Return the error for a loaded session that has unfinished work but lacks deps; None if it can resume.
 
-        `was_given` is True if the session or one of its runs had deps before the restart.
+        A session without unfinished work needs no deps. `was_given` is True if the program passed deps to the
+        session or one of its runs before the restart.
         """
         has_work = was_given or bool(context.mailbox.acceptances) or context.checkpoint is not None
         return self.missing(context, was_given=was_given) if has_work else None
 
     def missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
-        """Return the error of a session whose tools need deps that are not set; None if its next turn can run.
+        """Return the error for a session whose next turn needs deps that are not set; None if the turn can run.
 
-        `was_given` is True if the session or its run had deps before a restart.
+        `was_given` is True if the program passed deps to the session or its run before a restart. Then the
+        program must pass them again, even if the agent has default deps.
         """
         session = face_of(context)
         if was_given:

@@ -23,7 +23,7 @@ class AgentModels:
         self.open()
 
     def open(self) -> Mapping[str, LLM]:
-        """Return the model clients by role; create them if the agent was stopped.
+        """Return the model client of each role, such as `default`. Create the clients if the agent was stopped.
 
         Raises:
             ConfigurationError: A name does not select a model.
@@ -34,7 +34,10 @@ class AgentModels:
         return self.clients
 
     def resolve(self) -> dict[str, LLM]:
-        """Return a model client for each role; names and settings are converted to new clients."""
+        """Create a model client for each role whose model was given by name or settings.
+
+        Passed clients are returned unchanged.
+        """
         return {
             role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
             for role, model in self.named.items()

@@ -77,7 +77,11 @@ def metrics_of(
     seconds: float,
     model_calls: int,
 ) -> RunMetrics:
-    """Compute the metrics of a goal. Calls made by tasks are counted for the tools that the tasks call."""
+    """Compute the metrics of a goal from its tool results and the attempts of its tasks.
+
+    A call of `run_tasks` is not counted itself; the calls of its tasks are counted for the tools that they
+    called.
+    """
     counts: dict[str, list[bool]] = {}
     for task in tasks:
         failed = task.attempts - (task.status == "completed")

@@ -154,7 +154,10 @@ def _apply_handler(
 
 
 def _failed_progress(progress: Progress, failure: Exception, max_iterations: int) -> Progress:
-    """Return the progress of a goal whose turn ended with an error, before the protocol could close it."""
+    """Return the progress of a goal whose turn ended with an error before the protocol stored a final status.
+
+    A reached limit gives the status `incomplete`, an open approval `suspended`, any other failure `error`.
+    """
     status: Status = "incomplete" if isinstance(failure, _BOUNDS) else "error"
     if isinstance(failure, Suspended):
         status = "suspended"

@@ -60,7 +60,11 @@ class TaskRunner(Tool):
 
 
 async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: NestedToolCalls) -> PlannedTask:
-    """Return a task with its outcome."""
+    """Run a task of a plan with the tool that it names, and return the task with its outcome.
+
+    A task without a tool stays pending. A task whose referenced results are missing gets the status of the
+    missing task.
+    """
     references = References(before)
     arguments = references.resolve(dict(task.tool_args))
     if not task.tool_name:
@@ -77,7 +81,12 @@ async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: Ne
 async def _call_with_retries(
     task: PlannedTask, arguments: Mapping[str, Any], others: NestedToolCalls
 ) -> PlannedTask:
-    """Call the tool of a task until it succeeds, the retries are used up, or the outcome of a call is unknown."""
+    """Call the tool of a task until the call succeeds, or `max_retries` retries have failed.
+
+    Return the task with its outcome.
+
+    A reached limit fails the task. A call whose effect is unknown is not repeated.
+    """
     failed = attrs.evolve(task, status="failed")
     for attempts in range(1, task.max_retries + 2):
         try:

@@ -158,7 +158,11 @@ class Consolidation(Agent[FoundMemories]):
     # --- schedules --------------------------------------------------------------------------------
 
     async def note_message(self, message: Message, session: Session[Any]) -> None:
-        """Handle a message of the observed agent: schedule the reading of its session, or postpone it."""
+        """Schedule the extraction of memories for when the session of this message has been idle long enough.
+
+        Each later message postpones it. Messages of other senders than users and models, and sessions of a
+        single request, are ignored.
+        """
         if message.sender.kind not in ("user", "assistant") or context_of(session).mailbox.is_transient:
             return
         mine = await self.ensure_session(owner_for(session), session.id)
@@ -176,7 +180,11 @@ class Consolidation(Agent[FoundMemories]):
     # --- reading ------------------------------------------------------------------------
 
     async def material(self, message: Message, mine: Session[Any]) -> str:
-        """Return the text that the model sees for a consolidation message: the part of the conversation, and related memories."""
+        """Return the text from which the model extracts memories: a part of the conversation, and memories stored earlier.
+
+        `message` started this extraction; `mine` is the session of this agent with the same id as the
+        observed session.
+        """
         owner = owner_for(mine)
         read = await self._observed.open_session(mine.id)
         part = await self._part(message.id, read, owner)
@@ -190,7 +198,10 @@ class Consolidation(Agent[FoundMemories]):
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
     async def _part(self, message_id: str, read: Session[Any], owner: Sender) -> Part:
-        """Return the range of messages that a consolidation message processes; record the next unread range if it has none."""
+        """Return the range of observed messages that belongs to an extraction, and record it before the first attempt.
+
+        So a repetition after a crash processes the same range.
+        """
         marks = await self._memories.marks(owner, self._mark(read.id))
         noted = marks.get(self._mark(read.id, "part"))
         if noted and (part := Part(**json.loads(noted))).message_id == message_id:
@@ -206,7 +217,10 @@ class Consolidation(Agent[FoundMemories]):
         return f"{json.dumps([self._observed.name, session_id])} {name}"
 
     async def _messages_that_fit(self, read: Session[Any], start: int) -> Sequence[Message]:
-        """Return the messages from a position on that fit into one model call, at least one."""
+        """Return the unread messages from index `start` that fit into one model call.
+
+        A first message that is too long is returned alone. The list is empty if no message is unread.
+        """
         found: list[Message] = []
         left = MAX_PART_TOKENS
         while page := (await read.messages(after=start + len(found) - 1, limit=PAGE_SIZE)).messages:
@@ -230,7 +244,11 @@ class Consolidation(Agent[FoundMemories]):
     # --- writing ------------------------------------------------------------------------
 
     async def store_memories(self, reply: Reply[FoundMemories], mine: Session[Any]) -> str | None:
-        """Write the extracted memories and the new read position in one transaction, before the reply is delivered."""
+        """Write the extracted memories and the new read position in one transaction, before the reply is delivered.
+
+        If unread messages remain, schedule their extraction. Return the text of the reply; None if the reply
+        has no memories in the expected form.
+        """
         found: object = reply.data
         if not isinstance(found, FoundMemories):
             return None
@@ -267,7 +285,10 @@ class Consolidation(Agent[FoundMemories]):
         return len(made)
 
     async def _state_of(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Return `older` or `younger`, the age of a memory to be replaced relative to the part; empty if it cannot be replaced."""
+        """Return whether a memory that the model wants to replace is `older` or `younger` than the end of the read messages.
+
+        The result is empty if the memory does not exist, was replaced already, or belongs to another owner.
+        """
         try:
             memory = await self._memories.get(memory_id, owner=owner)
         except MemoryNotFound:

@@ -102,7 +102,7 @@ class Extract(Tool):
 
 
 def _numbers(given: Any, isolation: Isolation) -> Sequence[int]:
-    """Return the numbers of the results to read.
+    """Return the numbers of the withheld results to read, from references such as `@r3`; without references, of all results.
 
     Raises:
         ToolError: A reference does not exist.
@@ -119,7 +119,15 @@ def _numbers(given: Any, isolation: Isolation) -> Sequence[int]:
 
 
 async def _answer(session: SessionContext, words: str, context: ToolContext) -> str:
-    """Ask the quarantined model, and return the JSON value in its answer, or the text if it contains none."""
+    """Ask the quarantined model, which has no tools.
+
+    Return the JSON value in its answer, or the text if it contains none.
+
+    The model is that of the role for quarantine, or the default model.
+
+    Raises:
+        ModelTimeout: The model did not answer within the model timeout of the turn.
+    """
     core = services_of(context.session).running.core
     llm = core.models.models.get(QUARANTINE_ROLE) or core.models.models["default"]
     turn = session.turn

@@ -70,7 +70,10 @@ class MemoryTool(Tool):
 
     @staticmethod
     def _withhold(context: ToolContext) -> None:
-        """Make the result untrusted in a session that withholds untrusted text, as it depends on the stored memories."""
+        """Mark the result of this tool as untrusted text, because memories may contain untrusted text.
+
+        It has an effect only in sessions that withhold untrusted text from the model.
+        """
         if running_call.get() is not None:
             context.origin = ORIGIN
 

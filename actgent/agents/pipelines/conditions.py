@@ -44,42 +44,51 @@ class When:
 
     @classmethod
     def exists(cls, reference: str) -> "When":
-        """Return True if the value exists and is not null."""
+        """Return a condition that is true if the value exists and is not null."""
         return cls("exists", parse(reference))
 
     @classmethod
     def empty(cls, reference: str) -> "When":
-        """Return True if the value does not exist, is null, or is an empty text, list or object."""
+        """Return a condition that is true if the value does not exist, is null, or is an empty text, list or object."""
         return cls("empty", parse(reference))
 
     @classmethod
     def greater(cls, reference: str, value: Any) -> "When":
-        """Return True if the number or text is greater. The step fails if the two values cannot be compared."""
+        """Return a condition that is true if the referenced number or text is greater than `value`.
+
+        The step fails if the two values cannot be compared.
+        """
         return cls("greater", parse(reference), value)
 
     @classmethod
     def less(cls, reference: str, value: Any) -> "When":
-        """Return True if the number or text is less. The step fails if the two values cannot be compared."""
+        """Return a condition that is true if the referenced number or text is less than `value`.
+
+        The step fails if the two values cannot be compared.
+        """
         return cls("less", parse(reference), value)
 
     @classmethod
     def equal(cls, reference: str, value: Any) -> "When":
-        """Return True if the value is equal and of the same JSON type: 1 is equal to neither true nor "1"."""
+        """Return a condition that is true if the two values are equal and of the same JSON type.
+
+        The number 1 equals neither true nor the text "1".
+        """
         return cls("equal", parse(reference), value)
 
     @classmethod
     def contains(cls, reference: str, value: Any) -> "When":
-        """Return True if a text has this substring, a list this element, or an object this key."""
+        """Return a condition that is true if a text has this substring, a list this element, or an object this key."""
         return cls("contains", parse(reference), value)
 
     @classmethod
     def all_of(cls, *conditions: "When") -> "When":
-        """Return True if all conditions are true."""
+        """Return a condition that is true if all given conditions are true."""
         return cls("and", parts=_check_conditions("all_of", conditions))
 
     @classmethod
     def any_of(cls, *conditions: "When") -> "When":
-        """Return True if at least one condition is true."""
+        """Return a condition that is true if at least one of the given conditions is true."""
         return cls("or", parts=_check_conditions("any_of", conditions))
 
     def __and__(self, other: "When") -> "When":
@@ -121,7 +130,7 @@ class When:
             yield from part.references()
 
     def needed(self) -> Iterator["When"]:
-        """Yield the conditions that must be true for this condition to be true."""
+        """Yield the parts of the condition that must all be true: the parts of an `and`, otherwise the condition itself."""
         if self.kind == "and":
             for part in self.parts:
                 yield from part.needed()

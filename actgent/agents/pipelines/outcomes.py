@@ -67,12 +67,12 @@ def _result(name: str, data: Mapping[str, Any] | None) -> StepResult:
 
 
 def values_in(inputs: Mapping[str, Any], results: Mapping[str, StepResult]) -> dict[str, Any]:
-    """Return inputs and outputs by name, as messages and conditions read them."""
+    """Return the inputs of a run and the outputs of its completed steps, by name, for messages and conditions of steps."""
     return {**inputs, **{each.name: each.output for each in results.values() if each.status == "done"}}
 
 
 def status_of(results: Mapping[str, StepResult]) -> RunStatus:
-    """Return the status of a run whose steps have ended."""
+    """Return the status of an ended run: `success` if all steps are done or skipped by a condition, otherwise `partial`."""
     return "success" if all(each.is_settled for each in results.values()) else "partial"
 
 

@@ -171,7 +171,12 @@ class Pipeline(Agent[Any, Any]):
     async def _open_run(
         self, session_id: str, owner: Sender | str, inputs: Mapping[str, Any] | None
     ) -> Session[Any]:
-        """Return the session of a run, created if it does not exist. Inputs of a new run are checked."""
+        """Return the session of a run, and create the session if it does not exist. Inputs of a new run are checked.
+
+        Raises:
+            ConfigurationError: An input is missing or unknown, or the existing run has other inputs.
+            WrongOwner: The run belongs to another owner.
+        """
         try:
             session = await self.open_session(session_id, owner=owner)
         except WrongOwner:
@@ -282,7 +287,10 @@ class Pipeline(Agent[Any, Any]):
             ) from None
 
     def _answer_data(self, results: Mapping[str, StepResult]) -> Any:
-        """Return the output of the answer step, or those of the last steps that are done."""
+        """Return the output of the answer step. Without an answer step, return the output of the only last step.
+
+        With several last steps, return the outputs of those that are done, by name; None if no step is done.
+        """
         if self._answer is not None:
             return results[self._answer].output
         needed = {each for name in self.steps for each in self._graph.before(name)}
@@ -292,7 +300,10 @@ class Pipeline(Agent[Any, Any]):
         return {name: results[name].output for name in last if results[name].status == "done"} or None
 
     def _respond(self, state: Mapping[str, Any], words: str) -> SendReply:
-        """Return the reply of a run: the answer, or the statuses of its steps."""
+        """Return the reply of a run: the answer, or `words` if the run has no answer.
+
+        Its message type is the run's status.
+        """
         results = results_in(state, tuple(self.steps))
         data = self._answer_data(results)
         is_value = data is not None and not isinstance(data, str)

@@ -60,7 +60,9 @@ def _as_object(text: str) -> Mapping[str, Any] | None:
 
 
 def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -> tuple[str, ...]:
-    """Return the steps that a later message selects, and all steps that depend on them.
+    """Return the steps that a later message of a run selects, and all steps that depend on them.
+
+    A message without names selects all steps that failed or did not run.
 
     Raises:
         ToolError: The message is invalid.
@@ -77,7 +79,9 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
 
 
 def command_changes(state: Mapping[str, Any], order: str, text: str, graph: Graph) -> list[tuple[str, Any]]:
-    """Return the state changes that start steps for a message; none if the message has started them before.
+    """Return the state changes with which a message starts or reruns steps; empty if the message was processed before.
+
+    `order` is the id of the message, and `text` its content.
 
     Raises:
         ToolError: The message is invalid.

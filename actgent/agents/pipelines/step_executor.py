@@ -41,9 +41,13 @@ class RunStep:
 def decide_step(
     step: GraphStep, before: Sequence[str], inputs: Mapping[str, Any], results: Mapping[str, StepResult]
 ) -> RunStep | StepResult:
-    """Decide on a step after the steps `before` it have ended: return its message, or its result if it is skipped or fails.
+    """Decide whether a step runs, after all steps in `before` have ended.
 
-    The decision depends on inputs and results only, so that a run which resumes after a crash decides equally.
+    Return its message, or its result without a run.
+
+    A step is skipped if an earlier step failed, its condition is false, or a required input was skipped. It
+    fails if a value is missing. The same inputs and results always give the same decision, so a run can
+    resume after a crash.
     """
     for name in before:
         other = results[name]
@@ -180,7 +184,10 @@ class _Run:
         )
 
     def _record(self, result: StepResult) -> None:
-        """Record the result of a step, and wake the steps that depend on it."""
+        """Store the result of a step in the session state, report the progress, and wake the steps that depend on this step.
+
+        A failed step stops the run if the pipeline stops at failures.
+        """
         self.results[result.name] = result
         self.state.dispatch((STEPS, {result.name: result.to_data()}))
         self.over[result.name].set()
@@ -203,7 +210,10 @@ class _Run:
     # --- steps ------------------------------------------------------------------------------
 
     async def _run_with_retries(self, step: GraphStep, prompt: Any) -> StepResult:
-        """Run a step with its agent, and retry it after failures."""
+        """Run a step with its agent, and retry a failed step at most `step.retries` times.
+
+        Some failure kinds are never retried.
+        """
         task = self._task_prefix(step)
         for tried in range(step.retries + 1):
             task_id = f"{task}/{tried}" if tried else task
@@ -213,7 +223,13 @@ class _Run:
         return attrs.evolve(result, tries=tried + 1)
 
     async def _run_once(self, step: GraphStep, prompt: str, task_id: str) -> tuple[StepResult, str]:
-        """Return the result of one attempt, and the kind of its failure."""
+        """Run one attempt of a step. Return its result and its failure kind; the kind is empty after success.
+
+        Errors of the task become a failed result.
+
+        Raises:
+            Fenced, JournalError: The journal cannot record the run.
+        """
         try:
             answered = await self._ask(step, prompt, task_id)
             session_id = answered.message_id.removesuffix(task_message_id(""))

@@ -21,7 +21,11 @@ from .run_request import RunRequest
 
 
 async def send_and_wait(opener: SessionOpener, request: RunRequest, options: CallOptions) -> Reply:
-    """Send a message to a session and wait for the reply of its turn. Raises the same errors as `Agent.run`."""
+    """Send a message to a session and wait for the reply of its turn. Raises the same errors as `Agent.run`.
+
+    The calling turn releases its concurrency slot while it waits. Cancelling the call stops the turn that
+    answers.
+    """
     target = target_session(opener, request.session)
     caller = running_session()
     future = TurnFuture(options, is_patient=caller is not None)
@@ -39,7 +43,11 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
 
 
 async def _outcome(context: SessionContext, future: TurnFuture, message: Message) -> Reply:
-    """Return the reply of a message's turn, or raise its error. If the session moved, the error gets the message id."""
+    """Return the reply of a message's turn, or raise the error of the turn.
+
+    A withdrawn message is first recorded as ended, so that a restart does not run it. If the session moved,
+    the error gets the message id.
+    """
     try:
         if future.is_sent_away and (log := context.log) is not None:
             await log.flush()  # so that a restart does not resume the cancelled message

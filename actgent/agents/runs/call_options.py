@@ -105,7 +105,7 @@ class RunDefaults:
         )
 
     def session_prompt(self, prompt: Prompt | None) -> str | None:
-        """Return the system prompt of a session with a prompt layer; None without a layer."""
+        """Return the agent's system prompt with a layer of one session applied; None without a layer."""
         if prompt is None:
             return None
         layer = to_layer(prompt)
@@ -125,7 +125,7 @@ class RunDefaults:
         return self.prompts.system_prompt()
 
     def check_deps(self, deps: Any) -> Any:
-        """Return the deps of a session or run.
+        """Return the deps unchanged, after a check against the types that the tools declare. None is accepted.
 
         Raises:
             ConfigurationError: The deps do not fit the type that a tool declares.

@@ -43,10 +43,12 @@ def remote_agent(opener: SessionOpener, moved: Fenced, **given: object) -> Any:
 
 
 def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
-    """Return the `SessionMoved` error for a session that another process owns.
+    """Return the `SessionMoved` error for a handle of a remote session.
+
+    The caller then repeats the call in the process that owns the session.
 
     Raises:
-        ConfigurationError: The value is not a session.
+        ConfigurationError: The value is not a handle of a remote session.
     """
     if opener.remote_sessions is None or (session_id := opener.remote_sessions.id_of(session)) is None:
         raise ConfigurationError(f"session= takes a Session, not {session!r:.200}")
@@ -139,7 +141,11 @@ class _TypedReader(trio.abc.ReceiveChannel[Any]):
 
 
 def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
-    """Return the arguments of the remote call. A message that may have been accepted here keeps its id."""
+    """Return the arguments with which the owner process runs the request.
+
+    If this process may have accepted the message before the session moved, its id is kept, so that it runs
+    only once.
+    """
     target: Any = request.session
     known = ""
     if isinstance(moved, SessionMoved) and opener.remote_sessions is not None:

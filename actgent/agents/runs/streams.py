@@ -65,7 +65,10 @@ async def open_resumed_stream(
 
 @contextmanager
 def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
-    """Fail the future with `error` at the time `over` of trio's clock, unless the block has been left."""
+    """Fail the future with `error` if the block is still running at the time `over`, in seconds of trio's clock.
+
+    Infinity sets no time limit.
+    """
     if over == math.inf:
         yield
         return

@@ -95,7 +95,11 @@ class Narrator:
     _thought: str = ""
 
     def grow(self, step_id: str, piece: str, attempt: int) -> list[StepsEvent]:
-        """Return the events for a piece of an answer's text."""
+        """Process a streamed piece of an answer and return the events that it causes.
+
+        The first piece also starts the stream of its step. A new `attempt` number discards the text of the
+        failed attempt.
+        """
         events: list[StepsEvent] = []
         if self._growing is None or self._growing.step_id != step_id:
             self._growing = PartialStep(step_id)
@@ -104,7 +108,10 @@ class Narrator:
         return [*events, event] if event else events
 
     def end(self, step_id: str, answer: ModelResponse) -> list[StepsEvent]:
-        """Return the plan and step events of a complete answer. The final event follows with the reply."""
+        """Process a complete answer and return the end of its stream, its plan and its tool calls as events.
+
+        The final answer is not among them: `deliver` returns the final event with the reply.
+        """
         events: list[StepsEvent] = []
         if self._growing is not None:
             self._growing = None
@@ -121,14 +128,18 @@ class Narrator:
         return events
 
     def begin(self, step_id: str, calls: Sequence[ToolCall]) -> list[StepsEvent]:
-        """Return the events for the start of a step's tools."""
+        """Process the start of a step's tool calls and return a `started` event for each call."""
         numbered = _with_step_ids(calls, step_id)
         self._step_id, self._results = step_id, []
         self._waiting = {call.id: known for call, known in zip(calls, numbered, strict=True)}
         return [self._progress(call, "started") for call in numbered]
 
     def deliver(self, delivery: Delivery) -> list[StepsEvent | Delivery]:
-        """Return a delivery and the stream events that it causes."""
+        """Return a delivery together with its stream events, in the order in which the reader receives them.
+
+        A reply is preceded by the final event. A tool result is preceded by its event, and the last result is
+        followed by the event of all results.
+        """
         if isinstance(delivery, Reply):
             final = FinalEvent(
                 step_id=delivery.id, text=delivery.text, data=delivery.data, thought=self._thought
@@ -157,7 +168,10 @@ class Narrator:
 
 
 def _read(answer: ModelResponse) -> Step | None:
-    """Return the step in an answer; None if the answer has none. Native tool calls take precedence over text."""
+    """Return the step in a model answer; None if the answer is truncated or cannot be parsed.
+
+    Native tool calls take precedence over calls in the text.
+    """
     if answer.stop not in {"end", "tool_calls"}:
         return None
     try:

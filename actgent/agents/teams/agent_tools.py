@@ -126,7 +126,10 @@ class AgentTool(Tool):
         self._opener = opener
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the other agent has tools with sinks and no policy."""
+        """Return True if the other agent has no policy, and has tools that need trusted arguments or delegate tasks.
+
+        A policy of the calling agent then treats this tool as unsafe for untrusted text.
+        """
         return is_unchecked(self._opener())
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -160,7 +163,7 @@ def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) ->
 
 @contextmanager
 def limited(limit: trio.CancelScope) -> Iterator[None]:
-    """Pause a time limit, and the limits around it, while a call in the block waits for an approval."""
+    """Register a time limit for the block, so that the time in which a call waits for an approval does not count."""
     token = time_limits.set((*time_limits.get(), TimeLimit(limit)))
     try:
         yield
@@ -273,7 +276,10 @@ class DelegateToAgent(Tool):
         self._deadline = deadline
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the named agent runs here, has tools with sinks, and has no policy."""
+        """Return True if the named agent runs here without a policy, but has tools that need one.
+
+        These are tools that need trusted arguments, and tools that delegate tasks.
+        """
         return is_unchecked_here(session, arguments.get("agent"))
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -297,7 +303,10 @@ class DelegateToAgent(Tool):
 
 
 def is_unchecked(opener: SessionOpener) -> bool:
-    """Return True if an agent has tools with sinks, or tools that give tasks to further agents, and no policy."""
+    """Return True if an agent has no policy, and has tools that need trusted arguments or delegate tasks.
+
+    Untrusted text that reaches such an agent could cause effects that no policy checks.
+    """
     calling = opener.running.core.calling
     return calling.policy is None and any(each.delegates or has_sinks(each) for each in calling.registry)
 
@@ -309,7 +318,7 @@ def is_unchecked_here(session: SessionContext, agent: object) -> bool:
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
-    """Return True if the agent of a tool call may call another agent."""
+    """Return True if `allowed=` lets the agent of a tool call call the agent of this card. No agent may call itself."""
     if card.name == context.agent:
         return False
     if allowed is None:

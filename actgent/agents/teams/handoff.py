@@ -107,7 +107,7 @@ class HandoffTool(Tool):
         self.has_history = has_history
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the other agent has tools with sinks and no policy."""
+        """Return True if the other agent has no policy, and has tools that need trusted arguments or delegate tasks."""
         return is_unchecked_here(session, self.agent.name)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -185,7 +185,12 @@ class AgentReceivers:
         return reply
 
     async def _ask(self, tool: HandoffTool, child: SessionContext, turn: Turn, *, note: str) -> Reply:
-        """Forward the user's message to the other agent, once per message id, and return its reply. Deliveries are relayed to this session."""
+        """Let the other agent answer the user's message in the child session, and return its reply.
+
+        The message keeps its id, so a repetition after a crash returns the earlier reply. `note` is the text
+        that the first agent passes on; untrusted text in it is fenced. Events and tokens of the child session
+        are relayed to this session.
+        """
         context = turn.session
         parts = [part for each in (*turn.joined, turn.message) for part in each.parts]
         prompt, origin = None, context.conversation.origin
@@ -264,7 +269,10 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
 
 
 async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
-    """Return the earlier messages of users and agents, texts and pictures only, without tool calls and results."""
+    """Return the earlier messages of users and agents, without tool calls, results and notices, for the other agent.
+
+    Pictures and files of users are kept; of answers only the text.
+    """
     context = turn.session
     page = await context.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     now = {message.id for message in (*turn.joined, turn.message)}

@@ -138,7 +138,7 @@ class PoolAgent(Agent[Any, Any]):
         return STOPPED not in context.seen_state  # this session only stops a task
 
     def _register_handler(self, session: Session) -> None:
-        """Register a handler that stops a task if its turn fails."""
+        """Register a handler that stops the task in the other pool if the turn that sent the task fails."""
         session.on_exception(self._stop_task_of)
 
     async def _stop_task_of(self, failure: Failure, session: Session) -> None:
@@ -278,7 +278,10 @@ def _key(message_id: str) -> str:
 
 
 def _granted_limits(budget: Budget, given: Mapping[str, float]) -> dict[str, float]:
-    """Return the limits granted to one task: the declared limits, or a share of the remaining budget, at most the remaining budget.
+    """Return the part of the remaining budget that a task in another pool may spend.
+
+    A limit declared for the agent applies, otherwise a share of the remaining amount; neither exceeds the
+    remaining amount. Amounts without a limit are omitted.
 
     Raises:
         LimitReached: One of the limits is used up.
@@ -342,7 +345,7 @@ def _count_usage(turn: Turn, usage: Usage) -> None:
 
 
 def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
-    """Return the error of a task that failed in the other pool."""
+    """Return the error of a failed task, with the agent, the pool and the reason."""
     return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
 
 
@@ -360,7 +363,10 @@ def _add_answer(turn: Turn, message: Message, usage: Usage) -> None:
 
 
 def _deliver_reply(turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
-    """Return the reply of the other pool, and add it to the history unless it was added before a restart."""
+    """Convert a recorded task outcome to the reply of the turn, and add the reply to the history.
+
+    A reply that was added before a restart is not added again.
+    """
     context = turn.session
     answer, usage = (
         TaskOutcomeRecord(message_id=turn.message.id, **task["report"]),

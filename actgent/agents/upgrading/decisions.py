@@ -44,7 +44,10 @@ class AnswerReading:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> "AnswerReading":
-        """Sort the outcomes of an answer into tool calls, texts, structured data and other actions."""
+        """Summarize the outcomes of an answer as tool calls, reply text, reply data and descriptions of other actions.
+
+        So the same decision in two answers compares equal.
+        """
         calls, replies, actions = list[ToolCall](), list[SendReply](), list[str]()
         for outcome in outcomes:
             match outcome:
@@ -76,7 +79,7 @@ def _describe_outcome(outcome: Outcome) -> str:
 
 
 def call_key(call: ToolCall) -> tuple[str, str]:
-    """Return the name and the arguments of a call. Two calls with the same key do the same."""
+    """Return the name and the canonical arguments of a tool call, for finding equal calls in a recording."""
     return call.name, call.arguments if isinstance(call.arguments, str) else _canonical(call.arguments)
 
 
@@ -104,7 +107,10 @@ class RecordedDecision:
     _reader: Callable[[ModelResponse], AnswerReading] = attrs.field(repr=False)
 
     def read(self, answer: ModelResponse) -> AnswerReading:
-        """Return the meaning of an answer to this request. The agent's code only reads it, and does not act."""
+        """Return the tool calls, texts and actions that the agent's protocol finds in an answer.
+
+        None of them is executed.
+        """
         return self._reader(answer)
 
 

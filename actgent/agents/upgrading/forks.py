@@ -99,7 +99,10 @@ class _Fork:
     usage: Usage = NO_USAGE
 
     def end(self, replayed: Sequence[Record]) -> ForkEnd:
-        """Return the end of the fork, from the records of its replay."""
+        """Return the outcome of the fork from the records of its replay.
+
+        If a call had no recorded result, the outcome has neither text nor error.
+        """
         failed = next((each for each in reversed(replayed) if isinstance(each, MessageEndRecord)), None)
         error = text = ""
         if failed is not None and failed.failed is not None and not self.unrecorded:
@@ -161,7 +164,11 @@ class _RecordedCalls:
 
     @classmethod
     def of(cls, records: Sequence[Record], step: int, calling: ToolCaller) -> "_RecordedCalls":
-        """Return the recorded results for a fork at record number `step`."""
+        """Index the recorded tool results for a fork after record number `step`.
+
+        Results of the rest of the turn are used once each; results of the whole session serve tools without
+        effects.
+        """
         keys: dict[str, _CallKey] = {}
         due: dict[_CallKey, deque[tuple[ToolResult, RecordedResults]]] = {}
         known: dict[_CallKey, ToolResult] = {}

@@ -26,7 +26,11 @@ NEVER_TOKENS = 10**9
 
 
 def without_new_summaries(memory: Memory) -> Memory:
-    """Return a copy of a memory that uses recorded summaries and never calls a model for new ones."""
+    """Return a memory for a replay that never calls a model for new summaries.
+
+    A `SummarizingMemory` still shows recorded summaries. Other summarizing memories are replaced by
+    `ShortTermMemory`.
+    """
     if type(memory) is SummarizingMemory:
         return attrs.evolve(memory, trigger=NEVER_TOKENS)
     return ShortTermMemory() if memory.summarizes else memory
@@ -77,7 +81,7 @@ class RecordedFitter(ContextFitter):
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedFitter | None":
-        """Return the fitter of a recording; None if no request was cut."""
+        """Collect how the recording shortened each model request; None if it shortened none."""
         found: deque[Fitting | None] = deque()
         is_due = False
         for record in records:

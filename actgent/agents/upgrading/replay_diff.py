@@ -83,7 +83,10 @@ def _is_note(record: Record) -> bool:
 
 
 def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:
-    """Yield a line per relevant record, without ids and times. Cut answers are omitted."""
+    """Yield a comparable text with the record number for each record that the agent's code determines.
+
+    Ids and times are left out, because they differ in each run. Truncated answers and summaries are omitted.
+    """
     accepted: dict[str, Message] = {}
     reported: set[str] = set()
     after = iter(states)

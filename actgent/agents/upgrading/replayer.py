@@ -243,7 +243,10 @@ def models_of(agent: Agent) -> Mapping[str, LLM]:
 
 
 def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
-    """Return a copy of an agent without external effects. The copy of a running agent uses its connected tools."""
+    """Return a copy of an agent for a replay: with the given model, and without hooks, companions and new summaries.
+
+    The copy of a running agent uses its connected tools.
+    """
     actor = copy.copy(agent)
     models = actor._models  # noqa: SLF001
     clients = dict.fromkeys(models.named, model) if isinstance(model, LLM) else dict(model)
@@ -265,7 +268,10 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
 
 
 async def _serve(actor: Agent, _runtime: Runtime) -> None:
-    """Start an agent with the tools that are connected. They stay connected for the running agent."""
+    """Mark the copied agent as ready to process messages, in place of connecting its toolsets.
+
+    The copy uses the connections of the running agent.
+    """
     await trio.lowlevel.checkpoint()
     vars(actor)["_opener"].running.equipped.set()
 
@@ -334,9 +340,10 @@ class RecordedToolCaller(ToolCaller):
     def find_results(
         self, calls: Sequence[ToolCall]
     ) -> tuple[Sequence[ToolResult | None], Sequence[StateRecord]]:
-        """Return the recorded results of the calls of one answer, and the state changes of their tools.
+        """Return the recorded results of the next answer's calls, and the state changes of their tools.
 
-        The result of a call is None if the recording has none.
+        Each call of this method consumes the results of one recorded answer. A result is None if the
+        recording has none, or if it belongs to another tool.
         """
         if not self.recorded:
             return [None] * len(calls), ()

@@ -61,7 +61,7 @@ async def preview_restart(agent: Agent, session_id: str, records: Sequence[Recor
 
 
 def _turn(agent: Agent, context: SessionContext, resume: TurnCheckpoint) -> Iterator[tuple[str, bool]]:
-    """Yield the predicted effects on a turn that had started, each with True if it needs attention."""
+    """Yield what the next start does with a turn that had begun, each with True if the user should check it."""
     last = context.conversation.last_message
     if last is None or not resume.stop:
         yield "the model is asked", False
@@ -130,7 +130,10 @@ def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_aske
 def _text_answer(
     agent: Agent, context: SessionContext, resume: TurnCheckpoint, last: Message
 ) -> tuple[str, bool]:
-    """Return the predicted effect on an answer in text, which may contain calls."""
+    """Return what the next start does with a recorded text answer, and True if the user should check it.
+
+    The current code of the protocol may read the text as tool calls, as a reply, or not at all.
+    """
     asked = next(
         (each for each in reversed(context.conversation.messages) if each.id == last.causation_id), last
     )
@@ -163,7 +166,7 @@ def _text_answer(
 
 
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
-    """Return a notice if prompt or tools differ from those of the last model call; empty if they do not."""
+    """Return a notice if the current system prompt or tools differ from those of the last recorded model call; else ""."""
     last = next(
         (each.prompt for each in reversed(records) if isinstance(each, AgentMessageRecord) and each.prompt),
         "",

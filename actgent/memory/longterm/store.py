@@ -625,7 +625,7 @@ class MemoryStore(abc.ABC):
         return {name: value for name, value in rows if name.startswith(prefix)}
 
     def owners(self) -> list[tuple[Sender, int]]:
-        """Return all versions of a memory, oldest first. They have the same owner."""
+        """Return the owners that have current memories, with the number of these memories."""
         rows = self.run(
             "SELECT owner, count(*) FROM memories AS m WHERE m.replaced_by IS NULL GROUP BY owner ORDER BY owner"
         )

@@ -56,11 +56,14 @@ class ApprovalRequests:
     def rule_for(
         self, tool_context: ToolContext
     ) -> Callable[[ToolCall, Tool], ApprovalRequest | None] | None:
-        """Bind the agent's approval rule to a tool context, as `Batch.ask` expects it; None if the agent has no rule."""
+        """Return the agent's approval rule as a function of call and tool; None if the agent has no rule."""
         return None if self.rule is None else partial(approval_question, self.rule, tool_context)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Set the results of rejected or edited calls from their recorded decisions, and mark calls with open approvals as waiting."""
+        """Give each rejected or answered call its result from the recorded decision, and mark calls with open approvals.
+
+        Approved calls are not changed here.
+        """
         for place, call in enumerate(batch.calls):
             verdict = ledger.verdict(call.id)
             if verdict is not None and verdict.grant is None:
@@ -110,7 +113,11 @@ class ApprovalRequests:
                 context.record_approval(ApprovalRequestRecord(approval=approval))
 
     async def _deliver_requests(self, turn: Turn, asked: Sequence[Approval]) -> None:
-        """Deliver recorded approval requests to observers, handlers, callers and parent sessions; record the turn as suspended."""
+        """Deliver recorded approval requests to observers, handlers, callers and parent sessions.
+
+        Calls of the caller's own tools are delivered to the waiting callers only. If requests remain
+        undecided afterwards, the turn is recorded as suspended.
+        """
         context = turn.session
         ledger = context.ledger()
         for approval in asked:
@@ -137,7 +144,10 @@ class ApprovalRequests:
             parent = parent.parent
 
     def _approvals(self, turn: Turn, batch: Batch) -> list[Approval]:
-        """Return the approvals to request for the waiting calls of a batch, in call order; decided approvals are reused and omitted."""
+        """Return the approvals to request for the waiting calls of a batch, in call order.
+
+        A call that asks the same question again gets its earlier decision, and is omitted.
+        """
         context = turn.session
         ledger = context.ledger()
         asked = []
@@ -165,6 +175,9 @@ class ApprovalRequests:
 def approval_question(
     rule: NeedsPerson, tool_context: ToolContext, call: ToolCall, tool: Tool
 ) -> ApprovalRequest | None:
-    """Return the question of an approval rule about a tool call; None if the call needs no approval."""
+    """Call the program's approval rule for a tool call. Return its question; None if the call needs no approval.
+
+    A rule that returns True gets a default question.
+    """
     wish = rule(call, tool, tool_context)
     return (wish if isinstance(wish, ApprovalRequest) else ApprovalRequest()) if wish else None

@@ -48,7 +48,10 @@ class ContextFitter:
     )
 
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
-        """Store the prompt token count that the provider returned with an answer."""
+        """Remember the prompt token count that the provider reported, to estimate the size of later requests.
+
+        Does nothing for models without a known context window.
+        """
         if llm.context_window is None:
             return
         if counted := window.count_answered(llm, chat, answer, self._counted.get(context.conversation)):
@@ -80,7 +83,10 @@ class ContextFitter:
     def _restore_count(
         self, context: SessionContext, llm: LLM, chat: ModelRequest
     ) -> window.CountedRequest | None:
-        """Rebuild the token count of the last request from the journal after a restart, so that requests are cut as without the restart."""
+        """Rebuild the token count of the last request from the journal after a restart; None if it cannot be rebuilt.
+
+        So requests are shortened as they would have been without the restart.
+        """
         last_answer = context.conversation.last_answer
         if last_answer is None:
             return None
@@ -97,7 +103,13 @@ class ContextFitter:
         return counted
 
     async def _count(self, turn: Turn, llm: LLM, chat: ModelRequest) -> int | None:
-        """Return the token count of a request from the provider's counting endpoint; None if it cannot count. Interruptible."""
+        """Ask the provider for the token count of a request; None if the call fails.
+
+        An interruption of the turn cancels it.
+
+        Raises:
+            Interrupted, ModelTimeout, ...: The turn was stopped.
+        """
         context = turn.session
         turn.expose()
         try:
@@ -159,14 +171,20 @@ class ContextFitter:
 
 
 def _share(view: ModelView, chat: ModelRequest, wanted: float) -> float:
-    """Return the share of a view's messages to keep so that the request takes `wanted` estimated tokens."""
+    """Return the fraction of the conversation to keep so that the request has about `wanted` estimated tokens.
+
+    System prompt and tools are not shortened, so the conversation makes up for them.
+    """
     shown = window.conversation_tokens(view.messages())
     others = window.estimate_request(chat) - shown
     return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
 
 
 def with_short_results(turn: Turn, chat: ModelRequest, limit: int) -> list[ChatMessage]:
-    """Return the messages with tool results cut to `limit` characters; the full results stay readable for the model."""
+    """Return the messages with tool results cut to `limit` characters.
+
+    If the model has the tool `read_result`, a cut result is stored for that tool. Otherwise its end is lost.
+    """
     context = turn.session
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
 

@@ -104,7 +104,10 @@ class MeteredModelCaller:
 
 
 async def _begin(turn: Turn, budget: Budget) -> None:
-    """Write the reservation to the journal and count the model call of the turn. The write is not cancellable."""
+    """Count the model call of the turn, after its reservation is durable if the budget requires it.
+
+    An interruption does not cancel the write.
+    """
     if budget.own.log is not None and budget.is_exact:
         turn.cover()
         await budget.own.log.flush()
@@ -113,18 +116,21 @@ async def _begin(turn: Turn, budget: Budget) -> None:
 
 
 async def _write_all(budget: Budget) -> None:
-    """Write the reservation of a model call outside of a turn to the journal."""
+    """Write the reservation of a model call outside of a turn to the journal, if the budget requires it."""
     if budget.own.log is not None and budget.is_exact:
         await budget.own.log.flush()
 
 
 def _free(_prompt: int, _answer: int) -> float:
-    """Return 0. It is the price function of a budget without a cost limit."""
+    """Return 0. It replaces the price function of a model if the budget has no cost limit."""
     return 0.0
 
 
 def _price_of(llm: LLM) -> Price:
-    """Return the function that prices a model's calls."""
+    """Return a function that computes the price of a call in US dollars from its prompt and answer tokens.
+
+    The function raises `PriceUnknown` if the model has no price.
+    """
 
     def price(prompt: int, answer: int) -> float:
         dollars = llm.price_of(Usage(input_tokens=prompt, output_tokens=answer))

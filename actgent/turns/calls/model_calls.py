@@ -46,7 +46,10 @@ class AnswerStream:
     _attempt: int = 0
 
     async def add(self, text: str, attempt: int) -> None:
-        """Process the next text delta. A new attempt number discards the text of earlier attempts."""
+        """Process the next text delta of a streamed answer: pass it to waiting callers, and emit the part to show to users.
+
+        A new attempt number discards the text of earlier attempts.
+        """
         turn = self._turn
         if attempt != self._attempt or turn.growth is None:
             self._attempt, turn.growth = attempt, turn.options.protocol.partial_answer()
@@ -60,7 +63,10 @@ class AnswerStream:
             await self._show(delta)
 
     async def finish(self, text: str) -> None:
-        """Emit the remaining text after the last delta. Does nothing if the model did not stream the answer."""
+        """Emit the text that was held back until the end of the answer. `text` is the complete answer.
+
+        Does nothing if the model did not stream the whole answer.
+        """
         growth = self._turn.growth
         if growth is not None and growth.text.size == len(text) and (delta := growth.finish()):
             await self._show(delta)
@@ -136,9 +142,12 @@ class ModelCaller:
         model: str,
         prompt: str,
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        """Call the model once. Return the recorded answer, and its tool calls with their ids in the session.
+        """Call the model once, at most `model_timeout` seconds.
 
-        `model` is the role of the model, and `prompt` the fingerprint for the journal.
+        Return the recorded answer, and its tool calls with unique ids.
+
+        `model` is the role of the model, such as `default`; an unknown role uses the default model. `prompt`
+        is the checksum of the system prompt for the journal.
         """
         context = turn.session
         llm = self.models.get(model) or self.models["default"]
@@ -224,7 +233,10 @@ class ModelCaller:
         turn.stop_with(ModelTimeout(text, model=llm.name))
 
     def keep_partial(self, turn: Turn) -> None:
-        """Append the text of an interrupted answer to the conversation, marked as truncated."""
+        """Append the received text of an interrupted answer to the conversation, marked as truncated.
+
+        Does nothing without text.
+        """
         context = turn.session
         growth, turn.growth, turn.first_at = turn.growth, None, None
         if growth is not None and (text := growth.text.read()):
@@ -321,7 +333,7 @@ def add_to_parents(context: SessionContext, usage: Usage) -> None:
 
 
 def _written(context: SessionContext, answer: ModelResponse) -> Usage:
-    """Return the token usage to store in the record of an answer."""
+    """Return the token usage to record with an answer: its own, and that of child sessions not recorded yet."""
     if context.conversation.unwritten is None:
         return answer.usage
     return answer.usage + context.conversation.take_unwritten()

@@ -60,7 +60,10 @@ class NestedCalls:
         return () if tool is None else tuple(tool.parameters.get("properties", ()))
 
     def first_started_at(self) -> float:
-        """Return the Unix time in seconds at which the outer call ran first. Repeated runs return the same value."""
+        """Return the Unix time in seconds of the outer call's first run, which is stored in the session state.
+
+        So a run that is repeated after a crash gets the same time.
+        """
         self._delete_completed()
         key = f"{_KEY}{self.outer.id}/0"
         began = self.turn.session.state.get(key)
@@ -121,7 +124,10 @@ class NestedCalls:
         return self._keep(call, batch.results()[0])
 
     def _sources_of_outer(self) -> str:
-        """Return the sources of the outer call's arguments, and of the answers of agents that it has read, under isolation."""
+        """Return the untrusted sources that the outer call has read: in its arguments, and in answers of agents.
+
+        The text is empty unless the session withholds untrusted text from the model.
+        """
         running = running_call.get()
         if running is None or running.owner is not self.turn.session:
             return ""
@@ -158,7 +164,7 @@ class NestedCalls:
         return known
 
     def _delete_completed(self) -> None:
-        """Delete the stored nested results of outer calls that are complete."""
+        """Delete the stored nested results of all other outer calls, because outer calls run one at a time."""
         state, mine = self.turn.session.state, f"{_KEY}{self.outer.id}/"
         others = [key for key in state if key.startswith(_KEY) and not key.startswith(mine)]
         if left := [key for key in others if state[key] is not None]:

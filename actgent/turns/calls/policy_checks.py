@@ -42,11 +42,15 @@ class PolicyCheck:
     """Sources of the results that the running outer call has read; empty for calls of the model."""
 
     def for_nested(self, sources: str) -> "PolicyCheck":
-        """Return the check of a nested call, whose outer call has read text of these sources."""
+        """Return a check for calls made inside a tool that has read text of these untrusted sources."""
         return attrs.evolve(self, nested_sources=sources)
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of a call that is about to start; None if the call may run."""
+        """Return the policy violation of a call that is about to start; None if the call may run.
+
+        A call violates the policy if parameters that need trusted values (sinks) may depend on untrusted
+        text.
+        """
         conversation = self.context.conversation
         label = label_of(conversation.origin, conversation.via, self.nested_sources)
         if label.is_trusted and self.isolation is None:
@@ -64,7 +68,10 @@ class PolicyCheck:
     def _labels_of_values(
         self, isolation: Isolation, call: ToolCall, sinks: Sequence[str]
     ) -> dict[str, Label]:
-        """Return the labels of the sinks whose values come from withheld results, and were not approved before."""
+        """Return the untrusted sources of each sink parameter whose value comes from a withheld result.
+
+        Values that were approved before are left out.
+        """
         filled = isolation.unapproved(call)
         return {name: label_of(filled[name]) for name in sinks if name in filled}
 
@@ -96,10 +103,10 @@ class PolicyCheck:
 
 
 def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
-    """Return the given parameters of a call that need trusted values; None if the call needs none.
+    """Return the parameters of a call that need trusted values (sinks); None if the call needs none.
 
-    Without a declaration, these are all parameters of a tool with an effect, and parameters with URLs of any other tool. A call
-    of a tool with sinks that gives no value for them is checked, too: its arguments take their place.
+    Without a declaration, these are all parameters of a tool with an effect, and the URL parameters of any
+    other tool. A call that gives no value for the declared sinks is checked with all its arguments.
     """
     if tool.sinks is not None:
         declared: Sequence[str] = tool.sinks
@@ -114,7 +121,7 @@ def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def has_sinks(tool: Tool) -> bool:
-    """Return True if some call of a tool needs trusted values."""
+    """Return True if a tool has parameters that need trusted values, declared or by default."""
     if tool.sinks is not None:
         return bool(tool.sinks)
     return tool.effect != "pure" or bool(_url_parameters(tool.parameters))
@@ -135,12 +142,12 @@ def _has_url(schema: object) -> bool:
 
 
 def _held(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that are in memory."""
+    """Return the messages that are in memory, without reading the older ones from the journal."""
     return messages[getattr(messages, "missing", 0) :]
 
 
 def texts_of_owner(message: Message) -> Sequence[str]:
-    """Return the texts of a message that the owner of the session wrote; empty for other messages."""
+    """Return the texts of a user's message that depends on no untrusted source; empty for other messages."""
     if message.sender.kind != "user" or message.origin or message.via:
         return ()
     return [part.text for part in message.parts if isinstance(part, Text)]
@@ -161,7 +168,7 @@ def is_quoted(value: object, texts: Iterable[str]) -> bool:
 
 
 def _trusted_text(messages: Sequence[Message]) -> str:
-    """Return the words of all trusted user messages and tool results in memory, normalized for `occurs`."""
+    """Return the text of all trusted user messages and tool results in memory, in the form that `occurs` compares."""
     texts: list[str] = []
     for message in _held(messages):
         texts += texts_of_owner(message)
@@ -174,7 +181,10 @@ def _normal_form(value: object) -> str:
 
 
 def occurs(value: object, text: str) -> bool:
-    """Return True if each text and number in a value occurs as whole words in a text of `_trusted_text`."""
+    """Return True if all texts and numbers in a value are whole words of `text`, which `_trusted_text` has made.
+
+    None, booleans and empty texts always occur.
+    """
     if value is None or isinstance(value, bool) or value == "":
         return True
     if isinstance(value, Mapping):

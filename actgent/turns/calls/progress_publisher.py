@@ -19,7 +19,10 @@ class ProgressPublisher:
     _is_closed: bool = attrs.field(default=False, init=False)
 
     def put(self, progress: CallProgress) -> None:
-        """Store a progress report of a tool call; replaces an unpublished older report of the same call. Callable from any thread."""
+        """Store the latest progress of a tool call for publication, from any thread.
+
+        It replaces older unpublished progress of the call. After the end of `run`, progress is ignored.
+        """
         if self._is_closed:
             return
         self._latest[progress.call_id] = progress
@@ -32,7 +35,10 @@ class ProgressPublisher:
         self._wake.set()
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Await `work()` while a background task publishes progress. Return after all stored progress is published."""
+        """Await `work()` while a background task publishes progress. Return after all stored progress is published.
+
+        An error of `work()` is raised after that, without an exception group.
+        """
         failed: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish_all)

@@ -155,7 +155,7 @@ class ToolCaller:
         return results
 
     def close_open(self, turn: Turn) -> None:
-        """Append a result for each open tool call that will not run, so that the conversation stays valid."""
+        """Append results for tool calls that will not run, because providers reject calls without results."""
         context = turn.session
         if context.conversation.open_calls:
             batch = self._batch(turn, self._resolve_calls(context.conversation.open_calls))
@@ -187,7 +187,7 @@ class ToolCaller:
             batch.on_finish = context.log.finish
 
     def _board(self, turn: Turn) -> ProgressPublisher | None:
-        """Return the publisher of tool progress; None if neither handlers nor observers receive progress."""
+        """Return a publisher that delivers tool progress to handlers and observers; None if there are none."""
         context = turn.session
         is_heard = "tool_progress" in context.handlers or (turn.listeners and turn.has_stream_listener())
         if not (is_heard or self.observer.stream.watched):
@@ -234,7 +234,12 @@ class ToolCaller:
             turn.cover()
 
     def _restore_batch(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
-        """Restore a batch after a restart: results of finished calls, and calls whose outcome is unknown."""
+        """Restore the tool calls of an answer after a restart.
+
+        A finished call gets its recorded result. A started call without a result gets the result "outcome
+        unknown" if its tool may run only once or no longer exists; otherwise it runs again. Calls that had
+        not started run normally.
+        """
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
@@ -249,7 +254,10 @@ class ToolCaller:
                 batch.maybe_started |= {place}
 
     async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
-        """Record which calls with side effects are about to start. The write is not cancellable."""
+        """Record durably which calls with side effects are about to start, so that a restart does not repeat them unnoticed.
+
+        An interruption does not cancel the write.
+        """
         started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
         if started:
             log.add(CallsStartedRecord(call_ids=started))
@@ -316,10 +324,11 @@ class ToolCaller:
         return next(filter(None, (rule(call, tool, tool_context) for rule in self.access)), None)
 
     def _count(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Charge the calls of an answer to the turn's budget and to its limit of identical calls.
+        """Count the calls of an answer, and charge them to the turn's budget.
 
         Raises:
-            LimitReached: A limit is reached: the model repeats identical calls, or a cycle of calls, too often.
+            LimitReached: The model repeats identical calls, or a cycle of calls with equal results, too often; or the budget is
+                used up.
         """
         context = turn.session
         most = turn.limits.max_repeated_calls
@@ -393,7 +402,10 @@ class _Host:
     turn: Turn
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Return the beginning of a tool result that exceeds `limit` characters; store the rest for the `read_result` tool."""
+        """Return the first `limit` characters of a longer tool result, and store the whole for the tool `read_result`.
+
+        Without that tool, the rest is lost.
+        """
         if not has_read_result(self.caller.registry):
             return truncate(text, limit)
         return store_oversized(

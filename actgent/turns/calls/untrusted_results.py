@@ -49,7 +49,11 @@ class Isolation:
     # --- references in calls -----------------------------------------------------------------
 
     def fill(self, call: ToolCall) -> ToolCall:
-        """Return the call with the stored values in place of references. An unknown reference stays as it is."""
+        """Return the call with withheld values in place of references such as `@r3`, and remember their untrusted sources.
+
+        Unknown references stay. Calls of tools that expect references, and arguments that are not an object,
+        are unchanged.
+        """
         tool = self.registry.get(call.name)
         if isinstance(call.arguments, str) or (tool is not None and tool.keeps_references):
             return call
@@ -61,7 +65,10 @@ class Isolation:
         return attrs.evolve(call, arguments=filled) if call.id in self.sources else call
 
     def fill_value(self, value: object) -> tuple[Any, str]:
-        """Return a value with the stored values in place of references, and their sources."""
+        """Return a value with withheld values in place of references at any depth, and the sources of these values.
+
+        A text that is exactly one reference becomes the withheld value itself.
+        """
         if isinstance(value, str):
             whole = REFERENCE.fullmatch(value)
             if whole is None or (kept := self._kept(whole[1])) is None:
@@ -76,7 +83,7 @@ class Isolation:
         return value, ""
 
     def render(self, text: str) -> tuple[str, str]:
-        """Return a text with the stored values in place of references, and their sources."""
+        """Return a text with withheld values in place of references such as `@r3`, and the sources of these values."""
         found: list[str] = []
 
         def value_of(match: re.Match[str]) -> str:
@@ -94,7 +101,7 @@ class Isolation:
         return kept
 
     def sources_of(self, call_id: str) -> str:
-        """Return the sources of all arguments of a call that were filled; empty if there are none."""
+        """Return the untrusted sources of the withheld values that filled the arguments of a call; empty if there are none."""
         return _join(self.sources.get(call_id, {}).values())
 
     # --- results -----------------------------------------------------------------------------
@@ -132,7 +139,7 @@ class Isolation:
         )
 
     def note_stored(self, call_id: str) -> None:
-        """Record that a call has changed the state of the session."""
+        """Remember that a call has changed the session state, which may show withheld text to the model later."""
         self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:
