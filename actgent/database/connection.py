@@ -45,11 +45,11 @@ class DataConnection(abc.ABC):
 
     @abc.abstractmethod
     def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Run a statement and return its rows as dictionaries by column name."""
+        """Run a query and return its rows as dictionaries by column name."""
 
     @abc.abstractmethod
     def script(self, sql: str) -> None:
-        """Run SQL text with several statements."""
+        """Run SQL text with several statements, such as a migration."""
 
     @abc.abstractmethod
     def transaction(self, *, read_only: bool = False) -> AbstractContextManager[None]:
@@ -64,7 +64,7 @@ class DataConnection(abc.ABC):
         """Close the connection."""
 
     def migrate(self, migrations: Sequence[Migration]) -> None:
-        """Apply all pending migrations in one transaction.
+        """Apply the migrations that were not applied before, in one transaction.
 
         Raises:
             ConfigurationError: The migrations applied before differ from `migrations`.

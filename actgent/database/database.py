@@ -53,7 +53,10 @@ class Database:
         self._turn = trio.Lock()
 
     def set_default_url(self, place: str | None) -> None:
-        """Set the default address next to a journal; None is in memory. Ignored if the database has an explicit address."""
+        """Set the address to use if the database has no explicit address; None is in memory.
+
+        Ignored while the database is open.
+        """
         if self._url is None and self._users == 0:
             self._place = place or IN_MEMORY
 
@@ -187,15 +190,21 @@ class CallDatabase:
         self._changes = 0
 
     async def execute(self, sql: str, values: Values = ()) -> int:
-        """Run `Database.execute` once for this tool call."""
+        """Run `Database.execute` with an idempotency key of this tool call.
+
+        A repeated tool call returns the first result.
+        """
         return await self._database.execute(sql, values, key=self._next_key())
 
     async def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Run `Database.query`."""
+        """Run `Database.query`. The result is not stored."""
         return await self._database.query(sql, values)
 
     async def change(self, work: Work) -> Any:
-        """Run `Database.change` once for this tool call."""
+        """Run `Database.change` with an idempotency key of this tool call.
+
+        A repeated tool call returns the first result.
+        """
         return await self._database.change(work, key=self._next_key())
 
     def _next_key(self) -> str:

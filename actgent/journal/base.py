@@ -328,7 +328,10 @@ class Journal(abc.ABC):
         return SessionTail(records=await self.load(session_id, agent=agent))
 
     async def find_snapshot(self, session_id: str, *, agent: str) -> Snapshot | None:
-        """Return the newest valid snapshot of a session, or None."""
+        """Return the newest valid snapshot of a session.
+
+        None if there is none, or if the journal stores no snapshots.
+        """
         return None
 
     async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
@@ -342,7 +345,10 @@ class Journal(abc.ABC):
         return False
 
     async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
-        """Delete the snapshot of a session, if there is one."""
+        """Delete the snapshot of a session, so that the next load reads all records.
+
+        A missing snapshot is ignored.
+        """
 
     @abc.abstractmethod
     async def unfinished(self, agent: str) -> list[str]:
@@ -358,9 +364,9 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def due(self, agent: str) -> list[tuple[str, float]]:
-        """Return the agent's open sessions that have a date, earliest first.
+        """Return the agent's open sessions that have a due date, earliest first.
 
-        Each is a pair of session id and earliest Unix time in seconds.
+        Each item is a session id with its earliest due date as Unix time in seconds.
         """
 
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
@@ -413,7 +419,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
-        """Return the summary of one session, or None if the session does not exist.
+        """Return the summary of one session without reading its records; None if the session does not exist.
 
         Raises:
             JournalDamaged: The stored summary is damaged.
@@ -428,7 +434,7 @@ class Journal(abc.ABC):
         """Return the direct child sessions of a session, of any agent, oldest first."""
 
     async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
-        """Return the direct child sessions of several sessions, in any order."""
+        """Return the direct child sessions of several parent sessions, in any order."""
         return [child for key in keys for child in await self.children(*key)]
 
     @abc.abstractmethod
@@ -443,7 +449,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        """Return the number of sessions in each state, of all agents or of one agent."""
+        """Return the number of sessions in each state. None counts the sessions of all agents."""
 
     @abc.abstractmethod
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
@@ -455,7 +461,9 @@ class Journal(abc.ABC):
 
 
 def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
-    """Return the key of the session if exactly one agent has it; None if no agent has it.
+    """Return the key of the session with this id; `agents` are the agents that have the id.
+
+    None if `agents` is empty.
 
     Raises:
         ConfigurationError: Several agents have a session with this id.
@@ -467,12 +475,15 @@ def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
 
 
 def process_name() -> str:
-    """Return the name under which this process owns a journal, such as `process 42 on web-1`."""
+    """Return the name of this process for errors about journal ownership, such as `process 42 on web-1`."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def already_owned(journal: str, owner: str) -> Fenced:
-    """Return the error for a journal that another process owns. `owner` is the `process_name` of that process."""
+    """Return the error for a journal that another runtime has opened, with the remedy.
+
+    `owner` is the `process_name` of its process, which may be this one.
+    """
     remedy = (
         "this process has opened the journal already, so start all agents in one runtime"
         if owner == process_name()

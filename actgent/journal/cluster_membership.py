@@ -63,7 +63,10 @@ class Membership(Protocol):
     """Event that is set when the node has transferred all its sessions to other nodes."""
 
     async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve the owned sessions with the agents of a `Runtime` until cancelled."""
+        """Resume and serve the sessions of this node's partitions until cancelled.
+
+        `runtime` is the `Runtime` with the agents.
+        """
 
     async def host(self, agents: Collection[str]) -> None:
         """Register agents as hosted by the pool of this node.
@@ -74,7 +77,7 @@ class Membership(Protocol):
         """
 
     def statistics(self) -> ClusterStatistics:
-        """Return state and counters of this node."""
+        """Return the state and the counters of this node, for metrics and status pages."""
 
     def unready_reasons(self) -> Collection[str]:
         """Return reasons why a load balancer should use other nodes; empty if the node is ready."""
@@ -83,14 +86,20 @@ class Membership(Protocol):
         """Return the seconds since this node started, or since it last noticed the death of a node."""
 
     def observe_takeovers(self, on_seconds: Callable[[str, str, float], object] | None) -> None:
-        """Set the callback for each takeover: its name, reason and seconds. None removes the callback."""
+        """Set the callback for each takeover.
+
+        It gets the acquired name, the reason and the duration in seconds. None removes the callback.
+        """
 
     async def leave(self, grace: float) -> None:
         """Transfer all owned sessions to other nodes within `grace` seconds."""
 
 
 async def hosted(membership: Membership | None, agents: Collection[str]) -> None:
-    """Register agents as hosted by this node's pool; do nothing without a cluster. Raises like `Membership.host`."""
+    """Register agents as hosted by this node's pool; do nothing without a cluster (`membership` is None).
+
+    Raises like `Membership.host`.
+    """
     if membership is not None:
         await membership.host(agents)
 

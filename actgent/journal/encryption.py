@@ -40,14 +40,19 @@ class Keys:
         return f"Keys({', '.join(self._ciphers)})"
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        """Return a body encrypted and bound to `place`, its position in the journal."""
+        """Encrypt a record body and bind it to `place`, its position in the journal.
+
+        A copy of the body at another position cannot be decrypted.
+        """
         key_id, cipher = next(iter(self._ciphers.items()))
         nonce, name = os.urandom(_NONCE), key_id.encode()
         sealed: bytes = cipher.encrypt(nonce, body, place)
         return b"".join((bytes((SEALED, len(name))), name, nonce, sealed))
 
     def open(self, body: bytes, place: bytes) -> bytes:
-        """Return the decrypted body. `place` is the position that it was encrypted for.
+        """Decrypt a record body.
+
+        `place` is the position for which the body was encrypted.
 
         Raises:
             JournalKeyError: The key is missing, or does not decrypt the body.
@@ -93,7 +98,7 @@ def current_keys() -> Keys | None:
 
 
 def open_sealed(body: bytes, place: bytes) -> bytes:
-    """Return the decrypted body, with the keys from the environment.
+    """Decrypt a record body with the keys from the environment.
 
     Raises:
         JournalKeyError: The key is missing, or does not decrypt the body.

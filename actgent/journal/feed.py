@@ -98,7 +98,10 @@ class Backlog:
         self._size = 0
 
     def at(self, place: int) -> UnreadStep | Erased:
-        """Return the item at a position, counted from the first item ever put."""
+        """Return the item at a position.
+
+        Position 0 is the first item that was ever put, even if it has been dropped.
+        """
         return self._items[place - self.begin]
 
     def put(self, item: UnreadStep | Erased) -> None:
@@ -123,7 +126,10 @@ class Backlog:
         self.begin += 1
 
     def finish(self, error: ActgentError | None = None) -> None:
-        """End the backlog. Readers receive the remaining items, and then `error` if there is one."""
+        """Mark the backlog as ended.
+
+        Readers still receive the remaining items, and then `error` if it is given.
+        """
         self.has_ended, self.error = True, error
         for reader in self.readers:
             reader.wake()
@@ -219,7 +225,10 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         return self.place < self._backlog.end or self._backlog.has_ended or self._is_closed
 
     async def wait(self) -> None:
-        """Wait until an item or an error is available, or `wake` is called. This may also return early."""
+        """Wait until an item or an error is available, or `wake` is called.
+
+        The call may return without news: check `has_news`.
+        """
         if self.has_news:
             await trio.lowlevel.checkpoint()
         else:
@@ -237,11 +246,11 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         return not given or self.woken_by(given)
 
     def wake(self) -> None:
-        """Wake all tasks in `wait`."""
+        """Wake all tasks that are blocked in `wait`, even without a new item."""
         self._parked.unpark_all()
 
     def close(self) -> None:
-        """Stop reading. Later items are not delivered."""
+        """Close the reader and wake its waiting tasks. Their `receive` raises `trio.ClosedResourceError`."""
         self._is_closed = True
         self._parked.unpark_all()
 

@@ -82,7 +82,10 @@ class ReadOnlyJournal(GroupedJournal):
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        """Return a page of sessions. Each page scans all sessions, because a reader cannot update the list order."""
+        """Return a page of sessions.
+
+        Each call scans all sessions, because a reader cannot store the list order.
+        """
         self._check_epoch(self._epoch)
         async with self._storage:
             return [head.summary for head in await self.select_page(wanted, after, limit)]

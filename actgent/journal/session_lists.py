@@ -99,7 +99,7 @@ class SessionFilter:
     """True if the result begins with the session whose last change is oldest."""
 
     def takes(self, session: Any) -> bool:
-        """Return True if a `SessionSummary` matches the filter."""
+        """Return True if a `SessionSummary` matches all conditions of the filter."""
         given = (self.agent, self.owner, self.state, self.parent)
         known = (session.agent, session.owner, session.state, session.parent)
         is_below = self.root is None or (session.parent_id is not None and session.root == self.root)
@@ -126,7 +126,7 @@ _LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS
 def page_query(
     columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """Return the SQL of a page with `?` placeholders, and the values for them."""
+    """Return the SQL of a session page with `?` placeholders, and the values for them."""
     way, sign = ("ASC", ">") if wanted.oldest_first else ("DESC", "<")
     conditions = _conditions(wanted)
     if after is not None:

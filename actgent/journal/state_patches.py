@@ -21,7 +21,10 @@ MIN_VALUE_BYTES = 128
 
 
 def stored_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records in stored form: a value is omitted if its record has a difference for it."""
+    """Return the records in stored form.
+
+    A state value is omitted if its record contains a difference for it.
+    """
     for record in records:
         if type(record) is StateChangeRecord and record.patches:
             return [_without_values(each) if type(each) is StateChangeRecord else each for each in records]
@@ -72,7 +75,10 @@ class StatePatcher:
     """Chains that `note` stores after the last record was written, by key; None removes a chain."""
 
     def patch(self, changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:
-        """Return a change record with differences to the earlier values, where a difference is smaller than the value."""
+        """Add differences to the earlier values in `before`.
+
+        Only values whose difference is smaller get one.
+        """
         patches: dict[str, Any] = {}
         self._next = {}
         for key, value in changed.changes.items():
@@ -90,7 +96,10 @@ class StatePatcher:
         return attrs.evolve(changed, patches=patches) if patches else changed
 
     def note(self, written: StateChangeRecord | StateRollbackRecord) -> None:
-        """Update the chains after a record was written. A change record must be the one that `patch` returned last."""
+        """Count the stored differences after a record was written.
+
+        A change record must be the one that `patch` returned last.
+        """
         if type(written) is StateRollbackRecord:
             self._chains.clear()
             return

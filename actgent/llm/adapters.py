@@ -146,7 +146,10 @@ class CallingModel(LLM):
         return answer
 
     async def _call_in_thread(self, messages: list[SimpleMessage], options: Mapping[str, Any]) -> Any:
-        """Return the result of a sync function, awaited if it is awaitable. A cancelled call abandons its thread."""
+        """Call a synchronous model function in a worker thread, and await its result if it is awaitable.
+
+        A cancelled call abandons the thread.
+        """
         result = await self._threads.run_sync(partial(self._call, messages, **options))
         return await result if inspect.isawaitable(result) else result
 
@@ -157,7 +160,7 @@ class CallingModel(LLM):
         options: Mapping[str, Any],
         on_text: OnText,
     ) -> str:
-        """Pass each piece of a stream to `on_text`, and return the complete text."""
+        """Pass each piece of the stream to `on_text`, and return the joined text as the answer."""
         pieces = []
         source = stream(messages, **options)
         async for piece in source if isinstance(source, AsyncIterable) else self._iterate_in_thread(source):
@@ -232,7 +235,7 @@ def _options_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
 
 
 def _options_from(chat: ModelRequest, options: Sequence[str]) -> Mapping[str, Any]:
-    """Return the values of these settings that the chat sets."""
+    """Return those of the settings named in `options` that the chat sets."""
     return {name: value for name in options if (value := getattr(chat, name)) is not None}
 
 

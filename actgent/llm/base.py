@@ -59,7 +59,7 @@ class CallWatch:
     """Total seconds that attempts of this call waited for the provider's rate limit."""
 
     def wait(self, seconds: float, model: str) -> None:
-        """Record that an attempt waited `seconds` for the rate limit of `model`."""
+        """Record that an attempt waited `seconds` for the rate limit of `model` before it was sent."""
         self.waited += seconds
 
     def begin(self, model: str, attempt: int) -> None:
@@ -125,7 +125,7 @@ class ModelResponse:
 
     @property
     def text(self) -> str:
-        """Text parts of the answer, joined."""
+        """Text parts of the answer, joined without separator."""
         parts = self.parts
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
@@ -178,9 +178,9 @@ class LLM(abc.ABC):
         return False
 
     async def count_tokens(self, chat: ModelRequest) -> int | None:
-        """Return the provider's count of the prompt tokens of a chat; None if the provider does not answer in time.
+        """Ask the provider for the number of prompt tokens of a chat; None if it does not answer in time.
 
-        It is called if an estimate cannot decide whether a request fits. The default implementation returns None.
+        Callers use it only if an estimate cannot decide whether the request fits. The default returns None.
         """
         await trio.lowlevel.checkpoint()
         return None
@@ -198,7 +198,10 @@ class LLM(abc.ABC):
         return {}
 
     async def aclose(self) -> None:
-        """Close the connections. The client must not be used afterwards."""
+        """Close the connections of the client.
+
+        Call it once after the last request; later requests may fail.
+        """
 
 
 def check_answer(answer: object, llm: LLM) -> ModelResponse:

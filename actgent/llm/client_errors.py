@@ -51,7 +51,10 @@ def _kind_of(error: BaseException) -> tuple[type[ModelError], int | None]:
 
 
 def _status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an exception of requests, httpx or an SDK; None if it has none."""
+    """Return the HTTP status of an exception of requests, httpx or an SDK.
+
+    None if the exception has no status, or reading it raises.
+    """
     try:
         for holder in (error, getattr(error, "response", None)):
             status: Any = getattr(holder, "status_code", None)

@@ -40,7 +40,10 @@ _MIN_MEASURED_TOKENS = 1_000
 
 
 def reserved_answer_tokens(llm: LLM, chat: ModelRequest, window: int) -> int:
-    """Return the tokens of a context window of `window` tokens that are reserved for the answer."""
+    """Return the tokens of a context window that are reserved for the answer.
+
+    Without a configured maximum, at most an eighth of `window`.
+    """
     return chat.max_tokens or llm.max_tokens or min(ANSWER_TOKENS, window // 8)
 
 
@@ -72,7 +75,10 @@ class CountedRequest:
 def count_answered(
     llm: LLM, chat: ModelRequest, answer: ModelResponse, before: CountedRequest | None = None
 ) -> CountedRequest | None:
-    """Return the counts of a request from the usage of its answer; None if the usage is empty. `before` is the previous count."""
+    """Return the counts of a request from the usage of its answer, to estimate the next request.
+
+    None if the usage is empty. `before` is the previous count.
+    """
     usage = answer.usage
     if not usage.input_tokens:
         return None
@@ -97,7 +103,10 @@ def count_answered(
 
 
 def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedRequest | None) -> CountedRequest:
-    """Return the counts of a request that was counted by the provider and not sent. `before` is the previous count."""
+    """Return the counts of a request that the provider counted without answering it.
+
+    `tokens` is the count; `before` is the previous count.
+    """
     known = before if before is not None and before.model == llm.name else None
     thinking_before = min(_thinking_tokens_in(chat, known), tokens)
     return CountedRequest(
@@ -114,7 +123,10 @@ def _answer_thinking_tokens(answer: ModelResponse, answer_tokens: float) -> floa
 
 
 def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> float:
-    """Return the tokens of the thinking in a request that the provider keeps: thinking after the user's last message."""
+    """Return the tokens of earlier thinking that the provider counts in a request.
+
+    It counts thinking after the user's last message.
+    """
     if before is not None:
         return before.thoughts if _continues_turn(chat) else 0.0
     found = 0.0
@@ -137,7 +149,10 @@ def _thinking_tokens(part: Part) -> float:
 
 
 def expected_tokens(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> int:
-    """Return the expected tokens of a request. `before` is the last counted request of its conversation."""
+    """Return the expected prompt tokens of a request.
+
+    `before`, the last counted request of its conversation, corrects the estimate.
+    """
     size = estimate_request(chat)
     if before is None or before.model != llm.name:
         return int(size + _thinking_tokens_in(chat, None))
@@ -182,7 +197,7 @@ def lower_bound(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> 
 
 
 def estimate_request(chat: ModelRequest) -> float:
-    """Return the estimated tokens of a request, without any provider count."""
+    """Estimate the tokens of a request from its texts alone, without any provider count."""
     size = estimate_tokens(chat.system) + tool_tokens(chat.tools) + conversation_tokens(chat.messages)
     if chat.response_format is not None:
         size += estimate_tokens(repr(chat.response_format.schema))
@@ -190,7 +205,7 @@ def estimate_request(chat: ModelRequest) -> float:
 
 
 def conversation_tokens(messages: Sequence[ChatMessage]) -> float:
-    """Return the estimated tokens of messages."""
+    """Estimate the tokens of messages, with a constant overhead for each message."""
     return sum([MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages])
 
 

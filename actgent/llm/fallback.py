@@ -95,7 +95,7 @@ class FallbackModel(LLM):
         return self.models[0].counts_tokens
 
     async def count_tokens(self, chat: ModelRequest) -> int | None:
-        """Return the prompt token count of the first model; None if it cannot count."""
+        """Return the token count of the first model of the chain; None if that model cannot count."""
         return await self.models[0].count_tokens(chat)
 
     def price_of(self, usage: Usage) -> float | None:

@@ -159,7 +159,10 @@ _PROVIDERS_BY_PREFIX = {
 
 
 def _hint(model: str, known: Sequence[str]) -> str:
-    """Return a question that suggests the most similar model, such as "did you mean 'openai:gpt-5.2'? "; else ""."""
+    """Return a hint for an unknown model name, such as "did you mean 'openai:gpt-5.2'? ".
+
+    Empty if no name is similar.
+    """
     if model.lower().startswith(("http://", "https://")):
         return f"an address is base_url=, as in OpenAI(MODEL, base_url={model!r}). "
     before, separator, name = model.partition(":")

@@ -29,7 +29,7 @@ class PromptEstimator:
     _tools_bytes: int = 0
 
     def tokens(self, chat: ModelRequest) -> int:
-        """Return the estimated tokens of a chat's prompt."""
+        """Estimate the tokens of a chat's prompt from its size in bytes. The sizes of tools are cached."""
         if chat.tools is not self._tools:
             self._tools, self._tools_bytes = chat.tools, sum(_size(repr(spec)) for spec in chat.tools)
         size = _size(chat.system) + self._tools_bytes

@@ -75,17 +75,23 @@ class LimitLeaser(Protocol):
     """Leases parts of a rate limit that several processes share."""
 
     def add(self, share: Any, name: str) -> None:
-        """Start leasing units to a limit on demand. `name` identifies the limit in all processes."""
+        """Start leasing units of a rate limit for this process on demand.
+
+        `name` identifies the limit in all processes.
+        """
 
     def remove(self, share: Any) -> None:
-        """Stop leasing units to a share."""
+        """Stop leasing units for this share of a rate limit."""
 
 
 class RateLimiterProtocol(Protocol):
     """A rate limiter that admits the calls of a model, such as `RateLimiter`."""
 
     def describe(self, name: str) -> RateLimiterStatistics:
-        """Return the statistics of all models. `name` is the name in the result."""
+        """Return the statistics of this rate limiter for all models.
+
+        `name` becomes the display name in the result.
+        """
 
     def share(self, leaser: LimitLeaser, name: str) -> None:
         """Share the configured limits with other processes. `name` identifies the limits in all processes."""

@@ -73,7 +73,7 @@ class ScriptedLLM(LLM):
 
     @property
     def chats(self) -> list[ModelRequest]:
-        """Received requests, oldest first, at most the newest `keep`."""
+        """Received requests, oldest first. Only the newest `keep` requests are stored."""
         return list(self._chats)
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:

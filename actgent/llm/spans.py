@@ -85,7 +85,7 @@ class ModelWork(TracedWork):
         self.facts.setdefault(names.FIRST_CHUNK, time.monotonic() - self._begun)
 
     def note_answer(self, answer: ModelResponse) -> None:
-        """Record usage, stop reason and model of the answer."""
+        """Record usage, stop reason, model and id of the answer as span attributes."""
         if self.is_shell:
             return
         usage = answer.usage

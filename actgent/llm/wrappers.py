@@ -232,13 +232,19 @@ class CachedModel(WrappingModel):
 
 
 def _mentions_id(answer: ModelResponse) -> bool:
-    """Return True if the answer contains an id of actgent, which is only valid in its session."""
+    """Return True if the answer contains an id that actgent assigned.
+
+    Such an answer is valid only in its session and is not cached.
+    """
     texts = [answer.text, *(str(call.arguments) for call in answer.tool_calls)]
     return any(map(_OURS.search, texts))
 
 
 def _key_of(chat: ModelRequest) -> bytes | None:
-    """Return the digest of a request and its owner; None if the chat has neither an owner nor a session."""
+    """Return the cache key of a request: a digest of its content and its owner or session.
+
+    None if the chat has neither.
+    """
     scope = ["owner", chat.owner] if chat.owner else ["session", chat.session]
     if not scope[1]:
         return None

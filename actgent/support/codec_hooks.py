@@ -163,7 +163,10 @@ def _exactly(*accepted: type) -> Hook:
 
 @functools.cache
 def _enum_reader(kind: type[Enum]) -> Hook:
-    """Return a hook that reads the members of an enum from their values."""
+    """Return a cattrs hook that reads the members of an enum from their values.
+
+    Unknown values raise `WireError`.
+    """
     members = {member.value: member for member in kind}
 
     def read(value: Any, _: object) -> Enum:

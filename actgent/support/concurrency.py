@@ -17,7 +17,7 @@ class Batches(Generic[T]):
         self._send, self._receive = trio.open_memory_channel[T](math.inf)
 
     def put(self, item: T) -> None:
-        """Add an item to the next batch."""
+        """Add an item to the next batch without waiting. The number of items is unbounded."""
         self._send.send_nowait(item)
 
     async def run(

@@ -90,7 +90,10 @@ def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
 
 
 def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: _Operations) -> bool:
-    """Append the operations for a mapping to `found`. Return False if the caller must replace the whole mapping."""
+    """Append the operations for a mapping to `found`.
+
+    Return False if the mapping must be replaced as a whole: a key is no text, or the key order differs.
+    """
     if not (_has_text_keys(old) and _has_text_keys(new)):
         return False
     kept, names = [key for key in old if key in new], list(new)
@@ -141,7 +144,7 @@ def _differing(old: list[Any], new: list[Any]) -> Iterator[int]:
 
 
 def _common(old: list[Any], new: list[Any]) -> int:
-    """Return the length of the common prefix of two lists of equal length."""
+    """Return the length of the common prefix of two lists of equal length, found by binary search."""
     if pack_plain(old) == pack_plain(new):
         return len(old)
     low, high = 0, len(old)

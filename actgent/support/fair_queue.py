@@ -36,11 +36,14 @@ class Turns:
     _last: dict[Hashable, float] = attrs.field(factory=dict)
 
     def last_turn(self, owner: Hashable) -> float | None:
-        """Return the last turn of an owner, as the caller recorded it with `record`; None for an unknown owner."""
+        """Return the turn that was last recorded for an owner. None if the owner is unknown or forgotten."""
         return self._last.get(owner)
 
     def record(self, owner: Hashable, turn: float) -> None:
-        """Record the turn at which an owner was served. Above the maximum, the oldest owner is removed."""
+        """Record the turn of an owner that was served; owners with earlier turns are served first.
+
+        Above the maximum, the oldest owner is removed.
+        """
         self._last.pop(owner, None)
         self._last[owner] = turn
         if len(self._last) > MAX_REMEMBERED_OWNERS:
@@ -116,7 +119,11 @@ class FairQueue(Generic[T]):
     def add(
         self, item: T, *, owner: Hashable, level: int, key: float, serial: int, turn: float
     ) -> QueueEntry[T]:
-        """Queue an item for an owner; a new owner is placed at `turn`."""
+        """Queue an item of an owner.
+
+        A new owner is placed at `turn`. Items with smaller `key`, then `serial`, come first within their
+        owner.
+        """
         found = self.owners.get(owner)
         if found is None:
             found = self._enter(owner, turn)
@@ -128,7 +135,10 @@ class FairQueue(Generic[T]):
         return ticket
 
     def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
-        """Add an owner. If there was a single owner before, place that owner in its level."""
+        """Add an owner with its first turn.
+
+        A single owner is in no level; a second owner places the first one in its level.
+        """
         owner: _Owner[T] = _make_owner(name, turn)
         if not self.owners:
             self._lone = owner
@@ -139,7 +149,10 @@ class FairQueue(Generic[T]):
         return owner
 
     def first(self, start: int = 0) -> QueueEntry[T] | None:
-        """Return the next entry of the levels from `start` on, without removing it; None if they are empty."""
+        """Return the next entry of the priority levels from `start` on, without removing it.
+
+        None if they are empty.
+        """
         if self._lone is not None:
             ticket = self._lone.waiting[0][3]
             return ticket if ticket.level >= start else None
@@ -165,7 +178,7 @@ class FairQueue(Generic[T]):
         return None
 
     def waits_other(self, owner: Hashable, start: int = 0) -> bool:
-        """Return True if another owner than `owner` has entries in the levels from `start` on."""
+        """Return True if an owner other than `owner` has entries in the priority levels from `start` on."""
         if (lone := self._lone) is not None:
             return lone.name != owner and lone.waiting[0][3].level >= start
         own = self.owners.get(owner)
@@ -173,12 +186,18 @@ class FairQueue(Generic[T]):
         return sum(self._placed[start:]) > is_there
 
     def take(self, ticket: QueueEntry[T], turn: float) -> None:
-        """Remove an entry as served, and record the turn of its owner."""
+        """Remove an entry as served, and record `turn` for its owner.
+
+        Owners with earlier turns are then served first.
+        """
         self._turns.record(ticket.owner.name, turn)
         self.remove(ticket)
 
     def charge(self, owner: Hashable, turn: float) -> None:
-        """Record a turn of an owner that was served without queueing."""
+        """Record a turn of an owner that was served without queueing.
+
+        The queued items of this owner come later.
+        """
         self._turns.record(owner, turn)
 
     def remove(self, ticket: QueueEntry[T]) -> None:

@@ -104,14 +104,17 @@ _filter = _SanitizingFilter()
 
 
 def logger_of(name: str) -> logging.Logger:
-    """Return the logger of a module with the sanitizing filter added."""
+    """Return the logger of a module. Its records are escaped, and repeated records are suppressed."""
     logger = logging.getLogger(name)
     logger.addFilter(_filter)
     return logger
 
 
 def summarise(*, all_of_them: bool = False) -> None:
-    """Log how many records were suppressed, for groups whose window has ended or for all groups."""
+    """Log how many repeated records were suppressed.
+
+    Only groups whose window has ended are reported, unless `all_of_them` is True.
+    """
     _filter.summarise(float("inf") if all_of_them else time.monotonic())
 
 

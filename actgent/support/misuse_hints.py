@@ -106,7 +106,10 @@ hints_for_sessions = with_hints(
 
 
 def _awaitless(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the hints of asynchronous names, reworded for synchronous code."""
+    """Return hints for asynchronous names, reworded for the synchronous API.
+
+    `await` is removed, and `aclose` becomes `close`.
+    """
     return {
         name: text.replace("async with", "with").replace("await ", "").replace("aclose", "close")
         for name, text in names.items()

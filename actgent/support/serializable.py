@@ -193,7 +193,7 @@ def _float(value: Any, _: object) -> float:
 
 
 def _class_of(kind: Any) -> Any:
-    """Return the class of a type, which may have parameters, e.g. `Reply` of `Reply[int]`."""
+    """Return the class of a type without its type parameters, e.g. `Reply` for `Reply[int]`."""
     origin: Any = get_origin(kind)
     return kind if origin is None else origin
 

@@ -93,7 +93,7 @@ class StorageThread:
         job.is_dismissed = False
 
     def dismiss(self, job: Job) -> None:
-        """Make the task in `wait_for` return before the job has finished."""
+        """Make the task in `wait_for(job)` return before the job has finished. The job itself still runs."""
         job.is_dismissed = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._signal_done, b"\0")
@@ -131,12 +131,15 @@ class StorageThread:
             pass
 
     def ring(self) -> None:
-        """Make the task in `listen` return."""
+        """Make the task in `listen` return early."""
         with contextlib.suppress(BlockingIOError):  # the pipe is full of signals
             os.write(self._signal_listener, b"\0")
 
     def end(self, fn: Callable[[], object]) -> None:
-        """Run a last function in the thread and stop it. Returns immediately if the thread is still busy."""
+        """Run a last function in the thread and stop the thread.
+
+        Returns without waiting if the thread is still busy.
+        """
         is_free = self._last is None or self._last.result is not None
         self._jobs.put(Job(fn, (), self._signal_done))
         self._jobs.put(None)
@@ -167,7 +170,10 @@ def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any
 
 
 async def _hold_clock(job: Job) -> None:
-    """Keep a task runnable until a job has finished, so that an autojump clock does not advance."""
+    """Keep this task runnable until a job has finished, so that an autojump clock does not advance.
+
+    Gives up after `MAX_CLOCK_HOLD_SECONDS`.
+    """
     until = time.monotonic() + MAX_CLOCK_HOLD_SECONDS
     while job.result is None and time.monotonic() < until:
         await trio.lowlevel.checkpoint()

@@ -164,7 +164,7 @@ def _type_name(value: Any) -> str:
 
 
 def depth_error(maximum: int = MAX_DEPTH) -> ParseError:
-    """Return the error for a value with more than `maximum` levels."""
+    """Return the error for a JSON value that is nested deeper than `maximum` levels."""
     return ParseError(f"nested deeper than {maximum} levels")
 
 
@@ -188,7 +188,10 @@ def check_unicode(value: Any) -> None:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object from its members; raise a ParseError on a duplicate key."""
+    """Build an object from its members as `object_pairs_hook` of a JSON decoder.
+
+    Raise a ParseError on a duplicate key.
+    """
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ParseError("an object has the same key twice, so its value is ambiguous")
@@ -196,7 +199,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def integer(digits: str) -> int:
-    """Parse an integer; raise a ParseError if it needs more than 64 bits."""
+    """Parse an integer as `parse_int` of a JSON decoder. Raise a ParseError if it needs more than 64 bits."""
     # Journals and most receivers store 64-bit integers; a float would change the number.
     if len(digits) > MAX_DIGITS or not -(2**63) <= int(digits) < 2**64:
         raise ParseError(
@@ -206,7 +209,10 @@ def integer(digits: str) -> int:
 
 
 def real(digits: str) -> float:
-    """Parse a number with a fraction or exponent; raise a ParseError if the float overflows or underflows."""
+    """Parse a number with a fraction or exponent, as `parse_float` of a JSON decoder.
+
+    Raise a ParseError if the float overflows or underflows.
+    """
     value = float(digits)
     if value in (float("inf"), float("-inf")):
         raise ParseError(f"the number {digits[:_MAX_SHOWN_DIGITS]} is too large: write it as a string")
@@ -216,7 +222,7 @@ def real(digits: str) -> float:
 
 
 def constant(name: str) -> Any:
-    """Raise a ParseError for the constant NaN or Infinity."""
+    """Reject NaN and Infinity, as `parse_constant` of a JSON decoder. Always raises a ParseError."""
     raise ParseError(f"{name} is not a JSON value")
 
 

@@ -42,12 +42,12 @@ class Packers:
     """
 
     def __init__(self, **options: Any) -> None:
-        """Keep the options of `msgpack.Packer`, with which all packers are created."""
+        """Store the options of `msgpack.Packer` for all packers of this pool."""
         self._options = options
         self._free: list[Any] = []
 
     def pack(self, value: object) -> bytes:
-        """Encode a value as msgpack bytes. Raises the errors of `msgpack.packb`."""
+        """Encode a value as msgpack bytes with a reused packer. Raises the errors of `msgpack.packb`."""
         try:
             packer = self._free.pop()
         except IndexError:

@@ -25,7 +25,7 @@ one.
 
 
 def estimate_tokens(text: str) -> float:
-    """Return the estimated number of tokens of a text."""
+    """Estimate the number of tokens of a text from its length and kind of characters, without a tokenizer."""
     if not text.isascii():
         return len(text.encode("utf-8", "surrogatepass")) / 3
     if len(text) < _MIN_SAMPLED_CHARS:

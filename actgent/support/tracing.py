@@ -30,7 +30,7 @@ class OpenSpan(Protocol):
         ...
 
     def make_current(self) -> None:
-        """Make this the current span of the present context, without a block."""
+        """Make this the current span of the present context. No block restores the previous span."""
         ...
 
     def link(self, traceparent: str | None) -> None:

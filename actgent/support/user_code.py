@@ -102,7 +102,7 @@ def call_user_code(fn: Callable[..., T], *args: object) -> tuple[T] | Raised:
 
 
 def unwrap_result(result: tuple[T] | Raised) -> T:
-    """Return the value of a user function from `call_user_code`, or raise its exception in a safe form."""
+    """Return the value that `call_user_code` captured, or raise the captured exception in a safe form."""
     if not isinstance(result, Raised):
         return result[0]
     try:
@@ -307,6 +307,6 @@ def _is_raised_in_asyncio(error: BaseException) -> bool:
 
 
 def source_location(error: BaseException) -> str:
-    """Return the source file and line at which an error was raised."""
+    """Return the source file and line at which an error was raised, as `file:line`, or `unknown location`."""
     steps = traceback.extract_tb(error.__traceback__)
     return f"{steps[-1].filename}:{steps[-1].lineno}" if steps else "unknown location"

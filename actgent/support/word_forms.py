@@ -10,9 +10,9 @@ _UNSPACED = re.compile(
 
 
 def spaced(text: str) -> str:
-    """Return a text as it is indexed.
+    """Normalize a text for the search index.
 
-    It is normalized and in lower case, with spaces around each character of a script without spaces.
+    It becomes lower case, with spaces around each character of a script without spaces.
     """
     if text.isascii():
         return text.lower().replace("_", " ")

@@ -13,7 +13,7 @@ Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 
 
 def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
-    """Return a function that selects tools by name or by a predicate."""
+    """Return a function that selects tools for `Toolset.filtered`, by name or by a predicate."""
     if callable(keep) and not isinstance(keep, Tool):
         check_rule_function("filtered()", keep, takes="(tool)")
         return lambda tools: [tool for tool in tools if rule_allows("the function of filtered()", keep(tool))]
@@ -25,7 +25,10 @@ def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
 
 
 def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
-    """Return a function that wraps each tool with the options that `options(tool)` returns."""
+    """Return a function that overrides options of tools, such as name or effect.
+
+    `options(tool)` returns the new values.
+    """
     return lambda tools: [WrappedTool(tool, **options(tool)) for tool in tools]
 
 
@@ -35,7 +38,10 @@ def rename_tools(new_name: Callable[[str], str]) -> Derive:
 
 
 def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
-    """Return a function that fills in parameters of tools by `configure_tool`."""
+    """Return a function that fixes parameter values of tools with `configure_tool`.
+
+    `owner` is the toolset, for the error about unknown parameters.
+    """
     visible = frozenset(shown)
 
     def derive(tools: Sequence[Tool]) -> list[Tool]:
@@ -52,7 +58,9 @@ def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), own
 
 
 def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
-    """Return a tool in which these values are set for the parameters that the tool has. The model sees only parameters in `shown`.
+    """Return a tool with fixed values for those of its parameters that `values` names.
+
+    Without such a parameter, the tool is returned unchanged. The model sees only parameters in `shown`.
 
     Raises:
         ConfigurationError: A value does not match the tool's schema.
@@ -93,7 +101,7 @@ class ConfiguredTool(WrappedTool):
 
 
 def _filled_parameters(tool: Tool) -> frozenset[str]:
-    """Return the parameters that inner configurations of a tool have filled in."""
+    """Return the names of parameters to which earlier configurations of this tool have given values."""
     names: frozenset[str] = frozenset()
     while isinstance(tool, WrappedTool):
         names |= frozenset(tool.filled) if isinstance(tool, ConfiguredTool) else frozenset()
@@ -116,7 +124,7 @@ def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
 def _without(
     parameters: Mapping[str, Any], values: Mapping[str, Any], shown: frozenset[str]
 ) -> dict[str, Any]:
-    """Return a schema without the hidden parameters; parameters with values are not required."""
+    """Return a schema without the parameters in `values`, except those in `shown`, which become optional."""
     hidden = values.keys() - shown
     properties = {name: form for name, form in parameters.get("properties", {}).items() if name not in hidden}
     required = [name for name in parameters.get("required", ()) if name not in values]

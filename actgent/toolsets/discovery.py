@@ -90,7 +90,10 @@ def discover(
 
 
 def load_files(files: Iterable[str | os.PathLike[str]]) -> Discovery:
-    """Load tools from files that must exist. Errors are in `Discovery.problems` and not logged, so that the caller reports them."""
+    """Load tools from files that must exist.
+
+    Errors are collected in `Discovery.problems` and not logged, so that the caller reports them.
+    """
     found = _Collector()
     found.load_files(map(Path, files))
     return found.done()
@@ -156,7 +159,10 @@ class _Collector:
             self.load(str(path), lambda path=path: _run_path(path))  # type: ignore[misc]
 
     def load(self, label: str, load: Callable[[], object]) -> None:
-        """Load one file, module or entry point, and add its tools."""
+        """Load one file, module or entry point with `load`, and add its tools.
+
+        `label` is its name in errors. A broken file is recorded as a problem.
+        """
         try:
             loaded = load()
         except InvalidFile as error:
@@ -177,7 +183,10 @@ class _Collector:
                 self._skip(label, 1, f"{type(each).__name__} is neither a tool nor a toolset")
 
     def _add(self, made: Tool | Toolset, label: str) -> None:
-        """Add a tool or toolset, unless the name is taken."""
+        """Add a tool or toolset.
+
+        If the name is taken, the earlier one stays, and this one is recorded as skipped.
+        """
         file, line = definition_of(made) or (label, 1)
         if self.tools.setdefault(made.name, made) is made:
             self.places[made.name] = label if file == label and line == 1 else f"{file}:{line}"
@@ -261,7 +270,10 @@ def _files(
     names: Sequence[str] = FILES,
     ending: str = ENDING,
 ) -> Iterator[Path]:
-    """Yield the tool files of folders in sorted order."""
+    """Yield the tool files of folders in sorted order.
+
+    Hidden folders are skipped. Raise `ConfigurationError` for a missing folder.
+    """
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ConfigurationError(f"the folder to search for tools does not exist: {folder}")
@@ -331,7 +343,10 @@ def _file_of(module: str) -> str:
 
 
 def _load_error(path: str, error: BaseException) -> InvalidFile:
-    """Return the error of a failed import with the last line in the file."""
+    """Convert the exception of a failed import to an error with file and line.
+
+    Texts of unknown exceptions are left out, since they may contain secrets.
+    """
     if isinstance(error, SyntaxError) and error.filename == path:
         return InvalidFile(path, error.lineno or 1, f"syntax error: {error.msg}")
     lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.filename == path]

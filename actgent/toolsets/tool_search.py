@@ -135,7 +135,10 @@ def rank_tools(tools: Sequence[Tool], query: str) -> list[Tool]:
 
 
 def _same_stem(word: str, other: str) -> bool:
-    """Return True if the words are equal or one is a prefix of the other, e.g. issue and issues."""
+    """Return True if the words probably have the same stem.
+
+    They are equal, or one is a prefix of the other, e.g. issue and issues.
+    """
     if min(len(word), len(other)) < MIN_STEM_CHARACTERS:
         return word == other
     return word.startswith(other) or other.startswith(word)

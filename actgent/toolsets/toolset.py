@@ -66,7 +66,7 @@ class Toolset(abc.ABC):
         return self
 
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
-        """Return this toolset's tools, derived from those that the source published."""
+        """Derive the tools of this toolset from those that its source published."""
         return published
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Toolset(abc.ABC):
         return DerivedToolset(self, derived.filter_tools(keep))
 
     def prefixed(self, prefix: str) -> "Toolset":
-        """Return a toolset whose tool names begin with `prefix`."""
+        """Return a toolset that puts `prefix` before each tool name, e.g. to keep two toolsets apart."""
         return DerivedToolset(self, derived.rename_tools(lambda name: prefix + name))
 
     def renamed(self, names: Mapping[str, str] | Callable[[str], str]) -> "Toolset":
@@ -216,13 +216,16 @@ class StaticToolset(Toolset):
 
 
 def static_tools(toolset: Toolset) -> Sequence[Tool]:
-    """Return the tools of a static source, without derivation; empty for other toolsets."""
+    """Return the tools that a static source has from the beginning, without derivation.
+
+    Empty for other toolsets.
+    """
     source = toolset.source
     return source.tools if isinstance(source, StaticToolset) else ()
 
 
 def check_name(name: object) -> str:
-    """Return the name of a toolset if it is valid.
+    """Validate the name of a toolset and return it.
 
     Raises:
         ConfigurationError: The name is not text of 1 to 64 printable characters.

@@ -53,7 +53,10 @@ class _AgentToolset:
     """True if the agent has started. Later errors of the toolset are only logged."""
 
     def publish(self, tools: Sequence[Tool]) -> None:
-        """Derive the agent's tools from the published tools, and put them in the registry."""
+        """Derive an agent's tools from the published tools, and put them in the agent's registry.
+
+        An error of user code is stored, and the toolset becomes unavailable.
+        """
         try:
             derived = self.toolset.tools_from(tools)
             self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
@@ -65,11 +68,11 @@ class _AgentToolset:
             self.error = None
 
     def mark_unavailable(self, reason: str) -> None:
-        """Make calls of the toolset's tools fail with a reason."""
+        """Make calls of the toolset's tools fail with `reason`, until it publishes tools again."""
         self.registry.mark_unavailable(self.toolset.name, reason)
 
     def mark_settled(self) -> None:
-        """Wake calls that wait for the toolset: it has connected or failed."""
+        """Wake the calls that wait for the toolset, because it has connected or failed."""
         self.registry.mark_settled(self.toolset.name)
 
 
@@ -107,7 +110,10 @@ class _ToolsetState:
     """True after the last agent has stopped using the toolset."""
 
     def add(self, use: _AgentToolset) -> None:
-        """Attach an agent's toolset. It receives the current tools, or the reason why no tools are available."""
+        """Attach the toolset of one more agent to the shared source.
+
+        It receives the current tools, or the reason why none are available.
+        """
         self.uses.append(use)
         if self.tools is not None:
             use.publish(self.tools)
@@ -117,7 +123,7 @@ class _ToolsetState:
             use.registry.mark_connecting(use.toolset.name)
 
     def notify(self) -> None:
-        """Wake the waiters after the toolset has connected or failed."""
+        """Wake all waiting tasks and calls after the toolset has connected or failed."""
         self.is_settled = True
         for use in self.uses:
             use.mark_settled()
@@ -164,7 +170,7 @@ class ToolsetManager:
             raise
 
     def close(self, registry: ToolRegistry) -> None:
-        """Remove a registry from all toolsets, and stop toolsets without a registry; their tasks close their connections."""
+        """Remove an agent's registry from all toolsets. Cancel the tasks of toolsets that no agent uses."""
         for state in list(self._states.values()):
             for use in state.uses:
                 if use.registry is registry:
@@ -177,7 +183,10 @@ class ToolsetManager:
                 state.notify()  # wakes tasks that wait for a connection that will not come
 
     def _acquire(self, use: _AgentToolset) -> _ToolsetState:
-        """Return the state of the toolset's source, and start its task on first use."""
+        """Return the shared state of a toolset's source.
+
+        Its task is started for the first agent that uses the source.
+        """
         source = use.toolset.source
         state = self._states.get(source)
         if state is None:
@@ -192,7 +201,7 @@ class ToolsetManager:
         self._nursery.start_soon(self._run, state, name=f"toolset {state.source.name}")
 
     async def _run(self, state: _ToolsetState) -> None:
-        """Connect a toolset repeatedly until it is closed or its configuration is wrong."""
+        """Connect a toolset repeatedly, with pauses, until it is closed or its configuration is wrong."""
         with state.scope:
             while True:
                 begun = trio.current_time()
@@ -224,7 +233,9 @@ class ToolsetManager:
         return None
 
     def _publish(self, state: _ToolsetState, run: object, tools: Sequence[Tool]) -> None:
-        """Give all agents the tools of a source. Tools of an ended run are ignored.
+        """Pass the tools of a source to all agents that use it.
+
+        Tools of an ended run are ignored.
 
         Raises:
             RuntimeError: The caller is in another thread.
@@ -257,7 +268,10 @@ class ToolsetManager:
         state.notify()
 
     def _handle_disconnect(self, state: _ToolsetState, error: Exception | None, pause: float) -> None:
-        """Mark a toolset as unavailable, and log and publish the reason."""
+        """Mark a toolset as unavailable for all agents, and log the reason.
+
+        `pause` is the time until the next attempt in seconds.
+        """
         name = state.source.name
         state.error = error
         silent = f"it did not answer within {state.source.connect_timeout:g} s"
@@ -319,7 +333,10 @@ async def _wait_optional(states: Sequence[_ToolsetState]) -> None:
 
 
 def _count_connected(states: Sequence[_ToolsetState]) -> int:
-    """Return the number of connected toolsets, without static ones."""
+    """Return the number of connected toolsets.
+
+    Toolsets with fixed tools are not counted, as they need no connection.
+    """
     return sum(state.tools is not None and state.source.may_change for state in states)
 
 

@@ -65,7 +65,10 @@ class AccessFilter:
         return heads[0]
 
     async def _find_by_id(self, session_id: str, agent: str | None) -> list[SessionSummary]:
-        """Return the summaries of all sessions with an id. An unknown id costs the same journal read as a known id."""
+        """Return the summaries of all sessions with an id.
+
+        An unknown id costs the same journal read as a known id, so the time reveals nothing.
+        """
         agents = [agent] if agent is not None else await self.journal.agents_with_session(session_id) or [""]
         journal = self.journal
         found = [
@@ -114,7 +117,10 @@ class AccessFilter:
         return face_of(loaded or await opener.find(head.session_id))
 
     def statistics(self, caller: Caller) -> list[AgentStatistics]:
-        """Return statistics of each agent. Without the scope `metrics` they count only the caller's own sessions."""
+        """Return statistics of each running agent.
+
+        Without the scope `metrics`, they count only the caller's own sessions.
+        """
         found = self.runtime.statistics()
         if caller.allows("metrics") and caller.owner == caller.token.owner:
             return list(found)
@@ -187,7 +193,9 @@ class AccessFilter:
 
 
 def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
-    """Return the owner to which a query is limited; None for a query of an admin without `owner`.
+    """Return the owner whose sessions a query may list.
+
+    None means all owners, for an admin without the parameter `owner`.
 
     Raises:
         Problem: The query names another owner without the scope `admin`.
@@ -245,7 +253,10 @@ class ApprovalList:
         return found
 
     async def _suspended_sessions(self) -> AsyncIterator[SessionSummary]:
-        """Yield the suspended sessions of the agents in this process."""
+        """Yield suspended sessions of the agents in this process.
+
+        At most `MAX_SUSPENDED_SEARCHED` sessions are read.
+        """
         journal, agents = self.access.journal, self.access.runtime.agents
         after, left = None, MAX_SUSPENDED_SEARCHED
         while left and (rows := await journal.page(_SUSPENDED, after=after, limit=min(left, 500))):
@@ -263,7 +274,7 @@ class ApprovalList:
 
 
 def encode_cursor(parts: Sequence[Any]) -> str:
-    """Encode the position of a list item as a cursor for clients."""
+    """Encode the position of a list item as a cursor. Clients send this opaque text to get the next page."""
     return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode("ascii").rstrip("=")
 
 

@@ -120,7 +120,7 @@ def _parameter_text(parameter: Schema) -> str:
 
 
 def _media(answer: Schema) -> Iterator[str]:
-    """Yield the types of an answer, with the media type if it is not JSON."""
+    """Yield the types of an answer as HTML, each with its media type if it is not JSON."""
     for media, content in answer.get("content", {}).items():
         if "x-item-schema" in content:
             yield f"<code>{media}</code> of {_type(content['x-item-schema'])}"

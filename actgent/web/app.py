@@ -123,7 +123,10 @@ class HostPolicy:
         return origin
 
     def _check_origin(self, scope: ASGIScope, host: str) -> str | None:
-        """Return the allowed cross-origin site of a request; None if the origin is this server or is missing."""
+        """Return the origin of a cross-origin request; None if the origin is this server or is missing.
+
+        Raise `Problem` if the origin is not allowed.
+        """
         given = _all_of(scope, b"origin")
         if not given or given == [f"{scope.get('scheme', 'http')}://{host}"]:
             return None
@@ -354,7 +357,10 @@ async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Se
 
 
 def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
-    """Return the problem for an HTTP method that a path does not support."""
+    """Return the problem for an unsupported HTTP method.
+
+    `endpoints` are the supported methods of the path.
+    """
     allowed = ", ".join(sorted(endpoints))
     return Problem("method-not-allowed", f"this path supports {allowed}", headers={"allow": allowed})
 
@@ -399,7 +405,7 @@ def preflight_of(endpoints: Iterable[Endpoint]) -> Response:
 
 
 def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
-    """Return the endpoints by path and HTTP method."""
+    """Group endpoints by path, then by HTTP method."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.verb] = endpoint
@@ -407,7 +413,7 @@ def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
 
 
 def no_address() -> Problem:
-    """Return the problem for an unknown path."""
+    """Return the problem for an unknown path, with a hint to the OpenAPI document."""
     return Problem("not-found", "unknown path: GET /v1/openapi.json lists all paths")
 
 

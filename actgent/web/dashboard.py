@@ -31,7 +31,7 @@ _TYPES = {
 
 
 def routes() -> list[Path]:
-    """Return the routes of the dashboard page and its files."""
+    """Return the routes of the dashboard page and of its static files."""
     return [
         Path("/", _file("index.html")),
         *(Path(f"/static/{name}", _file(name)) for name in _names() if name != "index.html"),
@@ -110,7 +110,10 @@ def _tagged(content: bytes, *, is_packed: bool) -> tuple[bytes, str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    """Return the paths of all served files, relative to `static`."""
+    """Return the paths of all files that the server may send, relative to `static`.
+
+    Files of unknown types are left out.
+    """
     root: Any = resources.files(__package__) / "static"
     found = [each.name for each in root.iterdir() if each.is_file()]
     for folder in ("pages", "vendor"):

@@ -94,16 +94,17 @@ class TokenMeter:
     """Number of open streams of the token."""
 
     def header(self, rate: float) -> str:
-        """Return the value of the header `RateLimit`: requests left, and seconds until the next one if none is left.
+        """Return the value of the header `RateLimit`.
 
-        `rate` is the number of requests per second that the bucket gains.
+        It has the requests left, or the seconds until the next request. `rate` is the number of requests per
+        second that the bucket gains.
         """
         seconds = "" if self.tokens >= 1 else f";t={_seconds_until_request(self.tokens, rate)}"
         return f'"requests";r={max(0, int(self.tokens))}{seconds}'
 
     @property
     def is_busy(self) -> bool:
-        """True if a request is running or a stream is open."""
+        """True if a request of the token is running or a stream is open. Idle meters may be evicted."""
         return bool(self.running or self.streams)
 
 
@@ -195,7 +196,10 @@ class Meters:
 
 
 def _seconds_until_request(tokens: float, rate: float) -> int:
-    """Return the seconds until a bucket has a request; 60 if it gains none."""
+    """Return the seconds until the bucket of a token allows one request.
+
+    At least 1; 60 if the bucket gains none.
+    """
     return max(1, round((1 - tokens) / rate)) if rate else 60
 
 
@@ -234,7 +238,10 @@ class _Sent:
         self.total += 1
 
     def drop(self, key: SessionKey, ended: int) -> None:
-        """Subtract `ended` finished messages of a session from its count."""
+        """Subtract the messages of a session that have ended since they were counted.
+
+        `ended` is their number.
+        """
         sent = self.counts.pop(key, 0)
         left = max(0, sent - ended)
         self.total -= sent - left
@@ -254,12 +261,14 @@ class OpenMessages:
         self._sent: dict[str, _Sent] = {}
 
     def count(self, digest: str, key: SessionKey) -> None:
-        """Count a message that a token sent to a session."""
+        """Count a message that a token sent to a session as unfinished, for the limit of this token."""
         if self._most is not None:
             self._sent.setdefault(digest, _Sent()).add(key)
 
     async def check(self, digest: str, journal: Journal) -> None:
         """Raise if a token has reached its limit of unfinished messages.
+
+        The journal is read only if the count reaches the limit.
 
         Raises:
             Problem: The token has too many unfinished messages.
@@ -280,7 +289,7 @@ class OpenMessages:
 
 
 async def _recount(sent: _Sent, journal: Journal) -> None:
-    """Lower the counts of unfinished messages of a token to the numbers that the journal has."""
+    """Correct the counts of a token's unfinished messages with the current numbers of the journal."""
     for key, count in list(sent.counts.items()):
         head = journal.cached_head(*key) or await journal.head(*key)
         sent.drop(key, count if head is None else max(0, count - head.unfinished))

@@ -105,7 +105,7 @@ class JournalTotals:
             )
 
     def counters(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
-        """Yield metric name, labels and value of each total."""
+        """Yield the totals of the journal as Prometheus counters: metric name, labels and value."""
         for (agent, outcome), number in self.turns.items():
             yield "actgent_turns_total", {"agent": agent, "outcome": outcome}, number
         for (agent, tool, status), number in self.tool_calls.items():
@@ -168,7 +168,7 @@ class _SessionTally:
 
 
 def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> ToolFailed | None:
-    """Return a `ToolFailed` for a tool result; None if the tool call succeeded."""
+    """Return the failure that a tool result reports, for the error list. None if the tool call succeeded."""
     if result.status not in ("error", "outcome_unknown"):
         return None
     return ToolFailed(

@@ -48,7 +48,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def _flat(name: str) -> str:
-    """Return a metric name of the conventions in the syntax of Prometheus: with underscores for dots."""
+    """Convert a metric name of OpenTelemetry to the syntax of Prometheus, with underscores for dots."""
     return name.replace(".", "_")
 
 
@@ -155,7 +155,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Add a value to its bucket and to the sum."""
+        """Count a value in its bucket, and add it to the sum."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -206,7 +206,10 @@ class Metrics:
                 count(self, event)
 
     async def wait_past(self) -> None:
-        """Add the totals of the journal to the counters as soon as they are known. Wait for them a few seconds at most."""
+        """Add the totals of earlier runs, read from the journal, to the counters.
+
+        Wait for them a few seconds at most; later calls add them otherwise.
+        """
         if (
             self._nursery is None
             or self._is_past_counted
@@ -221,7 +224,10 @@ class Metrics:
 
     @contextmanager
     def _observing_commits(self) -> Iterator[None]:
-        """Open a `with` block during which the durations of journal transactions are counted."""
+        """Open a `with` block during which the durations of journal transactions are counted.
+
+        Without journal statistics, nothing is counted.
+        """
         journal = self._runtime.journal
         known = None if journal is None else journal.statistics
         if known is None:
@@ -235,7 +241,10 @@ class Metrics:
 
     @contextmanager
     def _observing_takeovers(self) -> Iterator[None]:
-        """Open a `with` block during which the durations of cluster takeovers are counted."""
+        """Open a `with` block during which the durations of cluster takeovers are counted.
+
+        Without a cluster, nothing is counted.
+        """
         membership = self._runtime.membership
         if membership is None:
             yield
@@ -252,13 +261,13 @@ class Metrics:
     # --- counting ------------------------------------------------------------------------
 
     def count(self, name: str, labels: Mapping[str, str], value: float = 1) -> None:
-        """Add a value to the counter of this name and labels."""
+        """Add a value to the counter with this name and these labels; a new counter starts at 0."""
         series = self._counters.setdefault(name, {})
         key = _series_key(series, labels)
         series[key] = series.get(key, 0) + value
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add a value to the histogram of this name and labels."""
+        """Add a value to the histogram with this name and these labels."""
         self._histogram(name, labels).add(value)
 
     def _histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
@@ -271,18 +280,24 @@ class Metrics:
     def series(
         self, key: tuple[str, ...], *names_and_labels: tuple[str, Mapping[str, str]]
     ) -> tuple[Histogram, ...]:
-        """Return the histograms of these names and labels, and cache them under `key`."""
+        """Return the histograms with these names and labels. `known_series` finds them later under `key`."""
         found = tuple(self._histogram(name, labels) for name, labels in names_and_labels)
         if len(self._series) < MAX_SERIES:
             self._series[key] = found
         return found
 
     def known_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
-        """Return the histograms that `series` cached under a key; None if it cached none."""
+        """Return the histograms that `series` cached under a key, without building labels.
+
+        None if it cached none.
+        """
         return self._series.get(key)
 
     def totals(self, agent: str) -> dict[str, float]:
-        """Return the totals of an agent that are known now: ended turns, and cost in US dollars."""
+        """Return ended turns and cost in US dollars of an agent.
+
+        Turns of earlier runs count once they have been read.
+        """
         self._count_events()
         names_of = {"turns": "actgent_turns_total", "spent_usd": "actgent_spent_usd_total"}
         return {
@@ -297,7 +312,10 @@ class Metrics:
             self._open.popitem(last=False)
 
     def stop(self, agent: str, key: str, at: float) -> float | None:
-        """Return the seconds since `start` was called for a tool call or approval; None if its start time is unknown."""
+        """Return the seconds from `start` to `at` for a tool call or approval, and forget its start.
+
+        None if its start time is unknown.
+        """
         begun = self._open.pop((agent, key), None)
         return None if begun is None else max(0.0, at - begun)
 
@@ -330,7 +348,10 @@ class Metrics:
 
 
 def _series_key(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
-    """Return the key of a series. Above `MAX_SERIES` series, all label values become `other`."""
+    """Return the key of a series of a metric.
+
+    Above `MAX_SERIES` series, all label values become `other`, to bound memory.
+    """
     key = tuple(labels.items())
     if key in series or len(series) < MAX_SERIES:
         return key
@@ -338,7 +359,7 @@ def _series_key(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labe
 
 
 def to_row(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    """Return one line of the text format: a sample with its labels."""
+    """Return one sample in the text format of Prometheus: metric name, labels and value."""
     text = ",".join(f'{label}="{_escape(words)}"' for label, words in labels)
     return f"{name}{{{text}}} {value:.10g}" if text else f"{name} {value:.10g}"
 

@@ -112,7 +112,7 @@ class Problem(Exception):
         super().__init__(f"{self.status} {kind}: {detail}")
 
     def document(self, instance: str) -> dict[str, Any]:
-        """Return the problem document as JSON. `instance` is the id of the request."""
+        """Return the problem document (RFC 9457) as JSON. `instance` is the id of the request."""
         return {
             "type": f"/errors/{self.kind}",
             "title": self.title,
@@ -187,7 +187,10 @@ _WITHOUT_DETAIL = {"unavailable", "journal-full", "internal"}
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return the problem for an exception; None if the exception has no mapping."""
+    """Return the problem that clients get for an exception.
+
+    None if the exception has no mapping: a server error.
+    """
     if isinstance(error, Problem):
         return error
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)

@@ -168,7 +168,7 @@ class TokenStore:
         self._reload_if_changed()
 
     def add(self, token: AccessToken) -> None:
-        """Add a token, which is valid until the gateway closes."""
+        """Add a token. It is valid until the gateway closes, and is not written to the token file."""
         self._given[token.digest] = token
         self._known[token.digest] = token
 
@@ -257,7 +257,10 @@ class Logins:
         self._digests: list[str] = []
 
     def new_key(self) -> str:
-        """Return a new one-time key, which can be exchanged for an admin token."""
+        """Create a one-time key for the login link of the dashboard.
+
+        A client exchanges it for an admin token.
+        """
         key = f"{LOGIN_KEY_PREFIX}{secrets.token_urlsafe(32)}"
         self._digests.append(token_digest(key))
         return key

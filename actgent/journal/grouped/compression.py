@@ -49,7 +49,10 @@ of the savings.
 
 
 def compress(body: bytes) -> bytes:
-    """Return a body compressed. Return it unchanged if it is short, or if compression does not make it shorter."""
+    """Compress a record body.
+
+    Return the body unchanged if it is short, or if compression does not make it shorter.
+    """
     if len(body) < SHORTEST_BYTES:
         return body
     compressor = _new.copy()  # a new one takes twice as long
@@ -58,7 +61,7 @@ def compress(body: bytes) -> bytes:
 
 
 def expand(body: bytes) -> bytes:
-    """Return the original of a body that `compress` returned."""
+    """Decompress a body that `compress` returned. An uncompressed body is returned unchanged."""
     if body[0] != COMPRESSED:
         return body
     return zlib.decompressobj(-_WINDOW_BITS, _NAMES).decompress(body[1:])

@@ -45,7 +45,10 @@ class _Stored:
     _records: tuple[Record, ...] | None = None
 
     async def decode(self, *, with_records: bool) -> Written:
-        """Return the decoded step. The journal is read if its records refer to earlier records."""
+        """Return the step for a feed reader.
+
+        Read the journal first if its records refer to records of earlier steps.
+        """
         if with_records and not self._know_records():  # the records refer to an earlier step
             self._records = await self.read(self.key, self.row.first - 1, self.row.count)
         return self._written(with_records=with_records)
@@ -68,7 +71,10 @@ class _Stored:
         )
 
     def _know_records(self) -> bool:
-        """Decode the records once. Return False if they refer to an earlier step, so that the journal must be read."""
+        """Decode the records unless they are decoded.
+
+        Return False if they refer to an earlier step, which must be read from the journal.
+        """
         if self._records is None:
             try:
                 self._records = self._decode()
@@ -132,7 +138,7 @@ _FIXED = frozenset([DeliveryRecord, MessageEndRecord, CallsStartedRecord])
 
 
 def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
-    """Return the steps of a page as feed items."""
+    """Convert the steps of a page to feed items, with the number and time of each step."""
     return tuple(
         Written(
             session_id=key.session_id,
@@ -199,7 +205,7 @@ class FeedPublisher:
                     backlog.put(stored)
 
     def publish_erased(self, keys: Iterable[SessionKey]) -> None:
-        """Publish that sessions were erased."""
+        """Publish to feed readers that sessions were erased. Do nothing without readers."""
         for key in keys if self.is_read else ():
             for backlog in filter(None, (self._backlogs.get(None), self._backlogs.get(key))):
                 backlog.put(Erased(session_id=key.session_id, agent=key.agent))

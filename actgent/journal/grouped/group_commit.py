@@ -122,7 +122,10 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
-        """Run the journal while the block runs. At the end, write the queued steps and release the storage."""
+        """Run the writer task of the journal while the block runs.
+
+        At the end, write the queued steps and release the storage, even if the block is cancelled.
+        """
         error: BaseException | None = None
         async with trio.open_nursery() as nursery:
             self._is_open = True
@@ -158,7 +161,10 @@ class GroupedJournal(StoredJournal):
             raise
 
     async def _write_and_release(self) -> None:
-        """Write the queued steps, then release the storage."""
+        """Write the queued steps, then release the storage.
+
+        A failed write is logged and does not prevent the release.
+        """
         if self._epoch:
             self._retry_failed_steps()
             try:
@@ -224,7 +230,10 @@ class GroupedJournal(StoredJournal):
             await trio.lowlevel.checkpoint()
 
     def _may_be_second(self, step: JournalStep) -> bool:
-        """Return True if the id of a new session may be taken, so that its caller must wait for the outcome of the step."""
+        """Return True if the id of the new session in `step` may be taken.
+
+        The caller must then wait until the step is written or rejected.
+        """
         is_there = self._queue.has_unwritten(step.key) or step.key in self._heads.by_key
         return step.creation is not None and (step.is_refused or (is_there and step.begins))
 
@@ -298,7 +307,10 @@ class GroupedJournal(StoredJournal):
             await self._drop_snapshots(SessionKey(agent, session_id), epoch)
 
     async def _resolve(self, key: SessionKey) -> None:
-        """Write the queued steps of a session. Roll back a failed step that may be stored."""
+        """Write the queued steps of a session.
+
+        If an earlier step failed and may nevertheless be stored, roll it back.
+        """
         await self._flush_session(key)
         if key in self._heads.uncertain:
             async with self._storage:
@@ -330,7 +342,10 @@ class GroupedJournal(StoredJournal):
         self._check_epoch(self._epoch)
 
     async def _read_known(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        """Read sessions and cache their heads, because their next steps will be written soon."""
+        """Read sessions and cache their heads, because their next steps will be written soon.
+
+        A head is the session summary with storage fields.
+        """
         return self._kept_heads(await self._read_some(keys))
 
     async def _read_known_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
@@ -437,7 +452,10 @@ class GroupedJournal(StoredJournal):
                 raise
 
     def _doubt_all(self) -> None:
-        """Mark all cached sessions as possibly erased."""
+        """Treat all cached sessions as possibly erased.
+
+        Clear the caches, and check failed steps before they are written again.
+        """
         self._heads.by_key.clear()
         self._queue.note_possibly_erased()
         self._pages.forget_counts()
@@ -483,7 +501,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     def _enqueue(self, queued: QueuedStep) -> None:
-        """Queue a step without a waiting caller."""
+        """Queue a step without a waiting caller. Raise `Fenced` if its epoch is over."""
         if queued.epoch != self._epoch or not self._epoch:
             self._check_step(queued.step, queued.epoch)
         self._queue.put(queued)
@@ -527,7 +545,10 @@ class GroupedJournal(StoredJournal):
         await waiting.wait()
 
     async def _lead(self, begun: _StartedGroup) -> None:
-        """Wait for the storage in the task of a caller, and complete the group. The writer task does the rest."""
+        """Wait for the storage in the task of the caller that started the write, then complete the group.
+
+        If the write failed, the writer task completes the group.
+        """
         try:
             await self._wait_led(begun.work)
         finally:
@@ -678,7 +699,10 @@ class GroupedJournal(StoredJournal):
             await self._storage.acquire()
 
     async def _finish_group(self, group: list[QueuedStep], begun: _StartedGroup | None = None) -> None:
-        """Write a group that is not written yet, and complete its steps."""
+        """Write a group, or complete the write `begun`, and end its steps.
+
+        The steps end even if this call fails.
+        """
         try:
             await self._write_group(group, begun)
         finally:
@@ -709,7 +733,10 @@ class GroupedJournal(StoredJournal):
             self._queue.finish(group)
 
     async def _is_over(self, begun: _StartedGroup) -> bool:
-        """Return True if a started group is written. Raise its error if it failed."""
+        """Return True if a started group is written.
+
+        False if a new session exists in the storage, so the group must be written again. Raise other errors.
+        """
         try:
             await self._see_written(begun.transaction, begun.work.result)
         except HeadFound:
@@ -742,9 +769,9 @@ class GroupedJournal(StoredJournal):
         await self._see_written(transaction, written)
 
     async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
-        """Return the steps of a group to write, by session, and the heads before them.
+        """Return the steps of a group that may be written, by session, and the heads before them.
 
-        Duplicate and erased sessions are rejected.
+        Steps of duplicate and erased sessions fail.
         """
         if self._queue.possibly_erased:
             self._queue.drop_erased(await self._find_there(sorted(self._queue.possibly_erased)))
@@ -757,7 +784,7 @@ class GroupedJournal(StoredJournal):
         return self._queue.reject_duplicates(group, by_session, before), before
 
     async def _find_there(self, keys: Sequence[SessionKey]) -> set[SessionKey]:
-        """Return those of the sessions that exist in the storage. A damaged session counts as existing."""
+        """Return the keys of the sessions that exist in the storage. A damaged session counts as existing."""
         try:
             return {*await self._read_heads(keys)}
         except JournalDamaged:
@@ -768,7 +795,10 @@ class GroupedJournal(StoredJournal):
     async def _read_parents(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> None:
-        """Read the heads of the parent sessions of new sessions into the cache."""
+        """Read the parent heads of new sessions into the cache.
+
+        A new head takes its root session from the parent head.
+        """
         above = {find_parent(join_steps(steps)) for key, steps in by_session.items() if key not in before}
         unknown = [each for each in above if each is not None and each not in by_session]
         if unknown:
@@ -777,7 +807,7 @@ class GroupedJournal(StoredJournal):
     def _place(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
-        """Return the transaction that writes the steps: its rows and the new heads."""
+        """Build the transaction that writes the steps: its rows and the new heads. Nothing is written yet."""
         now, rows, given = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():

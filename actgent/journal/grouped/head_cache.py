@@ -37,7 +37,7 @@ class HeadCache:
         self._numbers = itertools.count(1)
 
     def put(self, heads: Mapping[SessionKey, Head]) -> None:
-        """Add heads, and evict the least recently written heads above the bound."""
+        """Add heads (summaries with storage fields). Evict the least recently written heads above `bound`."""
         known = self.by_key
         for key, head in heads.items():
             known[key] = head
@@ -48,12 +48,12 @@ class HeadCache:
     def certain(self, key: SessionKey) -> Head | None:
         """Return the cached head of a session.
 
-        None if it is not cached, or the last write to the session is uncertain.
+        None if it is not cached, or if it is unknown whether the last write is stored.
         """
         return None if key in self.uncertain else self.by_key.get(key)
 
     def evict(self, keys: Iterable[SessionKey]) -> None:
-        """Remove the heads of these sessions, so that they are read again."""
+        """Remove the heads of these sessions from the cache. The next use reads them from the storage."""
         for key in keys:
             self.by_key.pop(key, None)
 
@@ -75,7 +75,10 @@ class HeadCache:
     def begin(
         self, step: JournalStep, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
     ) -> Head:
-        """Return the head of a new session. Its parent session must be in the cache or among `new_heads`."""
+        """Return the head of a new session without records.
+
+        Its parent head must be in the cache or among `new_heads`.
+        """
         above = find_parent(step)
         parent = None if above is None else new_heads.get(above) or self.by_key.get(above)
         return begin_head(step, name_series(epoch, next(self._numbers)), parent, now=now)

@@ -59,7 +59,10 @@ class PageRequest:
 
 
 def read_each(keys: Sequence[SessionKey], read: Callable[[SessionKey], Stored]) -> list[Found]:
-    """Read sessions one by one until `GROUP_RECORDS` records. An implementation of `ReadSome`."""
+    """Read sessions one by one, and stop after `GROUP_RECORDS` records.
+
+    Fewer results than keys may be returned. An implementation of `ReadSome`.
+    """
     found: list[Found] = []
     left = GROUP_RECORDS
     for key in keys:
@@ -116,7 +119,10 @@ class ReadBatcher:
         return answer
 
     async def _read_group(self) -> None:
-        """Read the answers to the first waiting request and to the others with the same `by`."""
+        """Read the answers to the first waiting request and to others with the same `by`.
+
+        At most `GROUP_READS` requests are answered.
+        """
         by = self._waiting[0].by
         group = [reading for reading in self._waiting if reading.by == by][:GROUP_READS]
         for reading, found in zip(group, await self._read_together(group), strict=False):

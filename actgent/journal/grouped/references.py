@@ -23,15 +23,19 @@ from actgent.journal.state_patches import with_values
 
 
 def refer(record: AgentMessageRecord) -> AgentMessageRecord:
-    """Return a record whose tool results are replaced by references to the earlier `CallFinishedRecord` records."""
+    """Replace the tool results of a record by references to earlier `CallFinishedRecord` records.
+
+    So each result is stored once.
+    """
     ids = tuple(result.call_id for result in record.message.tool_results)
     return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 
 
 def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
-    """Return all records of a session with the results, the words of an answer and the values that they refer to.
+    """Return all records of a session with their references replaced by values.
 
-    With `is_partial`, changes whose values are before the first record stay differences.
+    References are to tool results, answer texts and state values. With `is_partial`, changes whose values are
+    before the first record stay differences.
 
     Raises:
         LookupError: A record refers to something that is missing.
@@ -61,7 +65,10 @@ def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Reco
 def _follow_state(
     values: dict[str, Any], record: StateChangeRecord | StateRollbackRecord, *, is_partial: bool
 ) -> StateChangeRecord | StateRollbackRecord:
-    """Return a change record with whole values, and update `values` for later records."""
+    """Return a change record with whole values instead of differences, and update `values` for later records.
+
+    With `is_partial`, a difference to an unknown value stays.
+    """
     if type(record) is StateRollbackRecord:
         values.clear()  # the next change of each key has the whole value
         return record
@@ -75,7 +82,7 @@ def _follow_state(
 
 
 def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
-    """Return the outcome with its text and data filled in from the text of the answer."""
+    """Fill in the text and data of an outcome, which are stored as positions in `answer`."""
     text, data = outcome.text, outcome.data
     if outcome.text_at:
         text = answer[slice(*outcome.text_at)]

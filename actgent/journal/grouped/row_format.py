@@ -146,7 +146,10 @@ class Head:
         return state_of(self.closed, self.suspended, bool(self.pending))
 
     def is_retained(self, unchanged_since: float) -> bool:
-        """Return True if the session has pending work, or changed at or after the Unix time `unchanged_since` (seconds)."""
+        """Return True if retention must not erase the session.
+
+        It has pending work, or changed at or after the Unix time `unchanged_since`.
+        """
         is_due = self.due > 0 and not self.closed
         return bool(self.pending) or self.suspended or is_due or self.updated_at >= unchanged_since
 
@@ -180,7 +183,9 @@ _make_head, _make_row, _make_step = (
 
 
 def encode_entry(entry: Entry) -> JournalStep:
-    """Encode an entry. The bytes begin with the schema version.
+    """Encode an entry for the storage.
+
+    The bytes begin with the schema version.
 
     Raises:
         NotSerializable: The entry contains a value that is not plain data.
@@ -198,7 +203,7 @@ def encode_entry(entry: Entry) -> JournalStep:
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
-    """Join steps of one session that are written together into one step."""
+    """Join several steps of one session into one step, so that they are stored in one row."""
     if len(steps) == 1:
         return steps[0]
     count, marks, items, given = 0, list[Record](), [], list[Record]()
@@ -280,7 +285,10 @@ def decode_page(
 
 
 def _first(rows: Sequence[Row], after: int) -> int:
-    """Return the number of the first record in the rows. It may be before `after` if both are in the same row."""
+    """Return the number of the first record in the rows.
+
+    It is at most `after` if record `after + 1` is inside a row.
+    """
     return rows[0].first if rows and after and rows[0].first <= after + 1 else after + 1
 
 
@@ -309,7 +317,9 @@ def unsealed(row: Row, identity: bytes) -> Row:
 
 
 def read_records(row: Row) -> tuple[Record, ...]:
-    """Return the records of a row as stored, with references to earlier records.
+    """Decode the records of a row.
+
+    References to earlier records are not replaced.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote the row.
@@ -318,7 +328,7 @@ def read_records(row: Row) -> tuple[Record, ...]:
 
 
 def decode_step(row: Row, key: SessionKey) -> JournalStep:
-    """Return the step that is stored in a row.
+    """Decode the step that a row contains, so that it can be written to another file.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote the row.
@@ -328,7 +338,7 @@ def decode_step(row: Row, key: SessionKey) -> JournalStep:
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
-    """Find the session of rows by their records.
+    """Return the session key that the records of the rows contain.
 
     An unknown agent is empty; an unknown id is the name of the series.
 
@@ -400,7 +410,7 @@ def _opened_in(step: JournalStep) -> SessionCreatedRecord | None:
 
 
 def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
-    """Return the head of a session before its first step, with the fields that never change."""
+    """Return the head of a new session before its first step, with the fields that never change."""
     opened, above = _opened_in(step), find_parent(step)
     root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
     return Head(
@@ -425,9 +435,10 @@ def place_step(
     identity: bytes,
     keys: Keys | None = None,
 ) -> tuple[Row, Head]:
-    """Return the row of a step after the existing rows, and the new head.
+    """Return the row that stores a step after the existing rows, and the head after it.
 
-    The body is encrypted if there are keys. Otherwise it is compressed. Both together would leak content by the length.
+    The body is encrypted if there are keys, otherwise compressed. Both together would leak content by the
+    length.
     """
     first = before.records + 1
     if keys is None:
@@ -508,7 +519,10 @@ def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
 
 
 def is_good(row: Row, identity: bytes) -> bool:
-    """Return True if the row is unaltered and in its original position. Its values may have any type."""
+    """Return True if the checksum of the row matches its content and position.
+
+    Damaged rows with values of other types return False.
+    """
     if type(row.body) is not bytes:
         return False
     checksum = checksum_row(row.series, row.first, row.count, body=row.body, identity=identity, at=row.at)
@@ -521,7 +535,10 @@ def checksum_head(head: Head, identity: bytes) -> int:
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """Return True if the head is unaltered. Heads of earlier versions have fewer fields."""
+    """Return True if the checksum of the head matches.
+
+    Heads of earlier versions have fewer fields and are also accepted.
+    """
     if checksum == checksum_head(head, identity):
         return True
     if head.series != head.session_id:

@@ -29,10 +29,13 @@ class SessionListStorage(Protocol):
         """Roll back failed steps that may be stored."""
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Return up to `limit` sessions after the key `after` whose list order is outdated."""
+        """Return up to `limit` sessions that changed since their position in the list was stored.
+
+        Only keys greater than `after` are returned, in order.
+        """
 
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
-        """Update the list order of these sessions to their last change."""
+        """Store the new list positions of these sessions, given by the time of their last change."""
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         """Return up to `limit` heads in order of the last change."""
@@ -54,15 +57,18 @@ class Pages:
         """Number of sessions by agent and state; None if they must be counted."""
 
     def forget(self) -> None:
-        """Mark all sessions as possibly changed, so that the next page compares all of them."""
+        """Forget which sessions changed, so that the next page compares all sessions with the list."""
         self._changed = self._states = None
 
     def forget_counts(self) -> None:
-        """Discard the counts after sessions were erased."""
+        """Discard the cached session counts; the next count queries the storage."""
         self._states = None
 
     def note(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> None:
-        """Record which sessions were written. `before` contains their heads before the write."""
+        """Record that sessions were written.
+
+        `heads` and `before` contain their heads after and before the write.
+        """
         if self._changed is not None:
             self._changed.update(heads)
             if len(self._changed) > MAX_CHANGED_SESSIONS:
@@ -72,7 +78,7 @@ class Pages:
             self._states.subtract((key.agent, before[key].state) for key in heads if key in before)
 
     async def select(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        """Return a page of sessions. The list order of changed sessions is updated before."""
+        """Return a page of session heads. First store the new list positions of changed sessions."""
         async with self._turn:
             await self._update_all_list_orders()
         async with self._storage:
@@ -108,7 +114,10 @@ class Pages:
                 await self._lists.update_list_order(keys)
 
     async def count(self, agent: str | None) -> dict[State, int]:
-        """Return the number of sessions in each state, of one agent or of all agents."""
+        """Return the number of sessions in each state, for one agent or all agents.
+
+        The counts are cached between writes.
+        """
         counts = dict(NO_COUNTS)
         async with self._storage:
             await self._lists.resolve_all()

@@ -33,7 +33,7 @@ SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
 def place_snapshot(
     snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
 ) -> SnapshotRow:
-    """Return the row to store for a snapshot, encrypted if there are keys.
+    """Encode a snapshot as a row, encrypted if there are keys.
 
     `last` is the checksum of the row that contains the last covered record.
     """

@@ -55,7 +55,7 @@ class QueuedStep:
     """Deadline of the waiting task on trio's clock, in seconds."""
 
     async def wait(self) -> None:
-        """Wait until the step is complete, and raise its error.
+        """Wait until the step is written, and raise its error.
 
         If the wait is cancelled, a failed step is retained and retried.
         """
@@ -77,7 +77,7 @@ class QueuedStep:
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def wake(self) -> None:
-        """Wake the waiting task."""
+        """Wake the task that waits for the step, if there is one."""
         if self.task is not None:
             trio.lowlevel.reschedule(self.task)
             self.task = None
@@ -120,7 +120,7 @@ class StepQueue:
 
     @property
     def is_empty(self) -> bool:
-        """True if all steps are stored."""
+        """True if no step is queued, being written or kept for a retry."""
         return not (self.steps or self.writing or self.failed)
 
     def has_unwritten(self, key: SessionKey) -> bool:
@@ -189,7 +189,7 @@ class StepQueue:
         return group
 
     def by_session(self, group: list[QueuedStep]) -> Steps:
-        """Return the steps of a group by session. Failed steps of a session come first."""
+        """Group the steps by session. Steps that failed earlier come first in their session."""
         by_session: Steps = {}
         kept = self.failed
         for queued in group:
@@ -311,9 +311,9 @@ class StepQueue:
 
 
 def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
-    """Return the steps of a session that may be written.
+    """Return the steps of one session that may be written.
 
-    Steps of other creations of the same id are left out, and these creations are marked as rejected.
+    Steps of a second creation of the same id are left out, and this creation is marked as rejected.
     """
     admitted = []
     for step in steps:
@@ -326,7 +326,10 @@ def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]
 
 
 def _record_outcome(creation: Creation, queued: QueuedStep) -> None:
-    """Record the outcome of a step in the creation of its session."""
+    """Record the outcome of a step in the creation of its session.
+
+    If the session id is taken, the step fails with `SessionExists`.
+    """
     if creation.is_refused:
         queued.error = SessionExists(*queued.step.key)
     elif queued.error is None:
@@ -334,7 +337,10 @@ def _record_outcome(creation: Creation, queued: QueuedStep) -> None:
 
 
 def _again(error: JournalError | Fenced) -> ActgentError:
-    """Return a copy of an error, so that tasks that wait for one write do not share a traceback."""
+    """Return a copy of an error for one waiting task, so that tasks do not share a traceback.
+
+    The cause is kept.
+    """
     fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
     fresh.__cause__ = error.__cause__
     return fresh

@@ -45,7 +45,7 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def _release(self) -> None:
-        """Release the storage."""
+        """Release the ownership of the storage, so that other processes can acquire it."""
 
     def _release_now(self) -> None:
         """Release the storage without waiting. Do nothing if it is released already."""
@@ -116,7 +116,10 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        """Read sessions, each from its snapshot if it has one. Otherwise like `_read_some`."""
+        """Read sessions for a resume: the newest snapshot and the records after it.
+
+        All records if there is no snapshot.
+        """
 
     @abc.abstractmethod
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:

@@ -112,7 +112,7 @@ class ClusterTables:
 
 
 async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
-    """Read the tables of a cluster.
+    """Read nodes, partitions and dead messages of a cluster pool in one consistent view.
 
     Raises:
         ConfigurationError: The URL is invalid, the tables do not exist, or an older release created them.
@@ -158,7 +158,10 @@ def _to_node(columns: tuple[Any, ...]) -> NodeStatus:
 
 
 async def mark_leaving(url: str, pool: str, node: str) -> None:
-    """Make a node transfer its sessions to other nodes at its next poll. Raises like `read_cluster_tables`."""
+    """Make a node transfer its sessions to other nodes at its next poll.
+
+    An unknown node is ignored. Raises like `read_cluster_tables`.
+    """
     await _run(url, _MARK_LEAVING, pool, node)
 
 
@@ -187,12 +190,12 @@ async def read_cluster_key(url: str) -> bytes:
 
 
 async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
-    """Note that a dead-lettered message was re-sent under another id."""
+    """Note that a dead-lettered message was sent again. `retried_as` is the new message id."""
     await _run(url, _NOTE_RETRIED, retried_as, message.session_id, message.agent, message.message_id)
 
 
 async def drop_dead(url: str, message: DeadMessage) -> None:
-    """Delete a dead-lettered message. The session keeps its records."""
+    """Delete a dead-lettered message from the table. The records of its session stay."""
     await _run(url, _DROP, message.session_id, message.agent, message.message_id)
 
 

@@ -103,7 +103,7 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
 
 
 def _as_text(options: Mapping[str, str]) -> str:
-    """Return session settings as the connection parameter `options`."""
+    """Encode session settings as the value of libpq's connection parameter `options`. Spaces are escaped."""
     return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in options.items())
 
 
@@ -131,7 +131,10 @@ def _rejection_code(refused: psycopg.pq.abc.PGconn) -> bytes | None:
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]) -> T:
-    """Retry `attempt` while `is_lost` returns True for its error, for at most `RECONNECT_SECONDS` seconds."""
+    """Call `attempt` again after a pause while `is_lost` returns True for its error.
+
+    After `RECONNECT_SECONDS` the last error is raised.
+    """
     until = time.monotonic() + RECONNECT_SECONDS
     for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
         try:
@@ -164,7 +167,7 @@ def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
 def errors_translated() -> Iterator[None]:
     """Convert PostgreSQL errors of the block to journal errors.
 
-    No error quotes the address, which may contain a password.
+    The address is never quoted, because it may contain a password.
     """
     try:
         yield
@@ -191,7 +194,10 @@ def settle(connection: Connection) -> None:
 
 
 def break_off(connection: Connection | None) -> None:
-    """Shut down a connection from another thread, so that a thread waiting for the server gets an error."""
+    """Shut down a connection from another thread, so that the thread blocked on it gets an error.
+
+    None and closed connections are ignored.
+    """
     with contextlib.suppress(psycopg.Error, OSError):  # already closed
         if connection is not None:
             with socket.socket(fileno=os.dup(connection.fileno())) as doubled:

@@ -167,13 +167,13 @@ class SuspectTable:
         ]
 
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
-        """Remove sessions that have completed their turn. Return True if other sessions remain."""
+        """Remove suspects that have completed their turn. Return True if other suspects remain."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)
         return bool(await self._table.select(_LEFT, values))
 
     async def clear_all(self, keys: Iterable[SessionKey]) -> None:
-        """Remove sessions that completed a model call."""
+        """Remove suspects that completed a model call, because they no longer explain a crash."""
         if known := list(keys):
             await self._table.execute(_CLEAR_MANY, _columns(known))
 
@@ -192,11 +192,14 @@ class SuspectTable:
         await self._table.execute(_WATCH, {**self._place(key), "is_alone": is_alone})
 
     async def note_survived(self, key: SessionKey) -> None:
-        """Record that this process survived while it watched a session. Ignored if another node owns the session."""
+        """Reset the death count of a suspect, because this process survived its watched run.
+
+        Ignored if another node owns the session.
+        """
         await self._table.execute(_NOTE_SURVIVED, self._place(key))
 
     async def clear(self, key: SessionKey) -> None:
-        """Remove a session that completed its turn. Ignored if another node owns the session."""
+        """Remove a suspect that completed its turn. Ignored if another node owns the session."""
         await self._table.execute(_CLEAR, self._place(key))
 
     async def bury(

@@ -280,14 +280,14 @@ class PostgresJournal(GroupedJournal):
     async def _run(
         self, fn: Callable[..., T], *args: Any, timeout_seconds: float = READ_TIMEOUT_SECONDS
     ) -> T:
-        """Run `fn(connection, ...)` in the thread in one transaction.
+        """Run `fn(connection, ...)` in the database thread, in one transaction.
 
-        Repeat it if the server was away for a moment.
+        Repeat the call if the server was briefly unreachable.
         """
         return await self._run_alone(in_transaction, fn, *args, timeout_seconds=timeout_seconds)
 
     async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement in one round trip, and return its rows."""
+        """Run one statement outside a transaction, in one round trip, and return its rows."""
         return await self._run_alone(self._select, sql, *values)
 
     async def _run_alone(
@@ -299,7 +299,10 @@ class PostgresJournal(GroupedJournal):
         )
 
     def _must_repeat(self, error: JournalFailed) -> bool:
-        """Return True if a call must be repeated, because it failed only since the server was not reachable."""
+        """Return True if a failed call must be repeated.
+
+        The connection was lost, or the server is starting.
+        """
         cause = error.__cause__
         was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)
@@ -353,7 +356,10 @@ class PostgresJournal(GroupedJournal):
                 settle(self._connection)
 
     def _connect(self) -> Connection:
-        """Open a connection. After a lost connection, regain the ownership."""
+        """Open a connection.
+
+        If this process owned the journal on a lost connection, acquire the ownership again.
+        """
         self._connection = connection = connection_to(self._address, self._options)
         self._is_new = True
         if self._is_owner:
@@ -379,7 +385,10 @@ class PostgresJournal(GroupedJournal):
             self._check_epoch_there(connection, self._epoch)
 
     def _check_place(self, connection: Connection) -> None:
-        """Raise if the journal was removed or replaced. Otherwise a write would create a new one."""
+        """Raise if the journal was removed or replaced since this process opened it.
+
+        Otherwise a write would create a new journal.
+        """
         meta = psycopg.sql.Identifier(self._schema, "meta")
         sql = psycopg.sql.SQL("SELECT identity, tableoid FROM {}").format(meta)
         try:
@@ -398,7 +407,7 @@ class PostgresJournal(GroupedJournal):
     def _own_anew(self, connection: Connection) -> tuple[int, bytes, int]:
         """Acquire the ownership and start an epoch in one transaction.
 
-        A connection that is lost between the two could not be regained.
+        If the connection were lost between separate transactions, the ownership could not be regained.
         """
         self._own(connection)
         return self._begin_epoch(connection)
@@ -408,7 +417,10 @@ class PostgresJournal(GroupedJournal):
         return int(one_row(connection, psycopg.sql.SQL("SELECT epoch FROM {}").format(meta))[0])
 
     def _own(self, connection: Connection) -> None:
-        """Acquire the ownership lock, and create or migrate the schema."""
+        """Acquire the ownership lock, and create or migrate the schema.
+
+        Raise `Fenced` if another process holds the lock.
+        """
         schema = psycopg.sql.Identifier(self._schema)
         (is_ours,) = one_row(connection, statements.TRY_LOCK, f"actgent {self._schema}")
         exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[

@@ -76,7 +76,10 @@ class SeenNode:
 
     @property
     def is_suspicious(self) -> bool:
-        """True if the node is probably dead."""
+        """True if the node is probably dead.
+
+        Its lock is free, or its heartbeat is older than `NODE_TIMEOUT_SECONDS`.
+        """
         return self.is_unlocked or self.age > NODE_TIMEOUT_SECONDS
 
 
@@ -115,7 +118,10 @@ class NodeTable(OwnershipTable):
         self._lock_key = 0
 
     def fileno(self) -> int | None:
-        """Return the socket of the connection, which becomes readable when a notification arrives; None without one."""
+        """Return the descriptor of the connection's socket.
+
+        It becomes readable when a notification arrives. None if the connection is closed.
+        """
         is_open = self._connection is not None and not self._connection.closed
         return self._connection.fileno() if is_open and self._connection is not None else None
 
@@ -191,6 +197,8 @@ class NodeTable(OwnershipTable):
     async def cluster_key(self) -> bytes:
         """Return the key with which all nodes of the database sign their requests to each other.
 
+        The first call of any node creates the key.
+
         Raises:
             JournalFailed: The database does not answer.
         """
@@ -198,7 +206,7 @@ class NodeTable(OwnershipTable):
         return bytes((await self.select(_KEY, {}))[0][0])
 
     def take_payloads(self) -> list[str]:
-        """Return the notifications that arrived since the last call."""
+        """Return the payloads of the notifications that arrived since the last call, and clear the list."""
         payloads, self.payloads = self.payloads, []
         return payloads
 
@@ -208,7 +216,10 @@ class NodeTable(OwnershipTable):
         connection.execute(sql, {**values, "node": values["name"], "lock_key": self._lock_key})
 
     def _begin(self, connection: Connection) -> None:
-        """Acquire the connection's lock under a new key. A lost connection may still hold the previous key."""
+        """Acquire the lock that shows that this node is alive, and subscribe to the pool's channel.
+
+        The lock key is new: a lost connection may still hold the previous one.
+        """
         self._lock_key = secrets.randbits(63)
         one_row(connection, "SELECT pg_advisory_lock(%s)", self._lock_key)
         channel = psycopg.sql.Identifier(channel_of(self._who["pool"]))

@@ -117,12 +117,12 @@ class OwnershipTable:
     async def give_back(self, epochs: Mapping[int, int]) -> None:
         """Mark partitions of these epochs as released without unfinished work.
 
-        Partitions of other owners are ignored.
+        Partitions that other nodes have acquired are ignored.
         """
         await self._run(self._execute, _GIVE_BACK, epochs)
 
     async def look(self) -> tuple[dict[int, int], PoolLayout]:
-        """Read the epochs of the partitions that this node owns, and the layout of the pool.
+        """Read the epochs of this node's partitions, by partition, and the newest layout of the pool.
 
         Raises:
             JournalFailed: The database does not answer, or the pool was removed.
@@ -136,11 +136,17 @@ class OwnershipTable:
         return epochs, layout_of(rows[0][2:])
 
     async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows of a statement. The pool, node and channel are available as parameters."""
+        """Return the rows of a statement.
+
+        In addition to `values`, it can use the parameters pool, node and channel.
+        """
         return await self._run_whole(self._select, sql, {**self._who, **values})
 
     async def execute(self, sql: str, values: Mapping[str, Any]) -> None:
-        """Run a statement. The pool, node and channel are available as parameters."""
+        """Run a statement without result.
+
+        In addition to `values`, it can use the parameters pool, node and channel.
+        """
         await self._run_whole(self._execute, sql, {**self._who, **values})
 
     def close(self) -> None:
@@ -151,12 +157,15 @@ class OwnershipTable:
             self._thread = None
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
-        """Run a statement about partitions, shielded from cancellation. Otherwise the owner could be unknown."""
+        """Run a statement about partitions, shielded from cancellation.
+
+        A cancelled statement would leave their owner unknown.
+        """
         columns = {"partitions": list(epochs), "epochs": list(epochs.values()), "seen": None}
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
-        """Run statements one at a time, and wait for a server that is starting."""
+        """Run a statement, one at a time. Retry while the server is starting."""
 
         async def run() -> T:
             async with self._turn:

@@ -243,7 +243,7 @@ class PartitionedJournal(PostgresJournal):
         super()._release_now()
 
     def _own(self, connection: Connection) -> None:
-        """Prevent other processes from owning the whole journal, and migrate the schema."""
+        """Create or migrate the schema, and prevent other processes from owning the whole journal."""
         name = f"actgent {self._schema}"
         one_row(connection, statements.LOCK_SETTING_UP, f"{name} is set up")
         if not one_row(connection, statements.TRY_SHARED_LOCK, name)[0]:
@@ -282,12 +282,15 @@ class PartitionedJournal(PostgresJournal):
             )
 
     def _is_for_us(self, connection: Connection) -> bool:
-        """Return True if this process can read the record format of a schema that a newer release has migrated."""
+        """Return True if this process may use a schema that a newer release has migrated.
+
+        It must be able to read the record format of the pool.
+        """
         found = connection.execute(SELECT_LAYOUTS, (self._pool,)).fetchone()
         return found is not None and found[2] <= self.reads
 
     def _fill_slots(self, connection: Connection) -> None:
-        """Set the slots of sessions that an owner of the whole journal wrote."""
+        """Store the slots of sessions without one. A process that owned the whole journal wrote them."""
         while ids := [
             each for (each,) in self._select(connection, statements.SELECT_WITHOUT_SLOT, SLOTS_PER_STATEMENT)
         ]:
@@ -330,7 +333,7 @@ class PartitionedJournal(PostgresJournal):
     async def _write_group(self, group: list[QueuedStep], begun: object = None) -> None:
         """Write the steps of owned partitions.
 
-        Steps of lost partitions fail, also if the loss is only detected by the write.
+        Steps of lost partitions fail, even if the write itself detects the loss.
         """
         current = self._fail_lost(group)
         while current:

@@ -31,13 +31,13 @@ def partition_of_slot(slot: int, partitions: int) -> int:
 
 
 def slots_of(partitions: Iterable[int], count: int) -> list[int]:
-    """Return the slots of the given partitions, of `count` partitions in total."""
+    """Return all slots of these partitions. `count` is the total number of partitions."""
     width = SLOTS // count
     return [slot for each in partitions for slot in range(each * width, (each + 1) * width)]
 
 
 def check_partitions(count: int) -> int:
-    """Return the number of partitions after validation.
+    """Validate a number of partitions and return it.
 
     Raises:
         ConfigurationError: The number is not a power of two from 1 to the number of slots.

@@ -99,9 +99,9 @@ class PendingMessageTable:
         return [outcome.Value((each.partition, each.epoch) in held) for each in messages]
 
     async def select(self, partitions: Collection[int], of: int, *, after: int = 0) -> list[PendingMessage]:
-        """Return up to `MAX_PENDING_AT_ONCE` messages of the partitions after a number, oldest first.
+        """Return up to `MAX_PENDING_AT_ONCE` messages of the partitions, oldest first.
 
-        `of` is the total number of partitions.
+        Their numbers are greater than `after`. `of` is the total number of partitions.
 
         Raises:
             JournalFailed: The database does not answer.

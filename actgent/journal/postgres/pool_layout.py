@@ -52,13 +52,15 @@ class PoolLayout:
 
 
 def layout_of(columns: tuple[int, int, int, str]) -> PoolLayout:
-    """Return the layout in a row of `SELECT_LAYOUTS`."""
+    """Convert a row of `SELECT_LAYOUTS` to a `PoolLayout`."""
     generation, partitions, writes, state = columns
     return PoolLayout(generation=generation, partitions=partitions, writes=writes, state=state)
 
 
 def check_layout(layout: PoolLayout, pool: str, *, reads: int) -> PoolLayout:
-    """Return the layout if this release may work with the pool.
+    """Return the layout unchanged if this release may work with the pool.
+
+    `reads` is the newest record format that this release can read.
 
     Raises:
         ConfigurationError: A newer release is needed, or the partitions are being changed.
@@ -99,12 +101,15 @@ async def begin_move(url: str, pool: str, partitions: int) -> tuple[PoolLayout, 
 
 
 async def end_move(url: str, pool: str, generation: int) -> None:
-    """Activate a new generation, so that nodes may serve it. Raises like `begin_move`."""
+    """Activate a new generation of the partition layout, so that nodes may serve it.
+
+    Raises like `begin_move`.
+    """
     await _run(url, _set_state, pool, generation, ACTIVE)
 
 
 async def raise_record_format(url: str, pool: str, record_format: int) -> None:
-    """Change the record format that all nodes write."""
+    """Set the record format that all nodes of the pool write. All of them must be able to read it."""
     await _run(url, _raise_record_format, pool, record_format)
 
 

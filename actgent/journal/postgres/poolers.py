@@ -77,6 +77,6 @@ def _not_kept(connection: Connection) -> ConfigurationError:
 
 
 def apply_settings(connection: Connection, settings: Mapping[str, str]) -> None:
-    """Set session settings that a pooler does not pass on when a connection begins."""
+    """Apply session settings with `set_config`. A pooler does not pass on those of the connection request."""
     for name, value in settings.items():
         connection.execute("SELECT set_config(%s, %s, false)", (name, value))

@@ -29,7 +29,10 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         return connection
 
     def _describe(self, connection: Connection) -> bytes:
-        """Return the identity of the journal. Raise if it is missing or has another version."""
+        """Return the identity of the journal.
+
+        Raise if the schema has no journal or a journal of another version.
+        """
         meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
         if one_row(connection, "SELECT to_regclass(%s)", meta)[0] is None:
             raise ConfigurationError(

@@ -17,7 +17,7 @@ from .wal import log_path
 def drafted(target: Path) -> Iterator[Path]:
     """Yield the path of a temporary file for `target`.
 
-    The file is locked in the block and deleted at its end unless renamed.
+    The file is locked in the block, and deleted at its end unless `name_draft` renamed it.
 
     Raises:
         ConfigurationError: The target exists, or another process is writing it.
@@ -81,7 +81,7 @@ def _lock(path: Path, target: Path) -> int:
 
 
 def name_draft(draft: Path, target: Path) -> None:
-    """Rename a complete temporary file to its target. The rename survives power loss."""
+    """Rename a complete temporary file to its target. Both are synced, so the rename survives power loss."""
     _sync(draft)
     draft.rename(target)
     _sync(target.parent)

@@ -164,12 +164,12 @@ class PageCopy:
         return False
 
     def end(self) -> None:
-        """Close the copy, complete or not. Errors were raised by the last step."""
+        """Close the copy, complete or not. Errors are ignored, because the last step has raised them."""
         self._backup.close(force=True)
         self._target.close()
 
 
 def forget_log(draft: Path) -> None:
-    """Store in a copy that no log belongs to it, because SQLite made the copy without a log."""
+    """Mark a copied file as having no log, because SQLite made the copy without a log."""
     with translated(), closing(apsw.Connection(str(draft))) as db:
         db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")

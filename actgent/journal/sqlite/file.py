@@ -116,7 +116,7 @@ _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """Return True if a table and its indexes agree. Then a session that is not found does not exist."""
+    """Return True if a table and its indexes are consistent. Only then does a missing session not exist."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -153,12 +153,18 @@ class SqliteFile:
         return read_fact(self._db, "epoch"), self.identity
 
     def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - sets a state
-        """Store in the file whether it has a log that belongs to it."""
+        """Store in the file whether a write-ahead log belongs to it.
+
+        So the next start detects a missing log.
+        """
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
     def look_after(self, look_lock: LookLock) -> None:
-        """Let `tidy` restart the log when no reader is active. Disable the automatic restart of SQLite."""
+        """Disable SQLite's automatic restart of the log.
+
+        `tidy` then restarts it when no reader is active, as `look_lock` shows.
+        """
         self._look_lock = look_lock
         self._db.set_wal_hook(self._note_log)
 
@@ -238,12 +244,15 @@ class SqliteFile:
         return self.place is not None and self.place.is_lost
 
     def look(self) -> None:
-        """Check the file. Raise `JournalFailed` if it is missing or was replaced."""
+        """Raise `JournalFailed` if the file is missing or was replaced."""
         if self.place is not None:
             self.place.check()
 
     def roll_back(self, key: SessionKey, head: Head | None) -> None:
-        """Reset a session to this head and delete later rows. If `head` is None, delete the session."""
+        """Reset a session to the stored state that `head` describes, and delete later rows.
+
+        If `head` is None, delete the session.
+        """
         self._written = None
         with transaction(self._db):
             if head is None:
@@ -303,11 +312,11 @@ class SqliteFile:
         return frozenset(self.id_in(series) for series, key in self.all_sessions().items() if key is None)
 
     def read(self, key: SessionKey) -> Stored:
-        """Return a session with all records."""
+        """Read a session with all its records from the first row."""
         return self._read(key, is_tail=False)
 
     def read_tail(self, key: SessionKey) -> Stored:
-        """Return a session from its snapshot."""
+        """Read a session from its newest snapshot: the snapshot and the records after it."""
         return self._read(key, is_tail=True)
 
     def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
@@ -413,7 +422,7 @@ class SqliteFile:
         return [_head(columns) for columns in found]
 
     def select_unlisted(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        """Return a page without the list order, for readers that cannot update it."""
+        """Return a page of sessions computed without the stored list order, which a reader cannot update."""
         found = self._db.execute(*unlisted_page_query(_HEAD_COLUMNS, wanted, after, limit))
         return [_head(columns) for columns in found]
 
@@ -421,7 +430,10 @@ class SqliteFile:
         return {(agent, state): count for agent, state, count in self._db.execute(_COUNT_STATES)}
 
     def newest_body(self) -> bytes | None:
-        """Return the body of the last written row; None if there is no row, or it cannot be read."""
+        """Return the body of the last written row, to check whether it is encrypted.
+
+        None if there is no readable row.
+        """
         with contextlib.suppress(apsw.CorruptError):
             body: bytes | None = self._db.execute("SELECT body FROM steps ORDER BY rowid DESC LIMIT 1").get
             return body if isinstance(body, bytes) else None
@@ -448,7 +460,10 @@ class SqliteFile:
         return [SessionKey(*each) for each in self._db.execute(_SELECT_TO_ERASE, (limit,))]
 
     def erase_trees(self, roots: Sequence[SessionKey], unchanged_since: float) -> list[SessionKey]:
-        """Delete sessions with their child sessions. SQLite overwrites the deleted bytes in the file."""
+        """Delete sessions with their child sessions.
+
+        SQLite overwrites the deleted bytes in the file. A tree with a retained session is skipped.
+        """
         gone: list[SessionKey] = []
         with transaction(self._db):
             for root in roots:
@@ -502,7 +517,7 @@ class SqliteFile:
         return series
 
     def _readable(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query until one is unreadable."""
+        """Yield the rows of a query until one is unreadable. The error is not raised."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError):
             yield from self._db.execute(sql)
 

@@ -59,11 +59,11 @@ class Place:
 
     @property
     def is_lost(self) -> bool:
-        """True if the file was missing or replaced at the last `check`."""
+        """True if the file was missing or replaced at the last `check` or `check_log`."""
         return self._is_lost
 
     def check(self) -> None:
-        """Raise if the file or its log is not in place any more.
+        """Raise if the file or its log is missing, replaced or truncated.
 
         Raises:
             JournalFailed: The file or its log is missing or was replaced or truncated.
@@ -85,7 +85,7 @@ class Place:
             raise _lost(self._log)
 
     def begin_log(self) -> None:
-        """Record that the journal itself has emptied the log, so that it may be shorter than before."""
+        """Record that the journal itself has emptied the log, so that a shorter log is no error."""
         self._log_size = 0
 
     def _missed(self) -> Path | None:

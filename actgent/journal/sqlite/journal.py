@@ -239,7 +239,10 @@ class SQLiteJournal(GroupedJournal):
                     await self._run(partial(_end_copy, copy))
 
     async def _run(self, method: Callable[..., T], *args: Any) -> T:
-        """Run a method in the storage thread. Each switch to the thread costs more than a statement."""
+        """Run a method in the storage thread.
+
+        Put several statements into one call: a switch to the thread costs more than a statement.
+        """
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
         try:
@@ -273,12 +276,12 @@ def advice(path: Path) -> str:
 
 
 def read_whole(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
-    """Read sessions with all records."""
+    """Read sessions with all their records, in the storage thread."""
     return read_each(keys, translating(file.read))
 
 
 def read_tails(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
-    """Read sessions from their snapshots."""
+    """Read sessions from their newest snapshots, in the storage thread."""
     return read_each(keys, translating(file.read_tail))
 
 

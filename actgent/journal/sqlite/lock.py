@@ -107,12 +107,18 @@ class LookLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file once more. Close it after SQLite has closed the file, as closing it drops SQLite's locks."""
+        """Open the journal file for locks between owner and readers.
+
+        Close this after SQLite has closed the file: closing it drops SQLite's locks.
+        """
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @contextlib.contextmanager
     def kept_out(self) -> Iterator[bool]:
-        """Keep readers out during the block. Yield False if a reader is active already."""
+        """Keep readers of other processes out during the block.
+
+        Yield False if a reader is active; the block then has no lock.
+        """
         is_alone = _try_lock(self._fd, fcntl.LOCK_EX)
         try:
             yield is_alone
@@ -121,7 +127,7 @@ class LookLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock."""
+        """Close the file descriptor, which releases its locks."""
         os.close(self._fd)
 
 

@@ -27,7 +27,9 @@ class Facts:
 
 
 def check_kind(path: Path) -> None:
-    """Raise if the path is not a journal file. Nothing is created.
+    """Raise if the path exists and is not a journal file.
+
+    A missing file is accepted; nothing is created.
 
     Raises:
         ConfigurationError: The path is a folder, or a file of another kind.

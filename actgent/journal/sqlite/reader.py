@@ -154,7 +154,10 @@ class FileReader:
             return outcome.Error(error)
 
     def _opened(self, stamp: _Stamp) -> SqliteFile:
-        """Return the current file, reopened if it has changed."""
+        """Return the open file.
+
+        Reopen it if it has changed since the last read, or might have changed unnoticed.
+        """
         if self._file is None or stamp != self._stamp or not stamp.is_settled():
             self.close()
             self._open(stamp)
@@ -211,7 +214,7 @@ def _check_version(db: apsw.Connection, path: Path) -> None:
 
 
 def is_owned(path: Path) -> bool:
-    """Return True if a live process owns the journal file."""
+    """Return True if a live process owns the journal file. False if the lock file cannot be opened."""
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -65,7 +65,7 @@ def find_problems(path: Path) -> list[JournalError]:
 
 
 def problems_in(file: SqliteFile) -> Iterator[JournalError]:
-    """Yield all problems of an open file."""
+    """Yield the problems of an open file: structural damage, then lost heads and unreadable sessions."""
     structure = file.structure_problem()
     if structure:
         yield JournalDamaged(structure)
@@ -172,7 +172,10 @@ def _last_row(db: apsw.Connection) -> int:
 
 
 def _heads(db: apsw.Connection, series: str) -> Heads:
-    """Read all readable heads. The table is read from both ends."""
+    """Read all readable session heads by series name.
+
+    The table is scanned from both ends, to pass damage in the middle.
+    """
     found: Heads = {}
     for order in ("ASC", "DESC"):
         with suppress(apsw.CorruptError, UnicodeDecodeError):

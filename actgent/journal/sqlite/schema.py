@@ -102,7 +102,7 @@ sessions that have them. `tests/journal/test_record_format.py` checks this.
 
 
 def version_of(db: apsw.Connection) -> int:
-    """Return the schema version of a file; 0 if it has no tables.
+    """Return the schema version of a SQLite file; 0 if it has no tables.
 
     Raises:
         JournalVersion: A later release wrote the file.
@@ -130,12 +130,12 @@ def migrate(db: apsw.Connection, version: int) -> None:
 
 
 def pragma(db: apsw.Connection, text: str) -> Any:
-    """Read or set a SQLite setting, and return its value."""
+    """Run a SQLite PRAGMA, such as `journal_mode=WAL`, and return its value."""
     return db.execute(f"PRAGMA {text}").get
 
 
 def read_fact(db: apsw.Connection, key: str) -> Any:
-    """Return a value of the table `meta`: identity, epoch, open or commits."""
+    """Return a value of the table `meta` by its key: identity, epoch, open or commits."""
     return db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 

@@ -29,7 +29,10 @@ class Log:
     """Number of frames in the current round of the log."""
 
     def is_broken_behind(self, accepted: int) -> bool:
-        """Return True if more than one transaction follows after the frames that SQLite accepts."""
+        """Return True if more than one transaction follows after the frames that SQLite accepts.
+
+        Confirmed steps are then lost.
+        """
         return any(accepted < commit < self.frames for commit in self.commits)
 
 

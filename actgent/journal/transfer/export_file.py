@@ -71,7 +71,9 @@ async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession]) 
 
 
 def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
-    """Write sessions to a new file, completely or not at all. Only the current user may read the file.
+    """Write sessions to a new export file, completely or not at all.
+
+    Only the current user may read the file.
 
     Raises:
         ConfigurationError: The file exists, or cannot be written.
@@ -100,7 +102,9 @@ class SessionExport:
 
     @classmethod
     async def of(cls, journal: Journal, head: SessionSummary) -> "SessionExport":
-        """Measure the export file of a session by reading the session once.
+        """Measure the export file of a session before it is sent.
+
+        The session is read once.
 
         Raises:
             JournalError: The session cannot be read.
@@ -168,7 +172,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
 
 
 def is_export(path: Path) -> bool:
-    """Return True if the file holds exported sessions."""
+    """Return True if the path is a file with exported sessions. A missing file returns False."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

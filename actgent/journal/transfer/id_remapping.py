@@ -90,7 +90,7 @@ def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _payers(within: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
-    """Return the budget accounts with new session ids."""
+    """Return the budget accounts that pay for a session, with the new session ids."""
     return tuple(_payer(key, ids) for key in within)
 
 
@@ -103,7 +103,10 @@ def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
 
 
 def _moved(approval: Approval, key: SessionKey) -> Approval:
-    """Return a copy of an approval for the same call in the session `key`."""
+    """Return a copy of an approval for the same call in the session `key`.
+
+    The approval gets a new id, which depends on the session.
+    """
     new = approval_id(
         key.session_id,
         approval.call_id,

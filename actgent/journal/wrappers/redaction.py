@@ -95,7 +95,7 @@ class RedactedJournal(WrappedJournal):
 
 
 def redacted(record: Record, redact: Redact) -> Record:
-    """Return the record with redacted texts. Records without texts are returned unchanged."""
+    """Apply `redact` to all texts of a record. Records without texts are returned unchanged."""
     change = _CHANGES.get(type(record))
     return record if change is None else change(record, redact)
 
@@ -153,7 +153,7 @@ def _result(result: ToolResult, redact: Redact) -> ToolResult:
 
 
 def _value(value: Any, redact: Redact) -> Any:
-    """Return plain data with redacted texts. Keys of mappings stay."""
+    """Apply `redact` to all strings of plain data. Keys of mappings stay."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -172,7 +172,7 @@ def _patches(patches: Mapping[str, Any], redact: Redact) -> Mapping[str, Any]:
 
 
 def _json_text(data: str | None, redact: Redact) -> str | None:
-    """Return a JSON text with the strings in it redacted."""
+    """Apply `redact` to the strings in a JSON text. None stays None."""
     return None if data is None else json.dumps(_value(json.loads(data), redact), ensure_ascii=False)
 
 

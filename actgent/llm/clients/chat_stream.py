@@ -79,7 +79,7 @@ class ContentParts:
         self._parts: list[Body] = []
 
     def feed(self, content: object) -> None:
-        """Append the content of one stream delta."""
+        """Append the content of one stream delta, which is a text or a list of content parts."""
         if isinstance(content, str):
             if not content:
                 return
@@ -95,7 +95,10 @@ class ContentParts:
             _grow_item(self._parts, content)
 
     def read(self) -> str | list[Body] | None:
-        """Return one string if all parts are text, else the list of parts; None if there is no content."""
+        """Return the received content: one string if all parts are text, else the list of parts.
+
+        None if there is no content.
+        """
         if not self._parts:
             return None
         if all(part.keys() <= {"type", "text"} for part in self._parts):
@@ -105,7 +108,10 @@ class ContentParts:
 
 
 def delta_text(content: object) -> str:
-    """Return the readable text of a delta's content."""
+    """Return the readable text of a delta's content, to pass to `on_text`.
+
+    Unreadable parts give an empty text.
+    """
     if isinstance(content, list):
         return "".join(map(_item_text, content))
     return content if isinstance(content, str) else ""
@@ -142,7 +148,7 @@ class _CompletenessScanner:
         return not self._in_string and self._depth == 0 and 0 < self._values <= _MAX_VALUES
 
     def scan(self, pieces: list[str]) -> None:
-        """Scan the new pieces of a call's arguments, and update the number of complete JSON values."""
+        """Scan the new pieces of a tool call's arguments, and count the complete JSON values among them."""
         for place in range(self._scanned, len(pieces)):
             text, at = pieces[place], 0
             if self._is_escaped and text:
@@ -214,7 +220,7 @@ class CallAssembler:
         self._by_id: dict[str, _Call] = {}
 
     def feed(self, piece: Body) -> None:
-        """Add one item of a delta's `tool_calls` to the call that it belongs to."""
+        """Add one item of a delta's `tool_calls` to the call that the item continues, or start a new call."""
         kind = "custom" if piece.get("custom") else "function"
         inner: Body = piece.get(kind) or {}
         name, text = inner.get("name") or "", inner.get("input" if kind == "custom" else "arguments")
@@ -230,7 +236,10 @@ class CallAssembler:
         _merge(call.function_fields, inner, without=("name", "arguments", "input"))
 
     def read(self) -> list[Body]:
-        """Return the calls in the format of a message that was not streamed."""
+        """Return the assembled tool calls in the format of a response without streaming.
+
+        A repetition of the last call is dropped.
+        """
         last = self._calls[-1:]
         if last and self._is_repetition(last[0]):
             return [call.read() for call in self._calls[:-1]]
@@ -284,7 +293,10 @@ def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
 
 
 def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:
-    """Add the fields of a piece to `target`. Objects are merged, other values replaced."""
+    """Merge the fields of a piece into `target`.
+
+    Nested objects are merged; other values are replaced. None values and fields in `without` are skipped.
+    """
     for key, value in piece.items():
         if key in without or value is None:
             continue

@@ -126,9 +126,9 @@ class OpenAI(Remote):
         return body
 
     def _form(self, wanted: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
-        """Return the request field for a response format; None if the model has no such field.
+        """Return the request field that makes the provider enforce a response format.
 
-        Then only the prompt contains the schema.
+        None if the model has no such field; then only the prompt contains the schema.
         """
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
@@ -157,7 +157,10 @@ class OpenAI(Remote):
                 yield from _encode_user(message, self._accepts, self._accepts_video)
 
     def _encode_assistant(self, message: ChatMessage) -> Iterator[Body]:
-        """Encode a message of the model as one request message; yields no message if it has no content to send back."""
+        """Encode an answer of the model as one request message.
+
+        Yield nothing if the answer has no content to send back.
+        """
         body: Body = {}
         content: list[Body] = []
         calls: list[Body] = []
@@ -182,7 +185,7 @@ class OpenAI(Remote):
     def _restore_fields(
         self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]
     ) -> None:
-        """Add thinking and unknown fields of an answer to the request message that it is encoded in."""
+        """Add thinking or unknown fields of an answer to the request message that contains this answer."""
         data = part.data
         kind = data.get("type")
         if kind == CALL_FIELDS:
@@ -209,7 +212,10 @@ class OpenAI(Remote):
         return calls
 
     def _accepts(self, medium: Medium) -> bool:
-        """Return True if a medium of a tool result can be sent to this model, in a user message after the result."""
+        """Return True if this model can receive a medium of a tool result.
+
+        It is sent in a user message after the result.
+        """
         if medium.media_type in _AUDIO:
             return medium.data is not None and _AUDIO_MODELS.search(self.model) is not None
         return medium.media_type in PICTURES or (medium.media_type == PDF and medium.data is not None)
@@ -282,7 +288,10 @@ def _join_content(content: list[Body]) -> str | list[Body] | None:
 
 
 def _encode_user(message: ChatMessage, accepts: AcceptsMedium, accepts_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
-    """Encode a message of the user or of tools. Each native tool result becomes a message, before the other parts."""
+    """Encode a message of the user or of tools.
+
+    Yield one message for each native tool result, then one for the other parts.
+    """
     rest: list[Body] = []
     for part in message.parts:
         if isinstance(part, ToolResult) and part.native:
@@ -363,9 +372,9 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 
 def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
-    """Return the messages in an order that the provider accepts.
+    """Order the messages as the provider requires.
 
-    Filler messages are inserted, and adjacent messages of one role are merged.
+    Insert filler messages, and merge adjacent messages of one role.
     """
     if row.has_user_after_tool and not row.alternates:
         return list(messages)
@@ -384,7 +393,7 @@ def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
 
 
 def _merge_messages(first: Body, second: Body) -> Body:
-    """Return one message with the contents and tool calls of two adjacent messages of the same role."""
+    """Merge two adjacent messages of one role into one message with the contents and calls of both."""
     one, other = first.get("content"), second.get("content")
     content: Any = one or other
     if one and other:
@@ -464,7 +473,7 @@ def _read_content(content: object, source: str) -> Iterator[Part]:
 
 
 def _thinking_text(item: Body) -> str:
-    """Return the text of a thinking part of Mistral's reasoning models."""
+    """Return the text of a thinking part of Mistral's reasoning models, which is a text or a list."""
     thoughts = item.get("thinking")
     return thoughts if isinstance(thoughts, str) else delta_text(thoughts or [])
 

@@ -195,7 +195,10 @@ _ANNOTATIONS = "actgent.annotations"
 
 
 def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
-    """Encode a message of the user or of tools. Each native tool result becomes an item, before the other parts."""
+    """Encode a message of the user or of tools.
+
+    Yield one item for each native tool result, then one for the other parts.
+    """
     rest: list[Body] = []
     for part in parts:
         if isinstance(part, ToolResult) and part.native:

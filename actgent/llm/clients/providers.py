@@ -148,5 +148,5 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
 
 
 def row_at(host: str) -> CompatibleProvider:
-    """Return the table row of the provider with a host name, or `UNKNOWN`."""
+    """Return the row of the provider table whose API address has this host name, or `UNKNOWN`."""
     return next((row for row in COMPATIBLE.values() if row.address.startswith(f"https://{host}/")), UNKNOWN)

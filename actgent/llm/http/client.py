@@ -124,11 +124,17 @@ class StreamAssembler(abc.ABC):
 
     @abc.abstractmethod
     def feed(self, event: Body) -> str:
-        """Add one event, and return the answer text in it. Unknown events are ignored and return an empty text."""
+        """Process one event of the stream, and return the answer text in it.
+
+        Unknown events are ignored and return an empty text.
+        """
 
     @abc.abstractmethod
     def body(self) -> Body | None:
-        """Return the body as it would be without streaming; None if the last event has not been received."""
+        """Return the body that the provider would have sent without streaming.
+
+        None if the last event has not been received.
+        """
 
 
 @hints_for_clients
@@ -236,7 +242,7 @@ class Remote(LLM):
 
     @abc.abstractmethod
     def assembler(self) -> StreamAssembler:
-        """Return a new assembler for one stream."""
+        """Return a new assembler, which builds the response body from the events of one stream."""
 
     @abc.abstractmethod
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
@@ -273,7 +279,10 @@ class Remote(LLM):
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
     def _wraps(self, wanted: ResponseFormat) -> bool:
-        """Return True if the schema is wrapped, so that the answer is the member `response` of an object."""
+        """Return True if the schema is wrapped in an object, because the provider requires an object.
+
+        The answer is then its member `response`.
+        """
         try:
             return answer_schema(wanted.schema, self.style).is_wrapped
         except UnsupportedSchema:
@@ -482,7 +491,7 @@ class Remote(LLM):
         return self._parse_safely(lambda: check_texts(self.decode(body, call.names)), response)
 
     def _parse_safely(self, read: Callable[[], T], response: httpx2.Response) -> T:
-        """Call a function that parses a response body, and return its result.
+        """Call a function that parses a response body, and convert its parse errors.
 
         Raises:
             StreamInterrupted: The body has another structure than the API promises.
@@ -497,7 +506,10 @@ class Remote(LLM):
     # --- failures ----------------------------------------------------------------------------
 
     def _check_error(self, body: Body, response: httpx2.Response, *, begun: bool = False) -> None:
-        """Raise if a body or stream event is an error. Providers also send errors with status 200."""
+        """Raise the provider's error if a body or stream event is an error.
+
+        Providers also send errors with status 200. `begun` is True after the first streamed text.
+        """
         detail = body.get("error") or (body if body.get("type") == "error" else None)
         if not detail:
             return
@@ -519,7 +531,10 @@ class Remote(LLM):
         return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
-        """Convert an exception of the SDK or HTTP library to a ModelError."""
+        """Convert an exception of the SDK or HTTP library to a ModelError.
+
+        Rate limits in the response headers are passed to `permit`.
+        """
         response: httpx2.Response | None = getattr(error, "response", None)
         if response is not None:
             permit.read(response.headers)
@@ -573,7 +588,10 @@ class Remote(LLM):
 
     @property
     def rate_limiter(self) -> RateLimiter:
-        """Rate limiter in the current trio run: the configured one, or the shared one of URL and key."""
+        """Rate limiter of this client in the current trio run.
+
+        Without a configured one, all clients with the same URL and key share it.
+        """
         if not self._is_own_rate_limiter or self._rate_limiter is None:
             # Stored, since the shared rate limiter only lives as long as a client refers to it.
             self._rate_limiter = shared_rate_limiter(self._rate_limit_key)
@@ -583,7 +601,10 @@ class Remote(LLM):
         return self.rate_limiter.waited(session)
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
-        """Return the rate limiter by the host and the last four characters of the hashed key."""
+        """Return the rate limiter of this client.
+
+        Its name is the host and the last four characters of the hashed key.
+        """
         return {f"{self._host} {self._rate_limit_key[-4:]}": self.rate_limiter}
 
     def _source(self) -> str:
@@ -687,7 +708,10 @@ class _Call:
     """Span of the attempt; None without tracing."""
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
-        """Pass pieces of text to `on_text`."""
+        """Pass pieces of answer text to `on_text`, if the caller set it.
+
+        `attempt` is the number of the attempt.
+        """
         if self.work is not None and any(texts):
             self.work.note_chunk()
         if self.on_text is not None:
@@ -714,7 +738,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 
 
 def _unwrap_response(answer: ModelResponse) -> ModelResponse:
-    """Return a wrapped answer with the member `response` as its text. Other answers are returned unchanged."""
+    """Replace the text of a wrapped answer by its member `response`. Other answers are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:
         return answer

@@ -78,12 +78,12 @@ def data_url(part: Media) -> str:
 
 
 def base64_text(part: Media) -> str:
-    """Return the bytes of a medium as base64."""
+    """Return the bytes of a medium as base64; empty without bytes."""
     return base64.b64encode(part.data or b"").decode()
 
 
 def result_text(result: ToolResult) -> str:
-    """Return a tool result as text for a user message. Used for calls that the model wrote as text."""
+    """Return a tool result as text for a user message, for calls that the model wrote as text."""
     return f"Result of {result.tool_name}:\n{result.text}"
 
 
@@ -159,7 +159,10 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
 
 
 def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts of a truncated answer without tool calls that may be incomplete, and their fields."""
+    """Return the parts of a truncated answer without tool calls that may be incomplete.
+
+    The extra fields of these calls are removed as well.
+    """
     last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
     kept: list[Part] = []
     drops_fields = False
@@ -175,7 +178,9 @@ def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def check_texts(answer: ModelResponse) -> ModelResponse:
-    """Return an answer after checking that its texts, names and ids are strings. A numeric id is converted.
+    """Return an answer after a check that its texts, names and ids are strings.
+
+    A numeric answer id is converted to a string.
 
     Raises:
         TypeError: One of them is not a string.

@@ -54,7 +54,7 @@ class RefusedMedia:
         return bool(self._keys)
 
     def add(self, chat: ModelRequest) -> None:
-        """Remember all media in a chat as rejected."""
+        """Remember all media in a chat as rejected by the provider, so that later requests omit them."""
         for medium in media_in(chat):
             self._keys[hash(medium)] = None
             self._keys.move_to_end(hash(medium))

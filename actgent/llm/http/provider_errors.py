@@ -93,7 +93,10 @@ class UnreadableCall(BadRequest):
         self.generation = generation
 
     def answer(self, names: Mapping[str, str]) -> ModelResponse:
-        """Return the unparsed output as an answer that the agent rejects: an invalid call, or text."""
+        """Return the model's unparsed output as an answer: an invalid tool call, or a text.
+
+        The agent rejects it, and the model can try again.
+        """
         found = _CALLED.search(self.generation) if self.code != "json_validate_failed" else None
         if found is None:
             return ModelResponse(parts=(Text(self.generation),), usage=_UNKNOWN_USAGE)
@@ -208,14 +211,20 @@ def _kind(words: list[str], status: int | None, text: str) -> type[ModelError]:
 
 
 def kind_of_status(status: int) -> type[ModelError]:
-    """Return the exception class of an HTTP status from 400 to 599."""
+    """Return the exception class for an HTTP status from 400 to 599.
+
+    Unknown statuses below 500 become `BadRequest`.
+    """
     if status >= 500:  # noqa: PLR2004 - first status of server errors
         return ProviderUnavailable
     return _STATUSES.get(status, BadRequest)
 
 
 def _code(words: list[str]) -> str:
-    """Return the first error code; codes for too long requests take precedence. llama.cpp repeats the status in `code`."""
+    """Return the error code that decides the exception class.
+
+    Codes for too long requests take precedence, otherwise the first code.
+    """
     return next((word for word in words if word in OVERFLOW_CODES), words[0])
 
 

@@ -108,7 +108,10 @@ class AnswerSchema:
 def supported_tools(
     tools: Sequence[ToolSpec], style: SchemaStyle
 ) -> Iterator[tuple[ToolSpec, Mapping[str, Any]]]:
-    """Yield the tools whose parameters the provider supports, with the rewritten schemas. Log each other tool once."""
+    """Yield the tools whose parameters the provider supports, with the rewritten schemas.
+
+    Other tools are left out, and each is logged once.
+    """
     for tool in tools:
         made = _cached(_tools, tool.parameters, style, partial(_tool_or_reason, tool, style))
         if not isinstance(made, str):
@@ -151,6 +154,8 @@ def tool_schema(parameters: Mapping[str, Any], style: SchemaStyle) -> Mapping[st
 
 def answer_schema(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerSchema:
     """Return the schema of an answer with a plain object at the root.
+
+    A schema of another type is wrapped in an object.
 
     Raises:
         UnsupportedSchema: A reference has no target, or the schema is too deep.
@@ -250,7 +255,10 @@ class _Rewriter:
         raise UnsupportedSchema("its references form a cycle")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
-        """Rewrite a subschema. `trail` contains the references that are being inlined, `level` is the depth."""
+        """Rewrite a subschema for the provider.
+
+        `trail` contains the references that are being inlined, `level` is the depth.
+        """
         self._nodes += 1
         if level > MAX_LEVELS or self._nodes > _MAX_NODES:
             raise UnsupportedSchema("it is nested too deep, or too large")
@@ -459,7 +467,7 @@ def _merge_all_of(schema: Mapping[str, Any], rewriter: _Rewriter) -> Mapping[str
 
 
 def _add_type(made: dict[str, Any]) -> None:
-    """Add the type of an enum or constant, which some providers require."""
+    """Add the type of an enum or constant if the schema has none, because some providers require it."""
     values = made.get("enum", [made["const"]] if "const" in made else None)
     if "type" not in made and isinstance(values, list | tuple):
         kinds = list(dict.fromkeys(map(_json_type, values)))

@@ -26,12 +26,15 @@ class LineDecoder(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def decode_line(self, line: bytes) -> E | None:
-        """Process one line. Return the event that it completes, or None."""
+        """Process one line of the stream.
+
+        Return the event that the line completes; None if the event needs more lines.
+        """
 
     @property
     @abc.abstractmethod
     def held(self) -> int:
-        """Size of the incomplete event in bytes."""
+        """Size in bytes of the incomplete event that is buffered."""
 
     def feed(self, chunk: bytes) -> Iterator[E]:
         """Yield the events that a chunk completes.
@@ -47,7 +50,7 @@ class LineDecoder(abc.ABC, Generic[E]):
             yield from self._split()
 
     def close(self) -> Iterator[E]:
-        """Yield the event after the last line end. Some servers omit the blank line after their last event."""
+        """Yield the last event of the stream. Some servers omit the blank line after their last event."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 

@@ -31,7 +31,10 @@ def provider_tool_name(name: str, limit: int = NAME_LIMIT) -> str:
 
 
 def provider_call_id(call_id: str) -> str:
-    """Return a tool call id in characters that every provider accepts."""
+    """Return a tool call id that every provider accepts.
+
+    An invalid or long id is replaced by a shorter one with a digest.
+    """
     # Not cached: each id is new, and would evict names from the cache.
     if 0 < len(call_id) <= ID_LIMIT and not _FOREIGN.search(call_id):
         return call_id
@@ -39,5 +42,5 @@ def provider_call_id(call_id: str) -> str:
 
 
 def names_by_provider_name(tools: Iterable[ToolSpec]) -> Mapping[str, str]:
-    """Return the real tool names by the encoded names that the model uses."""
+    """Map the tool names that providers accept to the real tool names."""
     return {provider_tool_name(tool.name): tool.name for tool in tools}

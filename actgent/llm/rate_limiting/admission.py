@@ -42,7 +42,7 @@ class TokenPredictor:
     _weight: float = 1.0
 
     def cost(self, size: int, max_tokens: int | None) -> Cost:
-        """Return the reservation for a request of `size` bytes."""
+        """Predict the cost of a request of `size` bytes, which is reserved until the real usage is known."""
         return Cost(size * self.ratio, self.output if max_tokens is None else min(self.output, max_tokens))
 
     def learn(self, size: int, usage: Usage) -> None:
@@ -83,12 +83,15 @@ class ModelState:
         return not self.running and not self.queue
 
     def ready_at(self, call: Call, now: float) -> float:
-        """Return the earliest time at which a call may start; infinity if another call must end first."""
+        """Return the earliest time at which a call may start; infinity if another call must end first.
+
+        Queued calls are ignored.
+        """
         ready = max(now, self.paused_until, self.window.ready_at(self.running, now))
         return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.learnt.values())])
 
     def start(self, call: Call, now: float) -> None:
-        """Count an admitted call and take its cost from the detected limits."""
+        """Count an admitted call as running, and subtract its cost from the detected limits."""
         self.running += 1
         self.admitted += 1
         self.total += call.cost
@@ -117,7 +120,7 @@ class ModelState:
             self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
 
     def _note_arrival(self, call: Call) -> None:
-        """Note that the provider has received a call and all calls that were sent before it."""
+        """Note that the provider has counted a call. All calls that were sent before it count as received."""
         while (first := next(iter(self._uncounted), None)) and first.total.requests <= call.total.requests:
             del self._uncounted[first]
             first.settled = self.total
@@ -135,16 +138,19 @@ class ModelState:
         return min(reading.limit, reading.remaining + filled) - others, reading.remaining + filled - later
 
     def end(self, call: Call) -> None:
-        """Remove a running call, with any outcome."""
+        """Remove a call from the running calls, after any outcome."""
         self.running -= 1
         self._uncounted.pop(call, None)
 
     def answer(self, call: Call, now: float) -> None:
-        """Grow the concurrency window after an answered call."""
+        """Grow the concurrency window of the model, because the provider answered a call."""
         self.window.grow(self.running, seconds=now - call.started, now=now)
 
     def refuse(self, call: Call, retry_after: float | None, now: float) -> None:
-        """Apply the Retry-After of a refusal. Shrink the concurrency window unless a known limit explains the refusal."""
+        """Pause the model for `retry_after` seconds after a rejected call.
+
+        Also shrink the concurrency window unless a known limit explains the rejection.
+        """
         if retry_after is not None:
             self.paused_until = max(self.paused_until, now + retry_after)
         if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
@@ -180,7 +186,10 @@ class AdmissionController:
     """Time at which the next decision is due if no call arrives or ends before."""
 
     def state_of(self, model: str) -> ModelState:
-        """Return the state of a model; create it if needed."""
+        """Return the admission state of a model, and create it if needed.
+
+        If there are too many models, an idle one is forgotten.
+        """
         state = self.models.pop(model, None)
         if state is None:
             window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
@@ -238,7 +247,7 @@ class AdmissionController:
     # --- outcome of a call -------------------------------------------------------------
 
     def answer(self, state: ModelState, call: Call, usage: Usage | None, now: float) -> None:
-        """Count an answered call. If its usage is known, replace the reservation by the usage."""
+        """Record an answered call. If its usage is known, charge the usage instead of the reservation."""
         state.answer(call, now)
         if usage is not None:
             used = Cost.used(usage)
@@ -254,7 +263,10 @@ class AdmissionController:
             self._correct(state, call, Cost(), now)
 
     def withdraw(self, state: ModelState, call: Call, now: float) -> None:
-        """Remove a call that was not sent, and release its reservation."""
+        """Remove a call that was not sent, whether it waits or was admitted.
+
+        Return its reserved units to the limits.
+        """
         if call.state == "waiting":
             state.queue.withdraw(call)
         elif call.state == "running":

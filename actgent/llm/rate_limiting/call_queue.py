@@ -58,12 +58,12 @@ class Call:
 
     @property
     def session_key(self) -> object:
-        """Key of the session queue."""
+        """Key of the session queue: the session, or the call itself without a session."""
         return self.session or self
 
     @property
     def owner_key(self) -> object:
-        """Key of the owner in the round robin."""
+        """Key of the owner for the round robin between owners; calls without an owner use their session."""
         return self.owner or self.session_key
 
 
@@ -84,14 +84,20 @@ class _SessionQueue:
     """Entry of the session's first call in the round robin."""
 
     def first(self) -> Call | None:
-        """Return the next waiting call, or None."""
+        """Return the next waiting call of the session.
+
+        Withdrawn calls at the front are removed. None if no call waits.
+        """
         while self.calls and self.calls[0][2].state != "waiting":
             heapq.heappop(self.calls)
             self.stale -= 1
         return self.calls[0][2] if self.calls else None
 
     def drop_stale(self) -> None:
-        """Count a withdrawn call in the queue. Remove all withdrawn calls once they are the majority."""
+        """Note that a call was withdrawn.
+
+        Remove all withdrawn calls once they are the majority of the entries.
+        """
         self.stale += 1
         if self.stale * 2 > len(self.calls):
             self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
@@ -136,7 +142,7 @@ class CallQueue:
         return None if first is None else first.arrived
 
     def add(self, call: Call) -> None:
-        """Add a waiting call to the queue of its session."""
+        """Queue a waiting call in the queue of its session."""
         call.state = "waiting"
         self._count += 1
         queue = self._sessions.setdefault(call.session_key, _SessionQueue(-math.inf))
@@ -154,9 +160,10 @@ class CallQueue:
         return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Remove the next call from the queue for admission.
+        """Remove the next call from the queue as admitted.
 
-        `seconds` is the time in which the rate limit grants its cost.
+        Postpone the next turn of its owner and session. `seconds` is the time in which the rate limit grants
+        its cost.
         """
         queue = self._sessions[call.session_key]
         if queue.entry is not None and queue.entry.item is call:
@@ -164,11 +171,14 @@ class CallQueue:
         self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return the seconds until each of `sharers` sessions has had an equal share, at most `age_step`."""
+        """Return the seconds until each of `sharers` sessions could have had an equal share.
+
+        The result is at most `age_step`.
+        """
         return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:
-        """Remove a call that no longer waits."""
+        """Remove a call whose caller stopped waiting, without admitting it."""
         self._remove(call, "over", -math.inf)
 
     def _remove(self, call: Call, state: State, turn: float) -> None:
@@ -184,7 +194,10 @@ class CallQueue:
             del self._sessions[call.session_key]
 
     def _update_round_robin(self, queue: _SessionQueue) -> None:
-        """Update the round robin with the first call of a session, if it has one."""
+        """Enter the first waiting call of a session into the round robin between owners.
+
+        Its previous entry is replaced.
+        """
         before, queue.entry = queue.entry, None
         if (call := queue.first()) is not None:
             call.key = max(call.arrived, queue.turn) + self._delays[call.priority]

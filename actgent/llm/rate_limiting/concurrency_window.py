@@ -57,7 +57,10 @@ class Window:
         self._started = now
 
     def grow(self, running: int, *, seconds: float, now: float) -> None:
-        """Grow the window after a call was answered in `seconds` while `running` calls ran."""
+        """Grow the window after a call was answered in `seconds` while `running` calls ran.
+
+        A window that is not used fully stays.
+        """
         self.duration += (seconds - self.duration) * (_WEIGHT if self.duration else 1.0)
         passed, self._seen = min(now - self._seen, self.recovery), now
         if running < _USED * self.size:

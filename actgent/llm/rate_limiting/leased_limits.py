@@ -66,7 +66,7 @@ class LeasedLimit:
     _requested_at: float = -math.inf
 
     def fill(self, now: float) -> float:
-        """Return the available units at `now`."""
+        """Return the leased units that are available at `now`; none after the lease has expired."""
         if now >= self._expires_at:
             self.level = min(0.0, self.level)
         return self.level
@@ -74,7 +74,7 @@ class LeasedLimit:
     def ready_at(self, cost: Cost, now: float) -> float:
         """Return `now` if the lease covers the cost of a call.
 
-        Otherwise request a lease and return infinity. The answer to the request wakes the waiting calls.
+        Otherwise request a lease and return infinity: its answer wakes the waiting calls.
         """
         missing = min(cost.of(self.kind), self.capacity) - max(0.0, self.fill(now))
         if missing <= TOLERANCE_UNITS:
@@ -84,7 +84,10 @@ class LeasedLimit:
         return math.inf
 
     def earliest_start(self, cost: Cost, now: float) -> float:
-        """Return the earliest possible start of a call."""
+        """Return the earliest possible start of a call if it were the only one.
+
+        A missing lease is requested.
+        """
         return now if self.ready_at(cost, now) <= now else max(now, self.next_at)
 
     def spend(self, cost: Cost, now: float) -> None:
@@ -96,18 +99,21 @@ class LeasedLimit:
             self.on_request()
 
     def seconds(self, cost: Cost) -> float:
-        """Return the seconds in which the limit grants this cost."""
+        """Return the seconds in which the limit grants this cost at its refill rate."""
         return cost.of(self.kind) / self.rate
 
     # --- lending -------------------------------------------------------------------------
 
     @property
     def needs_lease(self) -> bool:
-        """True if a call waits or the level is negative."""
+        """True if units are missing: a call waits for them, or more units were spent than leased."""
         return self.level < 0 or self._least > 0
 
     def lease_request(self, now: float) -> LeaseRequest:
-        """Return the lease request at `now`: the needs of waiting calls plus the usage of the last second."""
+        """Return the lease request at `now`.
+
+        It covers the needs of waiting calls and the usage of the last second.
+        """
         level, waits = self.fill(now), self.waiting(self.kind)
         self._spent = max(
             0.0, self._spent * math.exp(-max(0.0, now - self._requested_at) / LEASE_INTERVAL_SECONDS)

@@ -85,7 +85,7 @@ class LimitLeaseClient(LimitLeaser):
             self._nursery.start_soon(self._keep, share)
 
     def remove(self, share: LeasedLimit) -> None:
-        """Stop leasing units to a share."""
+        """Stop leasing units for this share of a rate limit."""
         _, wanted = self._shares.pop(share)
         wanted.set()
 
@@ -105,7 +105,10 @@ class LimitLeaseClient(LimitLeaser):
                     is_failing = await self._fails(share, name, holder, is_known=is_failing)
 
     async def _fails(self, share: LeasedLimit, name: str, holder: str, *, is_known: bool) -> bool:
-        """Request a lease. Return True if the request failed; then a retry is scheduled."""
+        """Request a lease once.
+
+        Return True if the request failed and must be retried; only the first failure is logged.
+        """
         try:
             await self._ask(share, name, holder)
         except ActgentError as error:

@@ -143,7 +143,10 @@ class RateLimiter:
         )
 
     def describe(self, name: str) -> RateLimiterStatistics:
-        """Return the statistics of all models. `name` is the name in the result."""
+        """Return the statistics of this rate limiter for all models.
+
+        `name` becomes the display name in the result.
+        """
         now = trio.current_time()
         models = sorted(self._admissions.models.items())
         return RateLimiterStatistics(
@@ -201,7 +204,11 @@ class RateLimiter:
             self._admit_next()
 
     async def _enter(self, state: ModelState, call: Call, model: str, chat: ModelRequest) -> None:
-        """Wait until a call is admitted. A cancelled or failed wait removes the call from the queue."""
+        """Wait until a call is admitted.
+
+        A cancelled or failed wait removes the call from the queue. Too many waiting calls raise
+        `RateLimited`.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
             raise _limit_error(f"{self._capacity} calls wait for the provider's rate limit already", model)
@@ -247,7 +254,7 @@ class RateLimiter:
     def _leave(self, state: ModelState, call: Call, *, is_admitted: bool) -> None:
         """Remove a call from the waiting calls.
 
-        If it was the call that watches the clock, let another waiting call do so.
+        If its task watched the clock for all waiting calls, pass this duty to another task.
         """
         self._parked.pop(call, None)
         if self._leader is call:
@@ -266,7 +273,10 @@ class RateLimiter:
             self._alarm.deadline = self._admissions.wakes_at
 
     def _begin(self) -> None:
-        """Reset the state for the current trio run, since each run has a separate clock."""
+        """Reset the state if a new trio run uses this limiter, since each run has a separate clock.
+
+        Raise `UsageError` if calls of another run are active.
+        """
         run = trio.lowlevel.current_trio_token()
         if self._run is run:
             return
@@ -327,7 +337,10 @@ class RateLimiter:
         )
 
     def _waiting(self, kind: str) -> float:
-        """Return the units that waiting calls need of one kind, summed over at most `_MAX_COUNTED_CALLS` calls."""
+        """Return the units that waiting calls need of a limit kind, such as `tokens`.
+
+        At most `_MAX_COUNTED_CALLS` calls are counted.
+        """
         return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _MAX_COUNTED_CALLS))
 
     def _stop_sharing(self) -> None:
@@ -362,7 +375,10 @@ class Permit:
         self._state.read(self._call, headers, trio.current_time())
 
     def report_usage(self, usage: Usage) -> None:
-        """Replace the reservation of an answered attempt by its real usage."""
+        """Charge the real usage of an answered attempt instead of its reservation.
+
+        Empty usage keeps the reservation.
+        """
         known = None if usage == NO_USAGE else usage
         self._admissions.answer(self._state, self._call, known, trio.current_time())
         if known is not None:
@@ -375,7 +391,7 @@ _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, RateLimiter]] = trio.lowl
 
 
 def rate_limit_key(address: str, key: str) -> str:
-    """Return a hash of an address and a key, which reveals neither."""
+    """Return the key for `shared_rate_limiter`: a hash of an API address and key, which reveals neither."""
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -397,7 +413,7 @@ def shared_rate_limiter(key: str) -> RateLimiter:
 
 @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
 async def _park(call: Call) -> None:
-    """Suspend the calling task until `_wake` resumes the waiting call."""
+    """Suspend the calling task until `_wake` is called for `call`, or until it is cancelled."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
         call.task = None

@@ -56,7 +56,7 @@ class Cost:
 
     @classmethod
     def used(cls, usage: Usage) -> "Cost":
-        """Return the cost of an answered call."""
+        """Return the cost of an answered call from its real usage, as one request."""
         return cls(usage.input_tokens, usage.output_tokens)
 
 
@@ -94,7 +94,7 @@ class Bucket:
         return now if missing <= TOLERANCE_UNITS else now + missing / self.rate
 
     def earliest_start(self, cost: Cost, now: float) -> float:
-        """Return the earliest possible start of a call."""
+        """Return the earliest possible start of a call with this cost, if no other call waits."""
         return self.ready_at(cost, now)
 
     def spend(self, cost: Cost, now: float) -> None:
@@ -102,7 +102,7 @@ class Bucket:
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
     def seconds(self, cost: Cost) -> float:
-        """Return the seconds in which the limit grants this cost."""
+        """Return the seconds in which the limit grants this cost at its refill rate."""
         return cost.of(self.kind) / self.rate
 
 

@@ -131,7 +131,7 @@ class A2AAgent(Tool):
         return _outcome(task)
 
     async def _wait(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Poll a task until it has ended or waits for input."""
+        """Poll a task of the remote agent, with growing pauses, until it has ended or waits for input."""
         delay = FIRST_POLL_SECONDS
         while _state(task) in _OPEN:
             await trio.sleep(delay)
@@ -146,7 +146,7 @@ class A2AAgent(Tool):
             return
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a method of the agent, and return its result.
+        """Call a JSON-RPC method of the remote agent, and return its result.
 
         Raises:
             ToolError: The agent is not reachable, or refused the request.
@@ -231,7 +231,7 @@ def _state(task: Mapping[str, Any]) -> str:
 
 
 def _outcome(task: Mapping[str, Any]) -> object:
-    """Return the answer of a task that has ended.
+    """Return the answer of a task of the remote agent that has ended.
 
     Raises:
         ApprovalRequired: The task waits for input.
@@ -267,7 +267,10 @@ def _texts(message: Mapping[str, Any]) -> str:
 
 
 def _content(message: Mapping[str, Any], context_id: str) -> object:
-    """Return the parts of an answer as a tool result, with the id of the conversation for later calls."""
+    """Return the parts of an answer as a tool result.
+
+    The id of the conversation is appended, so that the model can continue it.
+    """
     found = [_from_part(part) for part in _list(message.get("parts")) if isinstance(part, dict)]
     if context_id:
         found.append(f"(context_id: {context_id})")

@@ -68,7 +68,10 @@ class A2AModel(LLM):
         return ModelResponse(parts=(*([Text(text)] if text else []), *result.media))
 
     def _call(self, chat: ModelRequest, parts: Sequence[Part]) -> ToolCall:
-        """Return the tool call that sends the texts of a message. It continues the conversation of the last result."""
+        """Return the tool call that sends the texts of a message to the remote agent.
+
+        It continues the conversation of the last result. Attached files are only counted.
+        """
         arguments = {"message": "\n".join(part.text for part in parts if isinstance(part, Text))}
         if left_out := sum(isinstance(part, Medium) for part in parts):
             arguments["message"] += f"\n({left_out} attached files are not forwarded)"

@@ -64,7 +64,10 @@ def _parents() -> tuple[Path, ...]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove the cgroups of processes that were killed before they started a command."""
+    """Remove leftover cgroups in a folder whose creating process is dead.
+
+    A cgroup that is still in use stays.
+    """
     for path in parent.glob(f"{_PREFIX}*"):
         process = path.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path("/proc", process).exists():
@@ -73,7 +76,7 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _find_parents() -> Iterator[Path]:
-    """Yield the memory cgroups of this process and, with cgroup v2, of its parent cgroup."""
+    """Yield the folders of memory cgroups of this process and, with cgroup v2, of its parent cgroup."""
     own = dict[str, str]()
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)

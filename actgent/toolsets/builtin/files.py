@@ -117,7 +117,10 @@ class ConfinedFolder:
         self._root = root
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder in sorted order; folders end with a slash."""
+        """Return the names in a folder, sorted; folders end with a slash.
+
+        At most `MAX_ENTRIES` names, then the number of the others.
+        """
         with self._opened(_parse_name(folder)) as descriptor, os.scandir(descriptor) as entries:
             found = [f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries]
         shown = sorted(found)[:MAX_ENTRIES]
@@ -136,7 +139,10 @@ class ConfinedFolder:
         return text if behind >= size else f"{text}\n[bytes {start} to {behind} of {size}]"
 
     def search(self, text: str, folder: str) -> list[str]:
-        """Return the lines that contain a text, with file name and line number."""
+        """Return the lines below a folder that contain a text, with file name and line number.
+
+        Large files and links are skipped.
+        """
         if not text:
             raise ToolError("text must not be empty")
         found: list[str] = []
@@ -158,7 +164,7 @@ class ConfinedFolder:
         return found
 
     def write(self, file: str, text: str) -> str:
-        """Write a file atomically, replacing an existing file."""
+        """Write a file atomically; an existing file is replaced and its permissions are kept."""
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_FILE_BYTES:
             raise ToolError(f"the text has more than {MAX_FILE_BYTES:,} bytes")

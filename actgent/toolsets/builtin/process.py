@@ -237,7 +237,7 @@ def _program(name: str) -> str:
 
 
 def _check_folder(folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return the resolved writable folder of commands; None for None.
+    """Return the resolved path of the writable folder of commands; None without such a folder.
 
     Raises:
         ConfigurationError: The folder does not exist, or is owned by root.

@@ -118,7 +118,10 @@ class PythonTool(Tool):
             return await worker.run(arguments["code"], functions)
 
     def _functions(self, others: NestedToolCalls | None) -> Mapping[str, str]:
-        """Return the available tools by valid Python names."""
+        """Return the tools that the code may call, by valid Python names.
+
+        Characters that Python does not allow become `_`.
+        """
         names = () if others is None else others.names()
         chosen = [name for name in names if self._tools is None or name in self._tools]
         return {_NO_NAME.sub("_", name): name for name in reversed(chosen)}
@@ -136,7 +139,10 @@ class _Functions:
     context: ToolContext
 
     async def answer(self, snapshot: Any) -> Mapping[str, Any]:
-        """Run a function call of the code, and return its value or exception for the interpreter."""
+        """Run a call of a tool function by the code.
+
+        Return its value or its exception in the form that the interpreter expects.
+        """
         await trio.lowlevel.checkpoint()
         known = self.names.get(snapshot.function_name)
         if self.others is None or known is None:
@@ -169,7 +175,7 @@ def _arguments(parameters: Sequence[str], given: Sequence[Any], named: Mapping[s
 
 
 def _value(content: str) -> Any:
-    """Return a result as a Python value: JSON is decoded, other text unchanged."""
+    """Convert the text of a tool result to a Python value: JSON is decoded, other text unchanged."""
     try:
         return loads(content)
     except ParseError:
@@ -181,7 +187,10 @@ def _value(content: str) -> Any:
 
 @asynccontextmanager
 async def _open_worker(bounds: _Limits, began: float, *, seed: str) -> AsyncGenerator["_Worker"]:
-    """Start an interpreter in a separate process for the duration of a block."""
+    """Start an interpreter in a separate process for the duration of a block.
+
+    `began` is the time that the code sees, `seed` the seed of its random numbers.
+    """
     monty = _sdk()
     pool = monty.Monty(min_processes=1, max_processes=1, checkout_timeout=30)
     session = pool.checkout(
@@ -273,7 +282,7 @@ class _Worker:
         return "\n".join([*self._printed_lines(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
-        """Handle a suspension of the code, and resume it."""
+        """Handle a suspension of the code, such as a call of a tool function, and resume the code."""
         if isinstance(state, self.monty.NameLookupSnapshot):
             return await self._step(state.resume)
         if not isinstance(state, self.monty.FunctionSnapshot):
@@ -284,7 +293,10 @@ class _Worker:
         return await self._step(lambda: state.resume(answer))
 
     async def _step(self, fn: Callable[[], T]) -> T:
-        """Run the code until it suspends. If cancelled, kill its process, so that no thread is abandoned."""
+        """Run the code until it suspends or ends, in a thread.
+
+        If cancelled, kill the interpreter process, so that no thread is abandoned.
+        """
         is_over = False
 
         async def watch() -> None:
@@ -336,7 +348,7 @@ def _format_value(value: Any) -> str:
 
 
 def _sdk() -> Any:
-    """Import the sandbox.
+    """Import the package of the sandboxed interpreter.
 
     Raises:
         ConfigurationError: The extra is not installed.

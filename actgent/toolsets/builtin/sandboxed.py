@@ -141,7 +141,10 @@ class _Command:
     """True if bubblewrap has reported an exit code."""
 
     def end(self, reason: str = "") -> None:
-        """Make the supervisor kill the command and all processes it has started."""
+        """Make the supervisor kill the command and all processes it has started.
+
+        The first `reason` is kept for the result.
+        """
         self.reason = self.reason or reason
         if self.control >= 0:
             os.close(self.control)
@@ -172,7 +175,7 @@ class _Command:
             self.reason = self.reason or _memory_reason(bounds)
 
     def result(self, limit: int) -> CommandResult:
-        """Return the result with at most `limit` bytes of output."""
+        """Return the result of the ended command, with at most `limit` bytes of output."""
         output = bytes(self.written[:limit]).decode(errors="replace")
         # A command may print this prefix itself, but then bubblewrap has started it, and reports its exit code.
         has_started = self.is_reported or bool(self.reason) or not output.startswith("bwrap: ")
@@ -286,7 +289,7 @@ def _memory_reason(bounds: SandboxBounds) -> str:
 
 
 def _count_files(supervisor: int) -> int:
-    """Return the number of files and folders of a command in its folders in memory."""
+    """Return the number of files and folders of a command in its folders in memory, such as `/tmp`."""
     limit = 0
     for process in _descendants(supervisor):
         found = 0
@@ -370,7 +373,7 @@ def _measure(folder: Path, limit: int | None = None, max_files: int | None = Non
 
 
 def _read_status(status: int) -> bytes:
-    """Read the available data of a status pipe, and close it."""
+    """Read the data of the supervisor's status pipe that is available without waiting, and close the pipe."""
     os.set_blocking(status, False)
     try:
         return os.read(status, 4096)

@@ -92,7 +92,10 @@ def _ask_postgres(
 
 
 def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> dict[str, Any]:
-    """Return the rows within the limits as JSON data; `more` is True if rows were left out."""
+    """Convert rows to JSON data, up to `max_rows` rows and a maximum size.
+
+    `more` in the result is True if rows were left out.
+    """
     shown: list[list[Any]] = []
     size = 0
     for row in rows:
@@ -104,7 +107,10 @@ def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> d
 
 
 def _value(value: Any) -> Any:
-    """Return a value as JSON data: bytes as their size, long text truncated, other types as text."""
+    """Convert a column value to JSON data.
+
+    Bytes become their size, long text is truncated, other types become text.
+    """
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, (bytes, memoryview)):

@@ -155,7 +155,10 @@ def _connect(address: str, timeout: float) -> "psycopg.Connection[Any]":
 
 
 def _bound_server(connection: "psycopg.Connection[Any]") -> None:
-    """Limit temporary files if the role may, and make the server stop a statement soon after its connection closes."""
+    """Limit temporary files of the connection, if the role may.
+
+    Also make the server stop a statement soon after its connection closes.
+    """
     with suppress(psycopg.errors.InsufficientPrivilege):
         connection.execute("select set_config('temp_file_limit', %s, false)", [_MAX_TEMPORARY])
     if connection.info.server_version >= _CHECKS_CONNECTIONS:
@@ -220,7 +223,10 @@ def called_names(sql: str) -> frozenset[str]:
 
 
 def _after_comment(sql: str, index: int) -> int:
-    """Return the index after a comment that started before `index`; comments of PostgreSQL nest."""
+    """Return the index after a comment that started before `index`, or the end of the text.
+
+    Comments of PostgreSQL nest.
+    """
     depth = 1
     while depth:
         mark = _COMMENT_MARK.search(sql, index)
@@ -310,7 +316,10 @@ class _Statement:
                 ]
 
     def close(self) -> None:
-        """Cancel a running statement, and close the connection, which rolls the transaction back."""
+        """Cancel a running statement, and close the connection.
+
+        The server then rolls the transaction back.
+        """
         if self._connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             with suppress(psycopg.Error):
                 self._connection.cancel_safe(timeout=_CANCEL_SECONDS)

@@ -127,7 +127,10 @@ def _names(cursor: apsw.Cursor) -> list[str]:
 
 
 def _authorizer() -> Any:
-    """Return an authorizer that allows a statement only to select, read and compute."""
+    """Return an authorizer callback for SQLite.
+
+    It allows a statement only to select, read and call safe functions.
+    """
     allowed = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_RECURSIVE}
     refused = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
 
@@ -175,7 +178,10 @@ class _TemporaryFile(apsw.VFSFile):
 
 
 def _install_functions(connection: Any) -> None:
-    """Replace SQLite's functions of quadratic time in a connection."""
+    """Replace functions of SQLite that take quadratic time by linear ones.
+
+    A query could block its thread otherwise.
+    """
     connection.create_scalar_function("instr", instr, 2, deterministic=True)
     connection.create_scalar_function("replace", replace, 3, deterministic=True)
     for name, function in (("trim", trim), ("ltrim", ltrim), ("rtrim", rtrim)):
@@ -184,7 +190,10 @@ def _install_functions(connection: Any) -> None:
 
 
 def instr(text: Value, wanted: Value) -> int | None:
-    """Return the position of the first occurrence of `wanted` in `text`, starting at 1; 0 if it does not occur."""
+    """Return the position of `wanted` in `text`, starting at 1; 0 if it does not occur.
+
+    None for NULL arguments, like SQLite.
+    """
     if text is None or wanted is None:
         return None
     if isinstance(text, bytes) and isinstance(wanted, bytes):
@@ -212,12 +221,12 @@ def replace(text: Value, old: Value, new: Value) -> Value:
 
 
 def trim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the given characters at both ends."""
+    """Return a text without the characters in `signs` at both ends. None for NULL arguments, like SQLite."""
     return rtrim(ltrim(text, signs), signs)
 
 
 def ltrim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the given characters at its start."""
+    """Return a text without the characters in `signs` at its start. None for NULL arguments, like SQLite."""
     if text is None or signs is None:
         return None
     whole, gone = _text(text), frozenset(_text(signs))
@@ -225,7 +234,7 @@ def ltrim(text: Value, signs: Value = " ") -> str | None:
 
 
 def rtrim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the given characters at its end."""
+    """Return a text without the characters in `signs` at its end. None for NULL arguments, like SQLite."""
     found = ltrim(None if text is None else _text(text)[::-1], signs)
     return None if found is None else found[::-1]
 

@@ -30,7 +30,7 @@ MEMORY_EXCEEDED = b"actgent: memory-exceeded\n"
 
 
 def supervise() -> int:
-    """Run the command and return its exit code."""
+    """Run the command until it ends, kill its remaining processes, and return its exit code."""
     control, status = int(sys.argv[1]), int(sys.argv[2])
     user = None if sys.argv[3] == "-" else int(sys.argv[3])
     cgroup = None if sys.argv[4] == "-" else sys.argv[4]
@@ -81,7 +81,10 @@ def _redirect(target: int, *descriptors: int) -> None:
 
 
 def _wait(child: int, control: int) -> int:
-    """Wait until the command ends or the control pipe closes, and return the exit code."""
+    """Wait until the command ends, or until the control pipe closes because the caller wants it killed.
+
+    Return the exit code.
+    """
     ended = os.pidfd_open(child)
     polling = select.poll()
     polling.register(ended, select.POLLIN)

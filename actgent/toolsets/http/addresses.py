@@ -79,7 +79,10 @@ def _special_reason(address: Address) -> str | None:
 
 
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """Yield the IPv4 addresses that an IPv6 address embeds."""
+    """Yield the IPv4 addresses that an IPv6 address embeds, such as IPv4-mapped or NAT64 addresses.
+
+    A connection may end there.
+    """
     bits = int(address)
     low = ipaddress.IPv4Address(bits & _LOW_32)
     if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and bits > 1):

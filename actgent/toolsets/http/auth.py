@@ -59,7 +59,7 @@ NO_CREDENTIALS = Credentials()
 
 
 async def get_credentials(auth: Auth | None) -> Credentials:
-    """Return the credentials for a request; empty credentials for None."""
+    """Call an `auth=` function, and return its credentials for one request. None gives empty credentials."""
     if auth is None:
         return NO_CREDENTIALS
     given = auth()

@@ -65,7 +65,10 @@ class APIResponse:
 
     @property
     def text(self) -> str:
-        """Body as text, decoded by the charset of the response, or UTF-8."""
+        """Body as text, decoded by the charset of the response, or UTF-8.
+
+        A note follows if the body was truncated.
+        """
         text = decode_text(self.body, httpx2.Response(200, headers=self.headers).charset_encoding)
         return f"{text}\n[truncated after {counted(len(self.body), 'byte')}]" if self.is_truncated else text
 
@@ -80,7 +83,7 @@ class Connections:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
-        """Keep connections open for the duration of a block, so that requests reuse them."""
+        """Keep connections open for the duration of a block, so that requests of this trio run reuse them."""
         run = trio.lowlevel.current_trio_token()
         client, holders = self._open.get(run) or (self.guard.client(), 0)
         self._open[run] = client, holders + 1
@@ -119,7 +122,7 @@ async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
 
 
 def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
-    """Return the request that a redirect response asks for.
+    """Build the request that a redirect response asks for.
 
     Raises:
         HTTPToolError: The redirect would send a body to another origin, or leave TLS.
@@ -198,7 +201,7 @@ def _without(pairs: tuple[tuple[str, str], ...], ours: Mapping[str, str]) -> tup
 
 @asynccontextmanager
 async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """Send a request, and close the response after the block."""
+    """Yield the response to a request while its body can be read, and close the response after the block."""
     response = await client.send(request, stream=True)
     try:
         yield response
@@ -244,7 +247,9 @@ def decode_text(body: bytes, charset: str | None) -> str:
 
 
 def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIResponse:
-    """Return a response without the secrets of its request, which some APIs send back.
+    """Return a response in which the request's secrets are replaced.
+
+    Some APIs send them back.
 
     Raises:
         HTTPToolError: The status is an error.
@@ -266,7 +271,7 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
 
 
 def _redact(text: Any, credentials: Credentials) -> str:
-    """Return text with the secrets replaced."""
+    """Return the value as text, with the secrets of the credentials replaced by `[secret]`."""
     clean = str(text)
     for secret in credentials.secrets:
         clean = clean.replace(secret, "[secret]")

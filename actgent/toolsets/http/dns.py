@@ -20,6 +20,8 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("act
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return all addresses of a host, without duplicates.
 
+    An IP address is returned without a lookup.
+
     Raises:
         OSError: The host has no address, or the lookup timed out.
     """
@@ -35,14 +37,14 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 
 async def _resolve_with_timeout(host: str, port: int) -> list[Any]:
-    """Resolve a host within `LOOKUP_TIMEOUT_SECONDS`."""
+    """Resolve a host. Raise `socket.gaierror` after `LOOKUP_TIMEOUT_SECONDS`."""
     with trio.move_on_after(LOOKUP_TIMEOUT_SECONDS):
         return await _resolve(host, port)
     raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOKUP_TIMEOUT_SECONDS:g} s")
 
 
 async def _resolve(host: str, port: int) -> list[Any]:
-    """Resolve a host by trio's custom resolver if one is set, else in a thread."""
+    """Resolve a host with trio's custom resolver if one is set, else in a thread by the system."""
     own = trio.socket.set_custom_hostname_resolver(None)  # trio has no getter
     trio.socket.set_custom_hostname_resolver(own)
     if own is not None:

@@ -61,7 +61,9 @@ class Guard:
         self.__attrs_init__(frozenset(names), tuple(networks))
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host and check all of its addresses.
+        """Resolve a host and return its addresses, after a check that all of them may be reached.
+
+        A host that is allowed by name is not checked.
 
         Raises:
             AddressBlocked: An address is neither public nor allowed.
@@ -74,7 +76,7 @@ class Guard:
         return literals
 
     def _check_address(self, host: str, address: Address) -> None:
-        """Raise `AddressBlocked` if an address is neither public nor allowed."""
+        """Raise `AddressBlocked` if an address is neither public nor allowed. Log how to allow it."""
         reason = non_public_reason(address)
         if reason is None or any(address.version == net.version and address in net for net in self.networks):
             return

@@ -234,7 +234,10 @@ def to_query_pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def to_tool_result(response: APIResponse) -> object:
-    """Return a response as a tool result: text as it is, pictures, audio and PDF as media, other types described."""
+    """Convert an HTTP response to a tool result.
+
+    Text stays text, pictures, audio and PDF become media, other types are described.
+    """
     kind = response.headers.get("content-type", "").lower()
     if not response.body:
         return f"(empty response, status {response.status})"
@@ -275,7 +278,10 @@ def _parse_placeholders(name: str, url: str) -> tuple[str, ...]:
 
 
 def _object_schema(parameters: Parameters | None) -> dict[str, Any]:
-    """Return parameters as a JSON Schema of an object."""
+    """Return `parameters=` as the JSON Schema of an object.
+
+    A mapping of names to schemas is accepted as well.
+    """
     if parameters is None:
         return {"type": "object", "properties": {}}
     if parameters.get("type") == "object" or "properties" in parameters:

@@ -26,7 +26,7 @@ class BoundedSession(ClientSession):
         self._compiled: dict[str, CompiledSchema | None] = {}
 
     def set_tools(self, listed: Iterable[mcp_types.Tool]) -> None:
-        """Validate results of these tools from now on."""
+        """Set the tools of the server, whose output schemas validate later results."""
         self._schemas = {each.name: each.output_schema for each in listed if each.output_schema is not None}
         self._compiled.clear()
 
@@ -90,7 +90,10 @@ def _with_usable_tools(item: Any) -> Any:
 
 
 def _make_usable(tool: dict[str, Any]) -> bool:
-    """Add a missing root type to a tool's schema; return False if its arguments are not an object."""
+    """Add a missing root type to a tool's input schema.
+
+    Return False if the arguments cannot be an object, which models require.
+    """
     schema = tool.get("inputSchema")
     if not schema or not isinstance(schema, dict):
         schema = tool["inputSchema"] = {"type": "object", "properties": {}}

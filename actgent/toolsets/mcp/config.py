@@ -37,7 +37,7 @@ class AllowedEnvironment(dict[str, str]):
         super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
 
     def rejected(self, given: object) -> list[str]:
-        """Return the variables that a server's entry uses and that are set but not allowed."""
+        """Return the variables that a server entry refers to and that are set but not allowed."""
         used = {found[1] for found in _VARIABLE.finditer(json.dumps(given))}
         return sorted(name for name in used if name in os.environ and name not in self)
 
@@ -128,7 +128,10 @@ def make_server(
 
 
 def _fill_variables(value: Any, environment: Mapping[str, str], at: str) -> Any:
-    """Replace environment variables in all texts of a value."""
+    """Replace references to environment variables in all texts of a value.
+
+    `at` is the location for errors.
+    """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda found: _variable(found, environment, at), value)
     if isinstance(value, list):

@@ -96,23 +96,26 @@ class MCPConnection:
     _idle: trio.Event = attrs.field(factory=trio.Event)
 
     def mark_expired(self) -> None:
-        """Record that the server has dropped the session. The rejected request then ends the connection."""
+        """Record that the server has dropped the session.
+
+        The request that was rejected then ends the connection.
+        """
         self.is_expired = True
 
     def end(self) -> None:
-        """End the session, so that a new one replaces it."""
+        """End the session of this connection, so that a new connection replaces it."""
         self.is_ended = True
         self.changed.set()
 
     async def wait_calls(self, seconds: float) -> None:
-        """Wait until running calls have returned, at most `seconds`."""
+        """Wait until all running calls have returned. After `seconds`, return in any case."""
         with trio.move_on_after(seconds):
             while self.calls:
                 self._idle = trio.Event()
                 await self._idle.wait()
 
     async def tools(self) -> list[mcp_types.Tool]:
-        """Return all tools of the server; of several tools with one name, only the first."""
+        """Return all tools of the server. Of several tools with one name, only the first is returned."""
         found: dict[str, mcp_types.Tool] = {}
         cursor = None
         for _ in range(MAX_PAGES):
@@ -214,7 +217,10 @@ class MCPConnection:
         return mcp_types.ElicitResult(action="cancel")
 
     async def _answer(self, params: mcp_types.ElicitRequestFormParams) -> mcp_types.ElicitResult | None:
-        """Return the result of `answers` for a question; None if an approver must answer it."""
+        """Return the result of the user function `answers` for a question of the server.
+
+        None if an approver must answer the question.
+        """
         if self.answers is None:
             return None
         try:
@@ -261,7 +267,10 @@ class MCPConnection:
     async def sample(
         self, context: ClientRequestContext, params: mcp_types.CreateMessageRequestParams
     ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
-        """Answer a sampling request of the server for the running call, if sampling is on."""
+        """Answer a sampling request of the server: it asks for a model answer during a call.
+
+        Reject it unless exactly one call runs and sampling is on.
+        """
         await trio.lowlevel.checkpoint()
         call = self.calls[0] if len(self.calls) == 1 else None  # the request does not name its call
         if call is None or call.sampled is None:
@@ -440,7 +449,10 @@ def _listed_prompt(each: mcp_types.Prompt) -> dict[str, Any]:
 
 
 def _sampled_message(message: mcp_types.SamplingMessage) -> ChatMessage:
-    """Convert a message of a sampling request. Content other than text is replaced by its type."""
+    """Convert a message of a sampling request to a chat message.
+
+    Content other than text is replaced by its type.
+    """
     blocks = message.content if isinstance(message.content, list) else [message.content]
     texts = [
         block.text if isinstance(block, mcp_types.TextContent) else f"[{block.type}]" for block in blocks
@@ -463,7 +475,10 @@ def _prompt_message(message: mcp_types.PromptMessage) -> ChatMessage:
 def content_value(
     content: Sequence[mcp_types.ContentBlock], structured: Mapping[str, Any] | None
 ) -> str | list[str | Medium]:
-    """Return the content of a result as a tool's value: text, or a list of texts, pictures and files."""
+    """Convert the content of a result to the value of a tool: text, or a list of texts, pictures and files.
+
+    Structured content is used if there is no other.
+    """
     items = [_block(block) for block in content]
     if not any(items) and structured is not None:
         return json.dumps(structured, ensure_ascii=False, separators=(",", ":"))
@@ -509,7 +524,10 @@ def _medium(data: str, kind: str, *, name: str) -> str | Medium:
 
 
 def _matches(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:
-    """Return True if the content of an answer matches the schema of the server's question."""
+    """Return True if the content of an answer matches the schema of the server's question.
+
+    An invalid schema returns False.
+    """
     try:
         return (
             compile_schema(schema, owner="the question of an MCP server").reason(dict(content or {})) is None
@@ -526,5 +544,8 @@ def _elicit_result(answer: FormAnswer, params: mcp_types.ElicitRequestFormParams
 
 
 def _approval_request(params: mcp_types.ElicitRequestFormParams, state: str = "") -> ApprovalRequired:
-    """Return the exception that asks an approver the server's question. `state` is the state of the round."""
+    """Return the exception that asks an approver a question of the server.
+
+    `state` is the state of the round, with which the call resumes.
+    """
     return ApprovalRequired(params.message, form=params.requested_schema, again=True, state=state)

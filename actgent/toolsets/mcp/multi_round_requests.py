@@ -50,7 +50,7 @@ class Round:
 
     @classmethod
     def parse(cls, text: str) -> "Round":
-        """Return the round that `dump` wrote; a new round if the text is empty.
+        """Restore the round of a request from the text that `dump` wrote; a new round if the text is empty.
 
         Raises:
             ToolError: The text is not a round.
@@ -69,7 +69,7 @@ class Round:
             raise ToolError("the state of the server's question is unreadable") from error
 
     def dump(self) -> str:
-        """Return the round as text for the journal.
+        """Encode the round as text for the journal, so that the request resumes after an approver's answer.
 
         Raises:
             ToolError: The text is too long.

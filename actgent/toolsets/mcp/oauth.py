@@ -77,11 +77,11 @@ class StoredTokens:
 
     @property
     def is_preregistered(self) -> bool:
-        """True if the settings name the client, so that it is not registered."""
+        """True if the settings contain a client id, so that the client is not registered dynamically."""
         return bool(self._settings.client_id)
 
     def stored(self) -> dict[str, Any]:
-        """Return the entry of this server in the token file."""
+        """Return the stored authorization of this server; empty if there is none."""
         return self.file.read(self.url)
 
     async def get_tokens(self) -> OAuthToken | None:
@@ -177,7 +177,10 @@ class StoredOAuth(OAuthClientProvider):
         await self._set_client_method()
 
     async def _set_client_method(self) -> None:
-        """Use an authentication method of a pre-registered client that the discovered metadata names."""
+        """For a pre-registered client, load the client again.
+
+        Its authentication method depends on the discovered metadata.
+        """
         if self.storage.is_preregistered:
             self.context.client_info = await self.storage.get_client_info()
 
@@ -230,12 +233,15 @@ class StoredOAuth(OAuthClientProvider):
         await self._handle_refresh_response(response)
 
     def failure(self) -> ToolsetUnavailable | None:
-        """Return the error of a connection that failed for lack of authorization; None if it failed for another reason."""
+        """Return the error of a connection that failed for lack of authorization.
+
+        None if no authorization problem was recorded.
+        """
         return ToolsetUnavailable(self.name, self.problem) if self.problem else None
 
 
 async def delete_tokens(settings: OAuthSettings, url: str) -> None:
-    """Delete the stored authorization of a server."""
+    """Delete the stored authorization of a server, so that the next connection needs a login."""
     async with file_change(settings.tokens):
         TokenFile(settings.tokens).write(url, {})
 
@@ -250,7 +256,10 @@ def registered_port(settings: OAuthSettings, url: str) -> int:
 
 
 def _secret_method(context: OAuthContext | None) -> Literal["client_secret_basic", "client_secret_post"]:
-    """Return how a client with a secret authenticates at the token endpoint. RFC 8414 defaults to HTTP Basic."""
+    """Return the method with which a client with a secret authenticates at the token endpoint.
+
+    HTTP Basic is the default of RFC 8414.
+    """
     metadata = context and context.oauth_metadata
     supported = (metadata and metadata.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
     if "client_secret_post" in supported and "client_secret_basic" not in supported:
@@ -263,7 +272,7 @@ def _plain(model: Any) -> Any:
 
 
 def check_authorization_url(url: str) -> str:
-    """Return the URL of an authorization server if it is safe to open in a browser.
+    """Return the URL of an authorization server after a check that it is safe to open in a browser.
 
     Raises:
         ConfigurationError: The URL is neither https nor a local address.

@@ -75,7 +75,10 @@ class RedirectReceiver:
         self._refusal = ""
 
     def expect(self, url: str) -> None:
-        """Accept only responses with the state of this authorization URL from now on."""
+        """Expect the response to this authorization URL.
+
+        Responses with another `state` are rejected from now on.
+        """
         self._state = _one(parse_qs(urlsplit(url).query), "state")
 
     def accept(self, url: str) -> bool:

@@ -49,7 +49,10 @@ class SampledCall:
         self._send, self._receive = trio.open_memory_channel[_Request](0)
 
     async def serve(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Await `fn(*args)`, and answer sampling requests in this task until it returns."""
+        """Await `fn(*args)`, and answer the server's sampling requests in this task meanwhile.
+
+        Return the result of `fn`.
+        """
         result: outcome.Outcome[T] | None = None
 
         async def run() -> None:
@@ -68,7 +71,10 @@ class SampledCall:
         return result.unwrap()
 
     async def ask(self, params: mcp_types.CreateMessageRequestParams) -> Reply:
-        """Send a sampling request to the task of the call, and return the reply. Called by the connection's task."""
+        """Pass a sampling request to the task that runs the call, and return its reply.
+
+        Called by the connection's task.
+        """
         self._asked += 1
         if self._asked > MAX_SAMPLES:
             return rejected(f"a call may send at most {MAX_SAMPLES} sampling requests")
@@ -97,5 +103,5 @@ class SampledCall:
 
 
 def rejected(why: str) -> mcp_types.ErrorData:
-    """Return the error reply of a sampling request that was not answered."""
+    """Return the error with which a sampling request is rejected. `why` is the text for the server."""
     return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=why)

@@ -211,7 +211,7 @@ class MCPServer(Toolset):
             raise ConnectionResetError("the server ends every session at once")
 
     async def next_connection(self, ended: Any) -> Any:
-        """Wait for the connection that replaces one whose session has ended.
+        """Wait until a new connection replaces `ended`, and return the new connection.
 
         Raises:
             ToolsetUnavailable: No connection was opened within `connect_timeout`.
@@ -268,7 +268,7 @@ class MCPServer(Toolset):
             raise
 
     def connection(self) -> Any:
-        """Return the current connection.
+        """Return the newest open connection of this trio run.
 
         Raises:
             ToolsetUnavailable: The server is not connected.
@@ -326,14 +326,14 @@ class MCPServer(Toolset):
         return {name: reason for name, reason in reasons if reason is not None}
 
     def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `ToolError` if a prompt is withheld by the lock or not listed by the server."""
+        """Raise `ToolError` if the server does not list a prompt, or if the lock withholds it as changed."""
         if all(each["name"] != name for each in listed):
             raise ToolError(f"the server lists no prompt {name[:100]!r}")
         if reason := self._withheld_prompts(listed).get(name):
             raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
 
     async def _with_connection(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `ask` with the open connection, or with a connection opened for this call.
+        """Call `ask` with the open connection, or with a connection that is opened for this call.
 
         Raises:
             ToolError: As `ask` raises it, without exception groups; or the server cannot be connected.
@@ -493,7 +493,7 @@ def _is_address(url: object) -> bool:
 
 
 def check_sampling(sampling: Any) -> Any:
-    """Return the `sampling` function if it is valid.
+    """Validate the `sampling=` argument and return it; None is allowed.
 
     Raises:
         ConfigurationError: The value is not an async function.
@@ -519,7 +519,10 @@ def _object_schema(schema: Any) -> Mapping[str, Any]:
 
 
 def _effect(hints: Any) -> Effect:
-    """Return the effect of a tool from the server's hints."""
+    """Return the effect of a tool from the hints that the server gives about it.
+
+    Without a hint it is `once`, the safest.
+    """
     if hints is not None and hints.read_only_hint:
         return "pure"
     if hints is not None and hints.idempotent_hint:

@@ -80,7 +80,9 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
 
 
 async def _start(command: ServerCommand) -> trio.Process:
-    """Start the server process.
+    """Start the server process, with pipes for its input, output and errors.
+
+    It inherits only a few safe environment variables.
 
     Raises:
         ConfigurationError: The program cannot be started.
@@ -151,7 +153,7 @@ async def _write(
 async def _read(
     process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, stderr_tail: _StderrTail
 ) -> None:
-    """Forward the server's messages until its output ends.
+    """Forward the server's messages, one per line, until its output ends.
 
     Raises:
         ServerEnded: The output ended, or a message is too long.
@@ -170,7 +172,9 @@ async def _read(
 
 
 async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Wait until the process has exited. Its children may keep the pipes open longer.
+    """Wait until the process has exited, and a little longer, so that its last output is read.
+
+    Its children may keep the pipes open.
 
     Raises:
         ServerEnded: The process ended; its output had time to be read.
@@ -219,7 +223,10 @@ def _message_in(line: bytes) -> Any:
 
 
 async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Read standard error and log it at level debug. Otherwise the server could block on it."""
+    """Read the server's standard error, log it, and keep its last lines for errors.
+
+    Otherwise the server could block on the full pipe.
+    """
     assert process.stderr is not None  # noqa: S101 - opened with a pipe
     async for piece in process.stderr:
         for line in piece.decode(errors="replace").splitlines():
@@ -230,7 +237,7 @@ async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    """Close the server's input, then terminate the process and its children, with SIGKILL if necessary."""
+    """Stop the server: close its pipes, then terminate its processes, with SIGKILL if necessary."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()

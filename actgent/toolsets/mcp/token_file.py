@@ -71,7 +71,7 @@ class OAuthSettings:
 
 
 def resolve_token_path(given: object, folder: Path) -> Any:
-    """Return an `oauth` entry of a servers file with the token path relative to the file's folder."""
+    """Return an `oauth` entry of a servers file with its token path resolved against the folder."""
     if isinstance(given, str):
         return str(folder / Path(given).expanduser())
     if isinstance(given, Mapping) and isinstance(given.get("tokens"), str):

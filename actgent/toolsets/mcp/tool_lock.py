@@ -64,15 +64,21 @@ class ToolLock:
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return two mappings for a server: digests by tool name, and digests by prompt name."""
+        """Return what a lock contains for a server: digests by tool name, and digests by prompt name."""
         return self.servers.get(server, {}), self.prompts.get(server, {})
 
     def withheld_reason(self, server: str, tool: str, digest: str) -> str | None:
-        """Return why a tool is withheld; None if its digest matches the lock."""
+        """Return why a tool is withheld from agents: it is new or was changed.
+
+        None if its digest matches the lock.
+        """
         return _why_withheld(self.servers.get(server, {}).get(tool), digest)
 
     def prompt_withheld_reason(self, server: str, prompt: Mapping[str, Any]) -> str | None:
-        """Return why a prompt, as listed by `MCPServer.prompts`, is withheld; None if its digest matches the lock."""
+        """Return why a prompt is withheld: it is new or was changed.
+
+        None if its digest matches the lock. `prompt` is an item of `MCPServer.prompts`.
+        """
         return _why_withheld(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
 
 
@@ -88,7 +94,10 @@ def _why_withheld(locked: str | None, digest: str) -> str | None:
 
 
 def tool_digest(listed: Any) -> str:
-    """Return the digest of a tool's texts, schema and effect hints."""
+    """Return the digest of a tool's texts, schema and effect hints.
+
+    It reveals later changes by the server.
+    """
     hints = listed.annotations
     effects = [] if hints is None else [hints.read_only_hint, hints.idempotent_hint]
     content = [listed.name, listed.title, listed.description, listed.input_schema]

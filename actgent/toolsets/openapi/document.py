@@ -72,7 +72,7 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """Summary and description of the operation."""
+        """Summary and description of the operation, as the description of its tool."""
         texts = [self.spec.get("summary"), self.spec.get("description")]
         return "\n".join(
             dict.fromkeys(text.strip() for text in texts if isinstance(text, str) and text.strip())
@@ -155,7 +155,10 @@ class APIDocument:
         return Operation(path, method, spec, parameters, item.get("servers"))
 
     def _merge_parameters(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
-        """Merge the parameters of path and operation; those of the operation override equal name and location."""
+        """Merge the parameters of a path and of its operation.
+
+        A parameter of the operation overrides that of the path with equal name and location.
+        """
         found = [self.resolve(parameter) for parameters in lists for parameter in _require_list(parameters)]
         return tuple({(str(each.get("name")), str(each.get("in"))): each for each in found}.values())
 
@@ -166,7 +169,9 @@ class APIDocument:
         return schemes if isinstance(schemes, Mapping) else {}
 
     def server(self, operation: Operation | None = None) -> str:
-        """Return the URL of the API, or of an operation or path with its own server.
+        """Return the base URL of the API.
+
+        An operation or a path may have a server of its own.
 
         Raises:
             ConfigurationError: The document has no absolute server URL.
@@ -211,7 +216,9 @@ class APIDocument:
         return node
 
     def translate(self, schema: Any) -> TranslatedSchema:
-        """Convert a schema to JSON Schema, without the schemas that it refers to.
+        """Convert a schema of the document to JSON Schema.
+
+        The schemas that it refers to are not converted.
 
         Raises:
             Unsupported: A part of the schema is invalid, or the schema is too large.
@@ -223,7 +230,7 @@ class APIDocument:
         return TranslatedSchema(schema, translation.convert(schema), tuple(translation.references), values)
 
     def translate_target(self, reference: str) -> TranslatedSchema:
-        """Convert the schema at a reference, once per document.
+        """Convert the schema at a reference to JSON Schema; the result is cached for the document.
 
         Raises:
             Unsupported: The reference has no target within the document, or the target is not a schema.
@@ -244,7 +251,7 @@ class SchemaTranslator:
         self._values = 0
 
     def translate(self, schema: Any) -> Any:
-        """Convert a schema to JSON Schema with references into `$defs`.
+        """Convert a schema to JSON Schema, and collect the schemas that it refers to for `$defs`.
 
         Raises:
             Unsupported: A reference has no target within the document, or the tool's schemas are too large.
@@ -255,7 +262,7 @@ class SchemaTranslator:
         return self._with_names(translated)
 
     def _define(self, references: Sequence[str]) -> None:
-        """Add the referenced schemas, and recursively the schemas that these refer to."""
+        """Add the schemas at these references to `$defs`, and recursively the schemas that they refer to."""
         waiting, fresh = [*reversed(references)], list[str]()
         while waiting:
             reference = waiting.pop()
@@ -273,7 +280,10 @@ class SchemaTranslator:
             )
 
     def _add(self, translated: TranslatedSchema) -> None:
-        """Count the values of a schema. Raise `Unsupported` if the tool's schemas are too large together."""
+        """Count the values of a schema.
+
+        Raise `Unsupported` if all schemas of the tool together are too large.
+        """
         self._values += translated.values
         if self._values > MAX_TOOL_VALUES:
             raise Unsupported(_TOO_LARGE)
@@ -285,7 +295,10 @@ class SchemaTranslator:
         return name
 
     def _with_names(self, translated: TranslatedSchema) -> Any:
-        """Return the schema with this tool's names for references. Shared by tools that use the default names."""
+        """Return the schema with this tool's names in its references.
+
+        Tools with the default names share one object.
+        """
         if all(self._names[each] == _default_name(each) for each in translated.references):
             return translated.schema
         return _SchemaConverter(self._document.is_3_0, self._names).convert(translated.source)
@@ -300,7 +313,7 @@ class _SchemaConverter:
         self.references: dict[str, None] = {}
 
     def convert(self, schema: Any) -> Any:
-        """Convert a schema.
+        """Convert one schema and its subschemas to JSON Schema, and record its references.
 
         Raises:
             Unsupported: A part of the schema is invalid.
@@ -370,7 +383,7 @@ def _require_object(value: Any) -> Mapping[str, Any]:
 
 
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
-    """Return a converted schema of 3.0 with `nullable` and boolean exclusive bounds replaced."""
+    """Replace keywords of OpenAPI 3.0 that JSON Schema lacks: `nullable` and boolean exclusive bounds."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := translated.get(exclusive), bool):
             del translated[exclusive]
@@ -454,7 +467,7 @@ def _convert_node(node: Any, known: dict[int, tuple[Any, int]], above: dict[int,
 
 
 def _scalar(value: Any) -> Any:
-    """Return a scalar as a JSON value; other values as text."""
+    """Convert a scalar to a JSON value. Values that JSON lacks, such as dates and NaN, become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | None) else str(value)

@@ -198,7 +198,10 @@ def _parameters(
 
 
 def _argument(name: str, taken: Mapping[str, Any]) -> str:
-    """Return a unique argument name that model providers accept."""
+    """Return an argument name that model providers accept and that is not taken.
+
+    `name` is the parameter's name in the document.
+    """
     fit = argument = _UNFIT.sub("_", name)[:_MAX_ARGUMENT_CHARACTERS]
     number = 1
     while argument in taken or argument == "body":
@@ -212,7 +215,7 @@ def _path_parameters(path: str) -> list[str]:
 
 
 def _schema_of(parameter: Mapping[str, Any]) -> Any:
-    """Return the schema of a parameter, or of its only media type."""
+    """Return the schema of a parameter, or that of its only media type. Text if the document has none."""
     if "schema" in parameter:
         return parameter["schema"]
     content = parameter.get("content")
@@ -277,7 +280,7 @@ def _is_text(media_type: str) -> bool:
 
 
 def to_query_parameters(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
-    """Return the query pairs of a value in the parameter's style."""
+    """Encode a value as query pairs, in the style that the document sets for the parameter."""
     name = parameter.name
     if isinstance(value, dict):
         if parameter.style == "deepObject":
@@ -294,7 +297,7 @@ def to_query_parameters(parameter: Parameter, value: Any) -> list[tuple[str, str
 
 
 def _join_values(parameter: Parameter, value: Any) -> str:
-    """Return a value for a header, cookie or path; items of lists and objects are separated by commas."""
+    """Encode a value for a header, cookie or path. Items of lists and objects are separated by commas."""
     if isinstance(value, list):
         return ",".join(map(to_parameter_text, value))
     if isinstance(value, dict):
@@ -312,7 +315,9 @@ def _segment(parameter: Parameter, value: Any) -> str:
 
 
 def encode_body(media_type: str, body: Any) -> tuple[str, bytes]:
-    """Return the media type and the bytes of a request body.
+    """Encode a request body in the format of its media type.
+
+    Return the media type, with its parameters, and the bytes.
 
     Raises:
         InvalidArguments: The body of a form is not an object.

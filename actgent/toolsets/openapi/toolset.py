@@ -143,7 +143,7 @@ class OpenAPI(Toolset):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools; empty until a document that must be fetched was fetched."""
+        """Tools of the document. Empty until a document that must be fetched was fetched."""
         return self._tools or ()
 
     async def run(self, publish: Publish) -> None:
@@ -178,7 +178,10 @@ class OpenAPI(Toolset):
     def _build_tools(
         self, document: APIDocument, *, check: Callable[[], object] = lambda: None
     ) -> tuple[Tool, ...]:
-        """Create the tools of the selected operations, and log the skipped ones."""
+        """Create the tools of the selected operations.
+
+        Log operations that cannot become a tool. `check` may raise to stop.
+        """
         auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
         tools: dict[str, Tool] = {}
         there = document.operations(self.skipped)
@@ -222,7 +225,10 @@ class OpenAPI(Toolset):
         return tuple(tools.values())
 
     def _origins(self, document: APIDocument) -> frozenset[str]:
-        """Return the origins that the program has named, which receive the credentials."""
+        """Return the origins to which credentials are sent.
+
+        The program names them; if it names no URL, the document's server counts.
+        """
         named = self._server or self._url
         if not named:
             try:
@@ -268,7 +274,10 @@ class OpenAPI(Toolset):
 
 
 def _parse_origin(url: str) -> str:
-    """Return the origin of an entry of `auth_origins`; raise `ConfigurationError` if it is not an http or https URL."""
+    """Return the origin of an entry of `auth_origins=`.
+
+    Raise `ConfigurationError` if the entry is not an http or https URL.
+    """
     if not is_server(url):
         raise ConfigurationError(
             f"auth_origins= must contain origins such as https://api.example.com, not {url!r:.200}"

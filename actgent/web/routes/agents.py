@@ -65,7 +65,10 @@ async def ready(call: HTTPCall) -> JSON[documents.Readiness]:
 
 
 def _full(call: HTTPCall) -> Iterator[str]:
-    """Yield the reasons why the gateway would reject messages. The probe needs no token, so the reasons name no agent."""
+    """Yield the reasons why the gateway would reject new messages.
+
+    The probe needs no token, so the reasons name no agent.
+    """
     agents = call.gateway.access.runtime.statistics()
     full = sum(each.inbox.waiting >= each.capacity for each in agents)
     if call.gateway.is_closing:
@@ -79,7 +82,10 @@ def _full(call: HTTPCall) -> Iterator[str]:
 
 
 async def _unwritable(journal: Journal) -> Iterable[str]:
-    """Return the reasons why the journal cannot be written; a failed write counts for `FAILURE_SECONDS`."""
+    """Return the reasons why the journal cannot be written; empty if it can.
+
+    A failed write counts for `FAILURE_SECONDS`.
+    """
     known = journal.statistics
     if known is not None and known.failure:
         if known.failure == Fenced.__name__:

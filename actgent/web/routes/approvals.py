@@ -123,7 +123,10 @@ async def answer_call(call: HTTPCall) -> Response:
 
 
 def _is_same(made: object, asked: Decision) -> bool:
-    """Return True if the recorded decision equals the requested one, so the request is a retry."""
+    """Return True if the recorded decision equals the requested one.
+
+    The request is then a retry and no conflict.
+    """
     match made, asked:
         case Approve(), Approve():
             return (made.reason, dict(made.content or {})) == (asked.reason, dict(asked.content or {}))
@@ -138,7 +141,10 @@ def _is_same(made: object, asked: Decision) -> bool:
 
 
 async def _session_of(call: HTTPCall, approval_id: str) -> Session:
-    """Return the session of an open or decided approval."""
+    """Return the session that has asked for an approval, open or decided.
+
+    Only sessions that the caller may access are searched.
+    """
     access, session_id = call.gateway.access, session_of(approval_id)
     candidates: list[Session] = []
     for agent in await access.journal.agents_with_session(session_id) or [""]:

@@ -198,7 +198,7 @@ async def say(call: HTTPCall) -> JSON[documents.MessageStatus]:
 
 
 def _check_not_suspended(session: Session) -> None:
-    """Check that the session does not wait for an approval.
+    """Raise if the session waits for an approval.
 
     Raises:
         Suspended: The turn of the session waits for an approval.
@@ -226,7 +226,10 @@ def _accepted_row(
 
 
 def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[documents.MessageStatus]:
-    """Return the 202 response for a message that is stored because no node owns its session at the moment."""
+    """Return the 202 response for a message that is stored for a later owner.
+
+    No node owns its session at the moment.
+    """
     return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
 
 
@@ -236,7 +239,10 @@ def _segment(text: str) -> str:
 
 
 def wait_of(call: HTTPCall) -> float:
-    """Return how many seconds a client waits for the outcome, from `Prefer: wait=30` (RFC 7240); 0 without the header."""
+    """Return how many seconds a client waits for the outcome.
+
+    The header is `Prefer: wait=30` (RFC 7240). 0 without the header; at most `MAX_WAIT_SECONDS`.
+    """
     for part in call.header("prefer").split(","):
         name, _, value = part.partition("=")
         if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
@@ -309,7 +315,10 @@ async def _wait(
 
 
 async def _next(reader: FeedReader) -> Written | Erased | None:
-    """Wait for the next step of the journal feed, and return it. None if the feed has lost steps."""
+    """Wait for the next step of the journal feed, and return it.
+
+    None if the reader was too slow and the feed has dropped steps.
+    """
     try:
         return await reader.receive()
     except FeedLagged:
@@ -323,7 +332,10 @@ def _apply(progress: MessageProgress, first: int, records: Sequence[Record]) -> 
 
 
 def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> bool:
-    """Return True if the turn of a message runs in this process. The journal shows its start only after the first model call."""
+    """Return True if the turn of a message runs in this process.
+
+    The journal shows the start of a turn only after its first model call.
+    """
     agents = call.gateway.access.runtime.agents
     context = (
         agents.opener(head.agent).running.sessions.get(head.session_id) if head.agent in agents else None

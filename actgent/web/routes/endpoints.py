@@ -113,7 +113,7 @@ class Endpoint:
 
     @cached_property
     def checker(self) -> CompiledSchema:
-        """Compiled JSON Schema of the body."""
+        """Compiled JSON Schema of the request body; accepts any object if the endpoint has no schema."""
         return compile_schema(self.body or {}, owner=f"{self.verb} {self.path}")
 
 
@@ -209,7 +209,10 @@ class JSON(Response, Generic[T]):
 
 
 def _plain(value: object) -> Any:
-    """Convert a value that orjson cannot encode: bytes to their size, mappings to dicts, tuples and sets to lists, others to text."""
+    """Convert a value that orjson cannot encode.
+
+    Bytes become their size, mappings dicts, tuples and sets lists, other values text.
+    """
     if isinstance(value, bytes | bytearray):
         return {"bytes": len(value)}
     if isinstance(value, Mapping):
@@ -251,14 +254,20 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _pairs_of(text: str) -> Sequence[tuple[str, str]]:
-    """Return the name and value pairs of a query string. Cached, as most requests have the same few queries."""
+    """Split a query string into pairs of name and value.
+
+    Cached, as most requests have the same few queries.
+    """
     return parse_qsl(
         text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=32
     )
 
 
 def _value_of(name: str, text: str, schema: Schema) -> Any:
-    """Convert one query value to the type of its schema. Raise `Problem` if it does not match."""
+    """Convert the text of a query value to the type of its schema.
+
+    Raise `Problem` if it does not match. `name` is used in the error.
+    """
     kind = schema.get("type", "string")
     value: Any = text
     if kind == "integer":
@@ -284,7 +293,7 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
 
 
 def _number_of(name: str, text: str) -> float:
-    """Convert a query value to a number of at least 0. Raise `Problem` if it is not one."""
+    """Convert a query value to a number of at least 0. Raise `Problem` if the text is no such number."""
     try:
         value = float(text) if text.isascii() else math.nan
     except ValueError:
@@ -311,12 +320,15 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
 
 
 def has_no_body(endpoint: Endpoint, verb: str) -> bool:
-    """Return True if the endpoint accepts no body for this HTTP method, so a body is ignored."""
+    """Return True if the endpoint reads no body for this HTTP method. A sent body is ignored."""
     return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
 
 
 def most_of(endpoint: Endpoint, limits: GatewayLimits) -> int:
-    """Return the maximum body size of an endpoint in bytes."""
+    """Return the maximum body size of an endpoint in bytes.
+
+    Endpoints without a scope, which anybody can call, have a smaller one.
+    """
     most = limits.parts_bytes if endpoint.has_parts else limits.body_bytes
     return min(most, MAX_ANONYMOUS_BODY_BYTES) if endpoint.scope is None else most
 
@@ -351,7 +363,10 @@ def check_media(verb: str, headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=256)
 def _check_media(verb: str, encoding: str, media: str) -> None:
-    """Check the values of the content type and encoding headers. Cached, because nearly all requests have the same values."""
+    """Raise `Problem` unless the body is JSON in UTF-8 without encoding.
+
+    Cached, because nearly all requests have the same values.
+    """
     if encoding != "identity":
         raise Problem("unsupported-media-type", "encoded bodies are not supported: remove content-encoding")
     kind, _, rest = media.partition(";")
@@ -395,7 +410,7 @@ def too_large(most: int) -> Problem:
 
 
 def _decode(data: bytes) -> Any:
-    """Decode JSON in UTF-8. Raise `Problem` if it is malformed or nested too deeply."""
+    """Decode JSON in UTF-8. Raise `Problem` if the bytes are malformed or nested too deeply."""
     try:
         value = loads(text := data.decode("utf-8"))
         if text.count("[") + text.count("{") > MAX_JSON_DEPTH:

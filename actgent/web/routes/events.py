@@ -113,7 +113,10 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
 
 
 def _requested_events(call: HTTPCall) -> frozenset[str] | None:
-    """Return the names of the events that are sent to the client without delay; None if all are."""
+    """Return the names of the events that the client wants without delay; other events are sent in batches.
+
+    None means all events.
+    """
     return _names_in(call.header(EVENTS_HEADER)) or None
 
 
@@ -132,7 +135,10 @@ def _after_of(call: HTTPCall) -> int:
 
 
 async def _page(call: HTTPCall, after: int) -> JSON[documents.EventPage]:
-    """Return the events of the next records as a page. `cursor` is the number of the last record that was read."""
+    """Return the events of the next records as a JSON page.
+
+    Its `cursor` is the number of the last record that was read.
+    """
     access, head = call.gateway.access, await call.head()
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     after = min(after, head.records)

@@ -34,7 +34,10 @@ def key_for(call: HTTPCall, field: str) -> str | None:
 
 
 def request_digest(call: HTTPCall) -> str:
-    """Return a digest of a request's path and body."""
+    """Return a digest of a request's path and body.
+
+    It shows if an idempotency key is used for another request.
+    """
     text = f"{call.address}\n{canonical_json(dict(call.body))}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -57,7 +60,10 @@ def fork_id(call: HTTPCall, key: str) -> str:
 
 
 def asker_of(call: HTTPCall, key: str) -> str:
-    """Return the value of the record field `asker` that identifies the creating request; empty without an idempotency key."""
+    """Return the text that identifies the request in the field `asker` of the created session.
+
+    Empty without an idempotency key.
+    """
     return f"made/{id_of_key(call, key)}/{request_digest(call)}" if key else ""
 
 

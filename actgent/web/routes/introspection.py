@@ -126,7 +126,10 @@ async def list_errors(call: HTTPCall) -> JSON[documents.PageDocument[documents.E
 async def _visible_failures(
     call: HTTPCall, failures: Sequence[MessageFailed | ToolFailed]
 ) -> list[MessageFailed | ToolFailed]:
-    """Return the failures in existing sessions that the caller may access, the oldest first."""
+    """Return the failures in existing sessions that the caller may access, the oldest first.
+
+    `failures` may be in any order.
+    """
     access = call.gateway.access
     seen: dict[tuple[str, str], bool] = {}
     for agent, session_id in {(each.agent, each.session_id) for each in failures}:
@@ -139,7 +142,10 @@ async def _visible_failures(
 def _group_of(
     groups: "dict[tuple[str, str], _ErrorGroup]", kind: str, error: str, at: float
 ) -> "_ErrorGroup":
-    """Return the group of a kind and class of errors; create it if it does not exist."""
+    """Return the group of errors of a kind and class, and create it if needed.
+
+    `at` is the time of its first error.
+    """
     return groups.setdefault((kind, error), _ErrorGroup(kind, error, first_at=at))
 
 
@@ -171,7 +177,10 @@ class _ErrorGroup:
         cause: str = "",
         tool: str = "",
     ) -> None:
-        """Add an error, which becomes the newest of the group."""
+        """Add an error to the group, as its newest error.
+
+        `at` is the Unix time in seconds, `words` the message.
+        """
         self.count, self.last_at, self.words, self.cause = self.count + 1, at, words, cause
         self.agents.pop(agent, None)
         self.agents[agent] = None

@@ -175,7 +175,7 @@ class _DocumentBuilder:
         return {"$ref": f"#/components/responses/{name}"}
 
     def _problem_response(self, status: int | None) -> Schema:
-        """Return the response for problems with an HTTP status; None means any status."""
+        """Return the OpenAPI response for problems with an HTTP status; None means any status."""
         kinds = [kind for kind, (number, _) in TITLES.items() if status in (None, number)]
         schema = self.types.schema(documents.Problem)
         first = kinds[0]
@@ -197,7 +197,10 @@ class _DocumentBuilder:
 
 
 def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
-    """Return the types of an endpoint's JSON document and of its events, from the handler's return annotation; None if it has none."""
+    """Return the types of an endpoint's JSON document and of its stream events.
+
+    They are read from the return annotation of the handler; None if missing.
+    """
     returned = get_type_hints(endpoint.answer, include_extras=True)["return"]
     members = get_args(returned) if get_origin(returned) in (Union, types.UnionType) else (returned,)
     found = {get_origin(each): get_args(each)[0] for each in members if get_origin(each) is not None}
@@ -205,7 +208,10 @@ def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
 
 
 def _error_statuses(endpoint: Endpoint) -> list[int]:
-    """Return the HTTP statuses of the errors that an endpoint can answer with."""
+    """Return the HTTP statuses of all errors that an endpoint may answer with.
+
+    They follow from its scope, path and body.
+    """
     statuses = {status for status in endpoint.statuses if status >= HTTPStatus.BAD_REQUEST}
     if endpoint.scope is not None:
         statuses |= set(_ANY_REQUEST)

@@ -155,7 +155,10 @@ async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> N
 
 
 def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
-    """Return True if a task was created by a request with this body. With input guards only the metadata is compared."""
+    """Return True if a task was created by a request with this body.
+
+    If the agent has input guards, only the metadata is compared: guards change the text.
+    """
     content = to_content(body["task"])
     is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
     return is_said and dict(given.metadata) == body.get("metadata", {})
@@ -170,7 +173,10 @@ async def cancel_task(call: HTTPCall) -> Response:
 
 
 def _gone(session: Session, *, is_otherwise: bool) -> Exception:
-    """Return the error for a missing schedule or task. `is_otherwise=True` means: it fired or completed, and was not removed."""
+    """Return the error for a missing schedule or task.
+
+    `is_otherwise` is True if it fired or completed, and False if it is unknown.
+    """
     context = context_of(session)
     if context.has_moved:
         return context.refusal

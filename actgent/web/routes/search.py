@@ -68,7 +68,10 @@ async def find_messages(call: HTTPCall) -> JSON[documents.FoundPage]:
 
 
 async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
-    """Return True if the session of a hit still exists, and the caller may access it."""
+    """Return True if the session of a search hit still exists and the caller may access it.
+
+    The index may contain erased sessions.
+    """
     access = call.gateway.access
     head = access.journal.cached_head(hit.agent, hit.session_id) or await access.journal.head(
         hit.agent, hit.session_id

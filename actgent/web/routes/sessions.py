@@ -190,7 +190,7 @@ def _owner_of(call: HTTPCall) -> str:
 
 
 def _check_mode(opener: Any, mode: str | None) -> None:
-    """Raise `Problem` if the agent has no mode of this name."""
+    """Raise `Problem` if the agent has no mode of this name. None, the default mode, is always accepted."""
     modes = opener.running.core.modes
     if mode is None:
         return
@@ -231,7 +231,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
 
 
 async def _set_initial_mode(session: Session, mode: str | None) -> None:
-    """Set the mode that the creation request named, unless the mode was changed since then."""
+    """Set the mode that the creation request named, if the session has never changed its mode."""
     if mode is not None and not session.mode_changes and session.mode != mode:
         await session.set_mode(mode, reason="asked for with the session")
 

@@ -31,7 +31,10 @@ _TAGS = {cls: tag for tags in (RECORD_TAGS, PART_TAGS, DECISION_TAGS) for tag, c
 
 
 def as_plain_json(value: Any) -> Any:
-    """Convert a record, or a value in a record, to JSON types. Objects get their tag as the field `type`."""
+    """Convert a journal record, or a value in it, to JSON types.
+
+    Objects get their tag on disk as the field `type`.
+    """
     if attrs.has(type(value)):
         tag = _TAGS.get(type(value))
         fields = {
@@ -60,7 +63,7 @@ async def get_records(call: HTTPCall) -> JSON[documents.RecordPage]:
 
 
 async def _number_of(call: HTTPCall) -> int:
-    """Return the record number in the path.
+    """Return the record number in the path of the request.
 
     Raises:
         Problem: The session has no record of this number.
@@ -194,7 +197,10 @@ async def post_fork(call: HTTPCall) -> JSON[documents.SessionSummaryDocument]:
 async def _write_fork(
     call: HTTPCall, head: SessionSummary, number: int, wanted: str | None, *, asker: str
 ) -> SessionSummary:
-    """Write the copy of a session, or find the copy that an earlier try of the same request has written."""
+    """Write the copy of a session.
+
+    If an earlier attempt of the same request has written the copy, return the summary of that copy.
+    """
     access = call.gateway.access
     runtime = access.runtime
     try:

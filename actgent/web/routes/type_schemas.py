@@ -45,7 +45,9 @@ class TypeSchemas:
         """Type of each component, by name."""
 
     def schema(self, annotation: Any) -> Schema:  # noqa: PLR0911 - one branch for each kind of type
-        """Return the JSON Schema of a type; a reference for a component.
+        """Return the JSON Schema of a type for the OpenAPI document.
+
+        Classes become components, and the schema is a reference.
 
         Raises:
             TypeError: The type has no schema, such as `Any` without a name.
@@ -91,7 +93,10 @@ class TypeSchemas:
         return {"$ref": f"{_COMPONENTS}{name}"}
 
     def _discriminator(self, union: Schema) -> Schema:
-        """Return the discriminator of a union with the name of each member by the constant in its field."""
+        """Return the discriminator of a union.
+
+        It maps the constant in the type field to the member's component.
+        """
         field = union["discriminator"]["propertyName"]
         members = [each["$ref"] for each in union["oneOf"]]
         values = [
@@ -131,7 +136,7 @@ class TypeSchemas:
 
 
 def _substituted(hint: Any, values: Mapping[Any, Any]) -> Any:
-    """Return a type with its type variables replaced."""
+    """Replace the type variables of a generic type by their values."""
     if isinstance(hint, TypeVar):
         return values[hint]
     parameters = getattr(hint, "__parameters__", ())
@@ -179,7 +184,7 @@ def _class_bodies(module: str) -> Mapping[str, Sequence[ast.stmt]]:
 
 
 def example_of(schema: Mapping[str, Any], components: Mapping[str, Schema]) -> Any:  # noqa: PLR0911 - one branch for each kind of schema
-    """Return a value that matches a schema, made of the examples and bounds in it."""
+    """Build an example value that matches a schema, from the examples and bounds in it."""
     if "examples" in schema:
         return schema["examples"][0]
     if "$ref" in schema:

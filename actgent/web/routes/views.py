@@ -49,12 +49,15 @@ def to_date(seconds: float) -> str | None:
 
 
 def as_document(value: T) -> T:
-    """Return a dict with the fields of an object. Its type is that of the object, because the document has the same fields."""
+    """Return the fields of an attrs object as a dict.
+
+    The annotated type is that of the object, because the document has the same fields.
+    """
     return cast("T", attrs.asdict(value))  # type: ignore[arg-type]  # attrs classes have no common base
 
 
 def of_head(head: SessionSummary) -> documents.SessionSummaryDocument:
-    """Return the JSON of a session summary: the fields that are known without opening the session."""
+    """Return the JSON of a session summary: the fields that the journal has without loading the session."""
     return {
         "id": head.session_id,
         "agent": head.agent,
@@ -139,7 +142,7 @@ def of_budget(budget: Budget | None) -> documents.BudgetDocument | None:
 
 
 def of_approval(approval: Approval) -> documents.ApprovalDocument:
-    """Return the JSON of an approval: a tool call that waits for an approver."""
+    """Return the JSON of an approval: a tool call that waits for an approver's decision."""
     return {
         "id": approval.id,
         "session_id": approval.session_id,
@@ -170,7 +173,7 @@ def of_label(label: Label) -> documents.Labelled:
 
 
 def of_caller_call(approval: Approval) -> documents.CallerCall:
-    """Return the JSON of a call of a tool of the caller, which waits for its result."""
+    """Return the JSON of a call to a tool of the caller. The caller runs the tool and sends its result."""
     return {
         "id": approval.id,
         "call_id": approval.call_id,
@@ -182,7 +185,7 @@ def of_caller_call(approval: Approval) -> documents.CallerCall:
 
 
 def of_schedule(schedule: Schedule) -> documents.ScheduleDocument:
-    """Return the JSON of a schedule."""
+    """Return the JSON of a schedule: its description, due date, recurrence and priority."""
     return {
         "id": schedule.id,
         "description": schedule.description,
@@ -321,7 +324,7 @@ def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> "documents.ImagePart | 
 
 
 def of_call(call: ToolCall) -> documents.ToolCallDocument:
-    """Return the JSON of a tool call."""
+    """Return the JSON of a tool call. Arguments that are not valid JSON stay a text."""
     arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
     return {"id": call.id, "name": call.name, "arguments": arguments}
 
@@ -378,7 +381,7 @@ def of_said(message: Message, *, shows_foreign: bool = False) -> documents.Histo
 def of_message(
     message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
 ) -> documents.MessageDocument:
-    """Return the JSON of a message. The arguments are those of `of_parts`."""
+    """Return the JSON of a message. `ids` and `shows_foreign` are those of `of_parts`."""
     return {
         "message_id": message.id,
         "sender": {"name": message.sender.name, "kind": message.sender.kind},

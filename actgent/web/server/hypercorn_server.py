@@ -35,7 +35,10 @@ _EMPTY = re.compile(rb"HTTP/1\.1 (4\d\d) (?:.|\r\n)*\r\n\r\n")
 
 
 def _problem(status: int, reason: str, problem: Problem) -> bytes:
-    """Return a complete HTTP answer with a problem document, for errors outside of the application. It closes the connection."""
+    """Return a complete HTTP answer with a problem document.
+
+    It is for errors before the application is called, and closes the connection.
+    """
     body = orjson.dumps({**problem.document(new_id()), "status": status})
     extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
     head = (
@@ -52,7 +55,10 @@ def _limit_response() -> bytes:
 
 
 def _with_problem(data: bytes) -> bytes:
-    """Add a problem document to Hypercorn's empty answer to a malformed request; return other data unchanged."""
+    """Add a problem document to Hypercorn's empty answer to a malformed request.
+
+    Other data is returned unchanged.
+    """
     found = _EMPTY.fullmatch(data)
     if found is None or b"content-length: 0\r\n" not in data or b"connection: close\r\n" not in data:
         return data
@@ -80,7 +86,10 @@ class LimitedStream:
         """True if the connection was closed because the client did not read in time."""
 
     async def receive_some(self, most: int | None = None) -> bytes:
-        """Return the next validated bytes for Hypercorn; empty at the end of the connection, or after a time limit."""
+        """Return the next validated bytes for Hypercorn.
+
+        Empty at the end of the connection, or after a time limit.
+        """
         while True:
             data = await self._receive(most)
             if not data:
@@ -99,7 +108,10 @@ class LimitedStream:
                 return passed
 
     async def _receive(self, most: int | None) -> bytes:
-        """Return received bytes; empty after the current time limit, or at the end of the connection."""
+        """Return received bytes, not yet validated.
+
+        Empty after the current time limit, or at the end of the connection.
+        """
         with trio.move_on_at(self._deadline):
             try:
                 return bytes(await self._stream.receive_some(most))
@@ -117,7 +129,10 @@ class LimitedStream:
         return self._since + limits.body_seconds * 2  # the application answers 408 before that
 
     def send_now(self, data: bytes) -> int:
-        """Send as many bytes as the socket accepts without waiting. Return their number; for a closed connection, `len(data)`."""
+        """Send as many bytes as the socket accepts without waiting, and return their number.
+
+        A closed connection accepts all bytes; a later send raises.
+        """
         try:
             return os.write(self.socket.fileno(), data)
         except BlockingIOError:
@@ -220,7 +235,7 @@ class Server:
             await trio.aclose_forcefully(stream)
 
     async def end(self) -> None:
-        """Stop accepting requests on the open connections."""
+        """Stop accepting further requests on the open connections. Running requests finish."""
         await self._context.terminated.set()
 
     async def break_late(self, ending: trio.Event, grace: float) -> None:

@@ -68,7 +68,10 @@ class SendChunk(Protocol):
         """Send a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
 
     def now(self, data: bytes) -> bool:
-        """Send another chunk of a stream if that is possible without waiting. Return False if it was not sent."""
+        """Send another chunk of a stream if that is possible without waiting.
+
+        Return False if the chunk was not sent: call `__call__`.
+        """
 
 
 Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
@@ -101,14 +104,20 @@ class RelayApplication:
     """Returns the endpoints of a path; raises `Problem` if the path has none."""
 
     def is_freeing(self, verb: str, path: str) -> bool:
-        """Return True if requests of this path help turns to end or read a session's status, so that a draining node answers them."""
+        """Return True if a draining node still answers requests of this path.
+
+        They help turns to end, or read the status of a session.
+        """
         with suppress(Problem):  # unknown path
             endpoint = self.find(path)[0].get(verb)
             return endpoint is not None and endpoint.forwarding.frees
         return False
 
     async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
-        """Answer a request, and send the answer with `tell`. Stop if `gone` is set, which means that the sender disconnected."""
+        """Answer a relayed request, and send the answer in chunks with `send`.
+
+        Stop when `gone` is set, because the sender disconnected.
+        """
         answer = _Answer(request, send, gone)
         try:
             response = await self._respond(request, answer)
@@ -122,7 +131,7 @@ class RelayApplication:
             self.context.metrics.requests[answer.route, answer.status] += 1
 
     async def _respond(self, request: RelayedRequest, answer: "_Answer") -> Response:
-        """Find and validate the endpoint of a request, call it, and return its response."""
+        """Validate a request, call its endpoint, and return the response."""
         endpoints, path = self.find(request.path)
         endpoint = endpoints.get(request.verb)
         if endpoint is None:
@@ -224,7 +233,10 @@ def _relayed_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def has_moved(status: int, data: bytes) -> bool:
-    """Return True if the answer is a redirect to another node that owns the session."""
+    """Return True if the answer says that another node owns the session by now.
+
+    The relaying node must then send the request there.
+    """
     return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
 
 

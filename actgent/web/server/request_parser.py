@@ -73,7 +73,7 @@ class RequestParser:
         return bytes(passed)
 
     def _step(self) -> bytes | None:
-        """Return the next bytes for the server; None if more bytes have to arrive first."""
+        """Return the next validated bytes for the server; None if more bytes must arrive first."""
         if self.state == "head":
             return self._head()
         if self.state in ("length", "chunk data"):
@@ -92,7 +92,10 @@ class RequestParser:
         return self._read_head(bytes(known[:-4]).split(b"\r\n"))
 
     def _read_head(self, lines: list[bytes]) -> bytes:
-        """Validate the lines of a head, and return the head without upgrade headers."""
+        """Validate the lines of a head, and return the head without upgrade headers.
+
+        Raise `Malformed` for ambiguous lines.
+        """
         if not _START.fullmatch(lines[0]):
             raise Malformed
         fields = [_FIELD.fullmatch(line) for line in lines[1:]]
@@ -104,7 +107,10 @@ class RequestParser:
         return b"\r\n".join([lines[0], *kept, b"", b""])
 
     def _begin_body(self, fields: list[tuple[bytes, bytes]], *, is_old: bool) -> None:
-        """Set the state for the body of a request: by length, chunked, or none."""
+        """Set the state for the body of a request: by length, chunked, or none.
+
+        Raise `Malformed` if its length is ambiguous.
+        """
         lengths = [value for name, value in fields if name == b"content-length"]
         codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
         if len(lengths) + len(codings) > 1 or (codings and (is_old or codings != [b"chunked"])):
@@ -115,7 +121,7 @@ class RequestParser:
         self.state = "chunk" if codings else ("length" if self._left else "head")
 
     def _data(self) -> bytes:
-        """Return the received part of the body or chunk."""
+        """Return the received part of the body or chunk, and set the state after its last byte."""
         piece = bytes(self._waiting[: self._left])
         del self._waiting[: len(piece)]
         self._left -= len(piece)

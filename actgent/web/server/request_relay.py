@@ -127,7 +127,9 @@ class WaitReleased(Protocol):
     """Waits until a session of this process is not held back, neither by the quarantine nor by pending messages."""
 
     async def __call__(self, session_id: str, seconds: float = ..., /) -> None:
-        """Wait for at most `seconds`.
+        """Wait until a held-back session is released, for at most `seconds`.
+
+        A session is held back by the quarantine after crashes, or by pending messages.
 
         Raises:
             Problem: The session is still held back.
@@ -202,7 +204,10 @@ class RelayedResponse(Response):
     # --- the relayed request -------------------------------------------------------------
 
     def _build_request(self) -> HTTPRequest:
-        """Return the request to relay. It gets an id if it has none, so that retries are idempotent."""
+        """Build the request to send to the owner.
+
+        If it needs an id and has none, it gets one, so that retries are idempotent.
+        """
         call, verb = self._call, self._endpoint.verb
         name, key = self._endpoint.id_field, self._sent.get("idempotency-key")
         if not key and ((name and not self._body.get(name)) or self._endpoint.answer is post_session):
@@ -239,7 +244,10 @@ class RelayedResponse(Response):
         return known["turn"] is not None
 
     def _target_session(self) -> str:
-        """Return the id of the session whose owner gets the request."""
+        """Return the id of the session whose owner must answer.
+
+        Requests that create a session go to the owner of the new session.
+        """
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is time_travel.post_fork:  # a fork writes only the new session
@@ -382,9 +390,9 @@ class RelayedResponse(Response):
         await _send(send, data, is_last=True)
 
     async def _send_and_poll(self, form: HTTPRequest, session_id: str, send: Send) -> None:
-        """Relay a message, and poll its outcome with a second request.
+        """Relay a message without waiting for its outcome, then poll the outcome.
 
-        The first request does not wait for the outcome, so that it ends soon.
+        So the first request ends soon, and a lost node costs only a poll.
         """
         over = trio.current_time() + self._wait
         kept = _BufferedAnswer()
@@ -443,7 +451,7 @@ class _BufferedAnswer:
     data: bytes = b""
 
     async def send(self, message: Any) -> None:
-        """Buffer an ASGI message of a response."""
+        """Buffer an ASGI message of a response, as a `send` function of ASGI."""
         await trio.lowlevel.checkpoint()
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -452,7 +460,7 @@ class _BufferedAnswer:
             self.data += message.get("body", b"")
 
     async def forward(self, send: Send) -> None:
-        """Send the buffered answer."""
+        """Send the buffered answer to the client."""
         await _begin(send, self.status, self.headers)
         await _send(send, self.data, is_last=True)
 

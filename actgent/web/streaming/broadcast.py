@@ -142,12 +142,12 @@ class SessionBroadcast:
         self._accepted = _union([each.accepted for each in self.readers])
 
     def subscribe(self, reader: FrameQueue) -> None:
-        """Add a reader. It receives frames from the next flush on."""
+        """Add a reader, the queue of one connection. It receives frames from the next flush on."""
         self.readers.add(reader)
         self._is_changed = True
 
     def unsubscribe(self, reader: FrameQueue) -> None:
-        """Remove a reader."""
+        """Remove a reader. A reader that is not subscribed is ignored."""
         self.readers.discard(reader)
         self._is_changed = True
 
@@ -162,7 +162,7 @@ class SessionBroadcast:
         return 2 * self._size > MAX_QUEUED_BYTES or 2 * len(self._waiting) > MAX_FRAMES
 
     async def flush_if_due(self, now: float) -> None:
-        """Send the waiting frames if they are due, and start the next batch window."""
+        """Send the waiting frames if they must not be delayed. A new batch window begins in any case."""
         self.flushed_at = now
         if self.is_due:
             await self.flush(now)
@@ -194,7 +194,7 @@ class SessionBroadcast:
         return False
 
     def close(self, last: bytes) -> None:
-        """Close the queue of each reader after a last frame."""
+        """Close the queue of each reader. `last` is the frame that readers still receive."""
         for reader in self.readers:
             reader.close(last)
 

@@ -61,7 +61,7 @@ class ChangeStream:
     """Statistics of each agent that were last sent, by agent name."""
 
     async def run(self, write: Write) -> None:
-        """Write changes until the gateway closes."""
+        """Write changes until the gateway closes, then the event `bye`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, write)
             await self.closing.wait()
@@ -120,7 +120,7 @@ class ChangeStream:
         return b"".join([*changed, *events, *self._of_agents()])
 
     def _of_agents(self) -> Iterator[bytes]:
-        """Yield an event for each agent whose statistics have changed since they were last sent."""
+        """Yield an event for each agent whose statistics have changed since the client got them."""
         if "agents" not in self.kinds:
             return
         for each in self.access.statistics(self.caller):
@@ -130,7 +130,7 @@ class ChangeStream:
 
 
 def _kind_of(record: Record) -> str:
-    """Return the kind of change that a record is: `approvals`, `errors`, or empty for other records."""
+    """Return the kind of change that a record is: `approvals` or `errors`. Empty for other records."""
     if isinstance(record, ApprovalRequestRecord | ApprovalDecisionRecord):
         is_for_caller = isinstance(record, ApprovalRequestRecord) and record.approval.for_caller
         return "" if is_for_caller else "approvals"

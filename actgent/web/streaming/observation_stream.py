@@ -17,7 +17,10 @@ from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write,
 
 
 def of_observed(observed: Observed, *, shows_foreign: bool) -> dict[str, Any]:
-    """Return an observation as JSON fields. `shows_foreign=False` removes the messages of exceptions of user code."""
+    """Return an observation as JSON fields.
+
+    Without `shows_foreign`, the message of an exception of user code is replaced.
+    """
     metadata = dict(observed.metadata)
     if not shows_foreign and (raised := metadata.get("raised")):
         metadata["error"] = foreign_error(raised)

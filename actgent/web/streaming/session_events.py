@@ -109,7 +109,7 @@ class EventEncoder:
         return [SessionEvent(number=number, name=name, data={**data, **more}) for name, more in rows]
 
     def skip(self, number: int, record: Record) -> None:
-        """Update the current turn from a record without returning its events."""
+        """Read a record without returning its events. Events of later records depend on it."""
         if type(record) is MessageEndRecord:
             self._end(record)
         elif type(record) is not MessageAcceptedRecord:  # later events depend on every other kind of record
@@ -194,7 +194,7 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
 
 
 def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
-    """Return the event of a reply, an application event or a route."""
+    """Return name and data of the event of an outcome: a reply, an application event or a route."""
     data = None if record.data is None else json.loads(record.data)
     if record.kind == "reply":
         return "reply", {
@@ -448,7 +448,7 @@ class MessageProgress:
         }
 
     def _waiting(self, approval_id: str) -> "documents.PendingApproval | documents.PendingCallerCall":
-        """Return what the turn waits for: an approval, or a call of a tool of the caller with its arguments."""
+        """Return the object that the turn waits for. It is an approval, or a call of a tool of the caller."""
         asked = self._asked.get(approval_id)
         if asked is not None and asked.for_caller:
             return {**of_caller_call(asked), "for_caller": True}

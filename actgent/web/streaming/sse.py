@@ -38,7 +38,7 @@ _random = random.Random()  # noqa: S311 - spreads clients over a second, and is 
 
 
 def frame(name: str, data: Any, *, number: int | None = None, retry: int | None = None) -> bytes:
-    """Return one encoded event.
+    """Encode one server-sent event.
 
     Args:
         name: Type of the event.
@@ -79,7 +79,10 @@ class FrameBatch:
         return chunked(self.data)
 
     def after(self, number: int) -> "FrameBatch":
-        """Return the frames after a record number, and the frames without a number."""
+        """Return a batch of the frames after record `number`, which the reader has not received.
+
+        Frames without a number are kept.
+        """
         if self.first > number:
             return self
         return FrameBatch([each for each in self.frames if each[0] is None or each[0] > number])
@@ -183,9 +186,10 @@ class FrameQueue:
         return self.accepted is None or not self.accepted.isdisjoint(names)
 
     def put(self, batch: FrameBatch, now: float) -> bool:
-        """Send a batch to an idle connection, or queue it. A full queue is replaced by a `lagged` event and closed.
+        """Send a batch to an idle connection, or queue it.
 
-        Returns False if the queue is closed.
+        If the queue is full, it is replaced by a `lagged` event and closed. Returns False if the queue is
+        closed.
         """
         if not self.is_live or self._is_closed:
             return not self._is_closed
@@ -225,7 +229,7 @@ class FrameQueue:
             self._changed = None
 
     def keep_alive(self, now: float) -> None:
-        """Send a keep-alive comment if the connection is idle."""
+        """Send a keep-alive comment if the connection is idle, so that proxies do not close it."""
         if self._changed is not None:
             self.put(ALIVE_BATCH, now)
 

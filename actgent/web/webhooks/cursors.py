@@ -107,7 +107,10 @@ class DeliveryCursors:
         self._seen[key] = (number, at)
 
     def advance(self, at: float) -> None:
-        """Set `since` to a Unix time up to which all records were processed."""
+        """Note that all records up to the Unix time `at` were processed.
+
+        The journal is written at most every `CHECKPOINT_SECONDS` of it.
+        """
         self.since = at
         if abs(at - self._noted) >= CHECKPOINT_SECONDS:
             self._write({})

@@ -33,7 +33,10 @@ class Attempt:
 async def deliver(
     client: httpx2.AsyncClient, url: str, notification: Notification, keys: SigningKeys, seconds: float
 ) -> Attempt:
-    """Send a notification once, with a timeout in seconds. Only the status and `Retry-After` of the response are read."""
+    """Send a notification once and return the result; errors are not raised.
+
+    Only the status and `Retry-After` of the response are read. `seconds` is the timeout.
+    """
     headers = {
         **_HEADERS,
         **notification.headers,

@@ -96,14 +96,17 @@ class DeliveryQueue:
         return [stream for _, _, stream in heapq.nsmallest(maximum, self._retries)]
 
     async def run(self) -> None:
-        """Run deliveries until cancelled."""
+        """Deliver queued streams until cancelled.
+
+        Each receiver has a limited number of parallel deliveries.
+        """
         async with trio.open_nursery() as self._nursery:
             for receiver in list(self._queue.values()):
                 self._pump(receiver)
             await self._watch_time()
 
     def add(self, stream: DeliveryStream) -> None:
-        """Queue a stream for delivery."""
+        """Queue a stream for delivery to its receiver."""
         receiver = self._queue.setdefault(stream.target.origin, _ReceiverQueue())
         receiver.ready.append(stream)
         self._pump(receiver)

@@ -131,7 +131,7 @@ class Outbox:
             await trio.sleep(JOURNAL_RETRY_SECONDS)
 
     def _request_scan(self) -> None:
-        """Scan the journal, because a session may have pending notifications and no stream."""
+        """Request a scan of the journal, because a session may have pending notifications and no stream."""
         self._is_complete = False
         self._scan_needed.set()
 
@@ -234,13 +234,19 @@ class Outbox:
         return wanted
 
     def _may_notify(self, step: Written) -> bool:
-        """Return True if a journal step contains a record that may need a notification."""
+        """Return True if a journal step contains a record that may need a notification.
+
+        Subclasses may report other records.
+        """
         return has_notification(step)
 
     async def _read_page(
         self, head: SessionSummary, after: int, events: Sequence[str]
     ) -> tuple[Sequence[Notification], int]:
-        """Return the notifications of one page of records after a number, and the number of the last record read."""
+        """Read one page of records after the number `after`.
+
+        Return its notifications and the number of the last record.
+        """
         return await read_notifications(self._journal, head, after, events)
 
     # --- delivering ----------------------------------------------------------------------
@@ -303,7 +309,10 @@ class Outbox:
         return [each for each in found if each.id == stream.redelivered_id]
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
-        """Deliver a notification and store its number. Return the seconds until the retry if the attempt failed."""
+        """Deliver a notification, and store its number as processed.
+
+        Return the seconds until the retry if the attempt failed; None otherwise.
+        """
         if (pause := await self._deliver(stream, notification)) is not None:
             return pause
         stream.attempts, stream.seen = 0, notification.number
@@ -312,7 +321,11 @@ class Outbox:
         return None
 
     async def _deliver(self, stream: DeliveryStream, notification: Notification) -> float | None:
-        """Send a notification once. Return the seconds until the retry, or None if it was delivered or finally failed."""
+        """Send a notification once.
+
+        Return the seconds until the retry. None if it was delivered, or failed finally and is listed as
+        failed.
+        """
         target, webhook = notification.target or stream.target, self.webhook
         attempt = await deliver(
             await self._client_for(target.url),
@@ -333,7 +346,10 @@ class Outbox:
         return None
 
     async def _client_for(self, url: str) -> httpx2.AsyncClient:
-        """Return the HTTP client whose guard allows the addresses that `Webhook.allow` permits for a URL."""
+        """Return the HTTP client for a URL.
+
+        It connects only to the addresses that `Webhook.allow` permits for this URL.
+        """
         guard = self.webhook.receivers.guard(url)
         if guard not in self._clients:
             client = self._clients[guard] = guard.client()

@@ -53,7 +53,7 @@ class AllowedReceiver:
 
 
 def _is_plain(host: str) -> bool:
-    """Return True if `Guard` accepts a text as an entry."""
+    """Return True if `Guard` accepts the text as an entry: a host, an IP address or a network."""
     try:
         Guard([host])
     except ConfigurationError:

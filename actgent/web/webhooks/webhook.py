@@ -140,7 +140,9 @@ class Webhook:
 
 
 def check_webhooks(webhooks: Iterable[Webhook]) -> None:
-    """Raise if two webhooks have the same URL, because the receiver would get each notification twice.
+    """Validate the list of webhooks: each item is a `Webhook`, and no two have the same URL.
+
+    Otherwise a receiver would get each notification twice.
 
     Raises:
         ConfigurationError: Two webhooks have the same URL, or an item is not a `Webhook`.

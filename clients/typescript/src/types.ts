@@ -1942,7 +1942,7 @@ export interface Trend {
   turns: number;
   /** Number of failed turns, without those that were stopped or rejected. */
   errors: number;
-  /** Number of answers of models. */
+  /** Number of model calls that were answered. */
   model_calls: number;
   /** Number of prompt tokens. */
   input_tokens: number;
@@ -2451,7 +2451,7 @@ export interface Operations {
     answer: Blob;
     events: never;
   };
-  /** List the records of a session. */
+  /** List the journal records of a session. */
   get_records: {
     path: {
       id: string;
