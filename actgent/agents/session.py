@@ -526,8 +526,9 @@ class Session(Generic[DataT_co]):
                 message that has ended is ignored.
 
         Raises:
-            JournalError: The turn has ended, but the journal could not record the end. A crash before the journal recovers
-                resumes the turn.
+            JournalError: The turn has ended, but the journal could not record the end of a message. The message ended as
+                `Failure(kind="journal")`, and is answered if it is sent again or if the process crashes before the journal
+                recovers. A second call with its `message_id` stops it then as well.
             NotRunning: The agent is stopping; the next start resumes the turn.
         """
         self._agent.runner.check_loop("session.interrupt()")

@@ -1,14 +1,14 @@
 """Sessions that end with the answer to one message. Several requests may read one answer, and the last of them ends the session."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 
 from actgent.agents.session import Session, context_of
-from actgent.errors import ActgentError
+from actgent.errors import ActgentError, JournalError
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.support.logs import LogVariable, logger_of
@@ -72,7 +72,8 @@ async def _end(opener: SessionOpener, session: Session, shared: TemporarySession
                 await opener.withdraw(context)
                 return
             if not shared.is_over:
-                await session.interrupt("the client has disconnected")
+                with suppress(JournalError):  # then the close of the session is recorded
+                    await session.interrupt("the client has disconnected")
             await session.aclose()
         except ActgentError as error:  # e.g. it was closed already, or its agent is stopping
             _log.debug("session %s was not ended: %s", LogVariable(session.id), error)

@@ -28,6 +28,18 @@ from .pending.turn_future import Outcome, TurnFuture
 from .session_log import SessionLog
 
 
+@attrs.define(eq=False)
+class MessageEnding:
+    """The end of queued messages without a turn."""
+
+    recorded: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when the failure of the messages is recorded, or cannot be recorded."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when handlers and callers of the messages were notified."""
+    error: Exception | None = None
+    """Error of the messages, or the journal's error if the failure could not be recorded; None before `recorded`."""
+
+
 class QueuedMessage:
     """A sent message whose turn has not started."""
 
@@ -47,8 +59,8 @@ class QueuedMessage:
     """Event that is set when the message is accepted or rejected; None if no caller waits for that."""
     joined_futures: tuple[TurnFuture, ...] = ()
     """Futures of callers that sent a message with the same id."""
-    ending: trio.Event | None = None
-    """Event that is set when the message has ended without a turn; None unless the message is being ended."""
+    ending: MessageEnding | None = None
+    """End of the message without a turn; None unless the message is being ended."""
     failed: FailureRecord | None = None
     """Recorded failure of the message that its handlers may not have received yet; None if the message has not
     failed.

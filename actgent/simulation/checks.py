@@ -13,7 +13,6 @@ from actgent.journal.records import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,
-    MessageEndRecord,
 )
 from actgent.messages import ToolResult
 from actgent.testing.history import ClientCall, calls_and_results, check_order, is_sound, message_marks
@@ -109,18 +108,13 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
 
 
 def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """No model answers a message whose turn begins after `interrupt()` of this message has returned.
-
-    A message that ended in a way that allows sending it again is not checked.
-    """
-    current, ended = "", set[str]()
+    """No model answers a message whose turn begins after `interrupt()` of this message has returned."""
+    current = ""
     for record in session.records:
-        if isinstance(record, MessageEndRecord):
-            ended.add(record.message_id)
-        elif isinstance(record, MessageAppendedRecord):
+        if isinstance(record, MessageAppendedRecord):
             stopped = notes.stopped.get(record.message_id)
             is_late = stopped is not None and record.at > START + stopped + CLOCK_SLACK_SECONDS
-            current = record.message_id if is_late and record.message_id not in ended else ""
+            current = record.message_id if is_late else ""
         elif current and isinstance(record, AgentMessageRecord) and record.stop:
             yield f"{current} was stopped at {notes.stopped[current]:.3f}, but a model answered it later"
             current = ""

@@ -1,6 +1,7 @@
 """Interactive conversation: read lines, run slash commands, send messages, and queue lines typed during an answer."""
 
 from collections import deque
+from contextlib import suppress
 
 import attrs
 import outcome
@@ -11,7 +12,7 @@ from actgent.agents.session import Session
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Lines, Terminal, one_line
 from actgent.control.limits import Limits
-from actgent.errors import ActgentError
+from actgent.errors import ActgentError, JournalError
 from actgent.messages import Part, Text
 from actgent.sessions.incoming_messages import Content
 
@@ -148,7 +149,8 @@ class TerminalConversation:
 
     async def _stop_when(self, stop: trio.Event) -> None:
         await stop.wait()
-        await self.session.interrupt("stopped at the terminal")
+        with suppress(JournalError):  # `_answer` shows it
+            await self.session.interrupt("stopped at the terminal")
 
     async def _queue_lines(self, stop: trio.Event) -> None:
         """Read lines while the answer runs: `/stop` interrupts the answer, other lines are queued for afterwards."""

@@ -7,7 +7,7 @@ import trio
 
 from actgent.agents.session import Session, context_of, services_of
 from actgent.approvals import Approval, Approve, Decision, Reject
-from actgent.errors import ActgentError, Fenced
+from actgent.errors import ActgentError, Fenced, JournalError
 from actgent.interop.decisions import decision_of, form_of, question_text
 from actgent.interop.runs import RunEnded, RunEvent, RunReader, RunSuspended, RunToolProgressed
 from actgent.journal.base import Journal
@@ -210,7 +210,14 @@ class OpenSession:
         """Interrupt a prompt; one that was not sent yet is not sent."""
         prompt.is_cancelled = True
         if prompt.sent.is_set():
-            await self.session.interrupt(CANCELLED, message_id=prompt.message_id)
+            try:
+                await self.session.interrupt(CANCELLED, message_id=prompt.message_id)
+            except (
+                JournalError
+            ) as error:  # the prompt ends with this error, and further prompts are cancelled
+                _log.warning(
+                    "the cancellation of a prompt of session %s is not recorded: %s", self.session.id, error
+                )
 
     # --- what happens in the session ---------------------------------------------------------
 

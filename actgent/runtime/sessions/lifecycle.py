@@ -1,7 +1,7 @@
 """`SessionLifecycle`: opening, resuming, interrupting, closing and unloading the sessions of an agent."""
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import trio
@@ -12,6 +12,7 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
 from actgent.errors import (
     Interrupted,
+    JournalError,
     JournalSlow,
     NotRunning,
     SessionClosed,
@@ -29,6 +30,7 @@ from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext, SessionHost, Turn, host_of, is_inside, running_turn
 from actgent.sessions.context_propagation import run_with
+from actgent.sessions.mailbox import MessageEnding
 from actgent.sessions.restore import SessionSnapshotter
 from actgent.sessions.session_log import SessionLog
 from actgent.turns.lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
@@ -313,25 +315,38 @@ class SessionLifecycle:
     # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop a session's turn. With `drop_queued`, its queued messages end as well."""
+        """Stop a session's turn. With `drop_queued`, its queued messages end as well.
+
+        Raises:
+            JournalError: The end of a message could not be recorded.
+            SessionMoved: Another process owns the session.
+        """
         error = Interrupted(reason)
-        await self._stop(context, error, drop=error if drop_queued else None)
+        lost = await self._stop(context, error, drop=error if drop_queued else None)
         _check_not_moved(context)
         if drop_queued:
             self.eviction.check_stays(
                 context.id
             )  # queued messages belong to the next owner, and are stopped there
+        if lost is not None:
+            raise lost
 
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
         """Stop the turn that answers a message, or end the queued message.
 
         A message that has not arrived yet ends on arrival; an ended one is ignored.
+
+        Raises:
+            JournalError: The end of the message could not be recorded.
+            SessionMoved: Another process owns the session.
         """
         error, acceptance = Interrupted(reason), context.mailbox.find(message_id)
+        lost = None
         if message_id in context.answered_ids:
-            await self._stop(context, error, drop=None)
+            lost = await self._stop(context, error, drop=None)
         elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
-            await acceptance.ending.wait()
+            await acceptance.ending.recorded.wait()
+            lost = _journal_error([acceptance.ending.error])
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
             self.eviction.check_stays(context.id)  # as above
             if context.mailbox.cancel_on_arrival(message_id, reason) and context.log is not None:
@@ -339,30 +354,30 @@ class SessionLifecycle:
             await trio.lowlevel.checkpoint()
         else:
             self.inbox.take_out(acceptance.place)
-            ended = trio.Event()
-            end_it = self.ending(context, [acceptance.message], error, ended)
+            ending = MessageEnding()
+            end_it = self.ending(context, [acceptance.message], error, ending)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
-            await ended.wait()
+            await ending.ended.wait()
+            lost = _journal_error([ending.error])
         _check_not_moved(context)
+        if lost is not None:
+            raise lost
 
     def ending(
         self,
         context: SessionContext,
         messages: list[Message],
         error: Exception,
-        ended: trio.Event,
+        ending: MessageEnding,
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
         """Return a function that ends messages already removed from the inbox, once the event `after` is set."""
-        recorded = trio.Event()
         for message in messages:
             if (acceptance := context.mailbox.find(message.id)) is not None:
-                acceptance.ending = recorded
-        return functools.partial(
-            self._end_queued, context, messages, error, after=after, recorded=recorded, ended=ended
-        )
+                acceptance.ending = ending
+        return functools.partial(self._end_queued, context, messages, error, ending, after=after)
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End a session's turn and queued messages with an error, and close the session with all its descendants."""
@@ -390,43 +405,48 @@ class SessionLifecycle:
         reason = Interrupted(CLOSED_REASON)
         await self._stop(context, reason, drop=SessionClosed(context.id))
 
-    async def _stop(self, context: SessionContext, error: Exception, *, drop: Exception | None) -> None:
+    async def _stop(
+        self, context: SessionContext, error: Exception, *, drop: Exception | None
+    ) -> JournalError | None:
         """Stop the turn with `error`, and end queued messages with `drop`; None keeps them queued.
 
         Waits until both have ended, unless the caller is inside the turn or the turn waits for the caller. Cancelling the
-        caller does not undo it.
+        caller does not undo it. Returns the journal's error if the end of a message could not be recorded, otherwise None.
         """
         self.runner.resume(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stop_turn(turn, error)
-        others = () if drop is None else _endings(context)
+        endings = [] if drop is None else _endings(context)
+        own = MessageEnding()
         if drop is not None and (messages := _withdraw(self.inbox, context.id)):
-            after, ended = ended, trio.Event()
-            end_queued = self.ending(context, messages, drop, ended, after=after)
+            after, ended = ended, own.ended
+            end_queued = self.ending(context, messages, drop, own, after=after)
             if not self.runner.start_soon(end_queued):  # the agent is about to restart
                 await end_queued()
-        for each in others:
-            await each.wait()
+        for each in endings:
+            await each.recorded.wait()
+        errors = [each.error for each in endings]
         if ended is None or inside:
             await trio.lowlevel.checkpoint()
         else:
             await ended.wait()
+            errors += [own.error, None if turn is None else turn.error]
+        return _journal_error(errors)
 
     async def _end_queued(
         self,
         context: SessionContext,
         messages: list[Message],
         error: Exception,
+        ending: MessageEnding,
         *,
         after: trio.Event | None,
-        recorded: trio.Event,
-        ended: trio.Event,
     ) -> None:
         """Record queued messages as failed, then notify their handlers and callers, after the event `after` is set."""
         try:
-            error = await self._turn_lifecycle.record_unstarted(context, messages, error)
-            recorded.set()
+            error = ending.error = await self._turn_lifecycle.record_unstarted(context, messages, error)
+            ending.recorded.set()
             if after is not None:
                 await after.wait()
             while messages:
@@ -439,11 +459,11 @@ class SessionLifecycle:
             reports = context.task is not None and context.task.reports and not context.closed
             last_error = Stopped(self.name) if reports else error  # the next start has to report
             with trio.CancelScope(shield=True):
-                await _end_within_timeout(self._turn_lifecycle, context, messages, last_error)
+                ending.error = await _end_within_timeout(self._turn_lifecycle, context, messages, last_error)
             raise
         finally:
-            recorded.set()
-            ended.set()
+            ending.recorded.set()
+            ending.ended.set()
             self.unload_if_finished(context)
 
     async def end_remaining(self) -> None:
@@ -496,7 +516,7 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
         if not lifecycle.runner.is_running:
             return  # the agent is about to restart
         lifecycle.inbox.take_out(acceptance.place)
-        lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
+        lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
     if context.log is None:  # every end is final
         context.mailbox.drop_cancellation(message_id)
 
@@ -509,7 +529,7 @@ def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id
     failed = acceptance.failed
     error = restored_failure(failed.error, failed.words, failed.kind, failed.fields)
     lifecycle.inbox.take_out(acceptance.place)
-    lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
+    lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
 
 
 def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
@@ -522,13 +542,15 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
             acceptance.place = place
 
 
-def _endings(context: SessionContext) -> list[trio.Event]:
-    """Return one event for each message that is being ended without a turn.
-
-    It is set when the journal has the failure.
-    """
+def _endings(context: SessionContext) -> list[MessageEnding]:
+    """Return the ends without a turn that other calls have begun."""
     acceptances = (context.mailbox.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
+
+
+def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
+    """Return the first error of the journal. A message that ends with such an error has no recorded end."""
+    return next((error for error in errors if isinstance(error, JournalError)), None)
 
 
 async def write_end(context: SessionContext) -> None:
@@ -560,14 +582,18 @@ def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
 
 async def _end_within_timeout(
     lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
-) -> None:
-    """Record messages as failed within a time limit, and notify their handlers and callers."""
+) -> Exception:
+    """Record messages as failed within a time limit, and notify their handlers and callers.
+
+    Return `error`, or the journal's error if the failures could not be recorded.
+    """
     reported: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
     with lifecycle.shutdown_scope():
         reported = await lifecycle.record_unstarted(context, messages, error)
     for message in messages:
         with lifecycle.shutdown_scope():  # one limit each, so that late sync handlers are notified
             await lifecycle.end_unstarted(context, message, reported)
+    return reported
 
 
 def _with_descendants(context: SessionContext) -> list[SessionContext]:

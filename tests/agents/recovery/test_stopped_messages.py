@@ -5,10 +5,10 @@ import copy
 import pytest
 import trio
 
-from actgent import ActgentError, BareAgent, JournalFailed, ScriptedLLM, Text, open_runtime
+from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, ScriptedLLM, Text, open_runtime
 from actgent.agents.session import held_by
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import CancellationRecord
+from actgent.journal.records import CancellationRecord, SessionClosedRecord
 from actgent.sessions.mailbox import UNWANTED_IDS
 
 
@@ -231,3 +231,86 @@ async def test_a_stop_outlives_a_journal_that_failed_for_the_end_of_its_message(
         await life.run(send)
     assert "transfer" not in life.asked
     assert outcomes == ["JournalFailed", "Interrupted"]
+
+
+async def interrupt_turn(session):
+    await session.interrupt()
+
+
+async def interrupt_message(session):
+    await session.interrupt(message_id="m0")
+
+
+async def interrupt_queued(session):
+    await session.interrupt(message_id="m1")
+
+
+async def interrupt_all(session):
+    await session.interrupt(drop_queued=True)
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+@pytest.mark.parametrize("interrupt", [interrupt_turn, interrupt_message, interrupt_queued, interrupt_all])
+async def test_an_interruption_that_is_not_recorded_raises(interrupt, callers, autojump_clock):
+    """The stopped message may be sent again and is answered then, so each caller of `interrupt` gets the journal's error."""
+    journal = FailingJournal()
+    stopped = "m1" if interrupt is interrupt_queued else "m0"
+    outcomes = []
+
+    async def stop(session):
+        with pytest.raises(JournalFailed, match="the disk failed"):
+            await interrupt(session)
+        outcomes.append(interrupt)
+
+    async def deed(life, session):
+        await session.chat("text m0", message_id="m0")
+        if interrupt in (interrupt_queued, interrupt_all):
+            await session.chat("text m1", message_id="m1")
+        await trio.sleep(1)
+        journal.writes_left = 0
+        async with trio.open_nursery() as nursery:
+            for _ in range(callers):
+                nursery.start_soon(stop, session)
+        assert outcomes == [interrupt] * callers
+        assert ("journal", stopped) in life.failed
+        await session.wait_idle()
+        life.asked.clear()
+        assert (await life.agent.run(f"text {stopped}", session=session, message_id=stopped)).text == "ok"
+        assert life.asked == [f"text {stopped}"]
+
+    await Life(journal).run(deed)
+
+
+async def test_a_repeated_interruption_stops_a_message_that_is_sent_again(autojump_clock):
+    """The first call raised the journal's error. The second call is recorded before the message arrives."""
+    journal = FailingJournal()
+
+    async def deed(life, session):
+        await session.chat("text", message_id="m0")
+        await trio.sleep(1)
+        journal.writes_left = 0
+        with pytest.raises(JournalFailed):
+            await interrupt_message(session)
+        await interrupt_message(session)
+        life.asked.clear()
+        with pytest.raises(Interrupted):
+            await life.agent.run("text", session=session, message_id="m0")
+        assert life.asked == []
+
+    await Life(journal).run(deed)
+
+
+async def test_a_session_is_closed_although_the_end_of_its_turn_is_not_recorded(autojump_clock):
+    """`aclose` returns, because the close is recorded: no message of a closed session is answered."""
+    journal = FailingJournal()
+
+    async def deed(life, session):
+        await session.chat("text", message_id="m0")
+        await trio.sleep(1)
+        journal.writes_left = 0
+        await session.aclose()
+        assert life.failed == [("journal", "m0")]
+        records = await journal.load("s", agent="a")
+        assert any(isinstance(each, SessionClosedRecord) for each in records)
+
+    await Life(journal).run(deed)
