@@ -161,13 +161,19 @@ class RemoteAgent:
         return head, is_repeated or head["is_repeated"]
 
     def _to_session(self, head: Mapping[str, Any], *, after: int | None) -> RemoteSession:
-        """Return the `RemoteSession` for a session's JSON. Its handlers start after record `after`."""
+        """Return the `RemoteSession` for a session's JSON.
+
+        Its handlers start after record `after`; None starts after the last record.
+        """
         return RemoteSession(
             self._link, agent=self.name, session_id=head["id"], owner=head["owner"], cursor=after
         )
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
-        """Send a message that `session.create_message` built. Return the message's id as soon as the server has recorded it."""
+        """Send a message that `RemoteSession.create_message` built.
+
+        Return the message's id as soon as the server has recorded it.
+        """
         session = self._session_for_requests(message.session_id)
         return await session.chat(
             message.parts,
@@ -299,7 +305,10 @@ class RemoteAgent:
                         await _interrupt(target, message_id)  # noqa: ASYNC102 - shielded, for a few seconds
 
     async def _position_before(self, session: RemoteSession, message_id: str) -> int:
-        """Return the number of a journal record before the first event of a message's turn."""
+        """Return the number of a journal record before the first event of a message's turn.
+
+        The message may not have been sent yet.
+        """
         try:
             request = session.request("get_message", part=message_id)
             return int((await self._link.requests.send(request))["cursor"])
@@ -461,7 +470,7 @@ class _TurnStream:
             self.opened.set()
 
     def _begin(self, event: StreamEvent) -> None:
-        """Set `has_begun` if the event is the start of this message's turn."""
+        """Note that this message's turn has begun, if the event is its start."""
         if event.name == "turn" and event.data.get("message_id") == self.message_id:
             self.has_begun = True
 
@@ -482,7 +491,10 @@ class _TurnStream:
 
 @asynccontextmanager
 async def _interrupt_if_cancelled(session: RemoteSession, message_id: str) -> AsyncGenerator[None, None]:
-    """Stop the message's turn on the server if the block is cancelled."""
+    """Stop the message's turn on the server if the block is cancelled.
+
+    The attempt takes at most `CLEANUP_SECONDS`.
+    """
     try:
         yield
     except trio.Cancelled:
@@ -491,13 +503,19 @@ async def _interrupt_if_cancelled(session: RemoteSession, message_id: str) -> As
 
 
 async def _interrupt(session: RemoteSession, message_id: str) -> None:
-    """Interrupt the turn of a message, running or still queued. Errors are ignored. Takes at most `CLEANUP_SECONDS`."""
+    """Interrupt the turn of a message, running or still queued.
+
+    Errors are ignored, and the call takes at most `CLEANUP_SECONDS`.
+    """
     body = {"reason": "the caller stopped waiting", "message_id": message_id}
     await _try_once(session, session.request("interrupt", body=body))
 
 
 async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
-    """Send a request once, shielded from cancellation. Errors are ignored. Takes at most `CLEANUP_SECONDS`."""
+    """Send a request once, shielded from cancellation.
+
+    Errors are ignored, and the call takes at most `CLEANUP_SECONDS`.
+    """
     deadline = trio.current_time() + CLEANUP_SECONDS
     with trio.CancelScope(shield=True, deadline=deadline), suppress(ConnectionLost, Refused):
         await session.requests.transport.call(request)

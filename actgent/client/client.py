@@ -45,7 +45,10 @@ class Client(SessionOperations):
         return f"<Client of {self._link.requests.transport!r}>"
 
     def agent(self, name: str) -> RemoteAgent:
-        """Return a `RemoteAgent` for this name, without a request. If the agent does not run, its first request raises."""
+        """Return a `RemoteAgent` for this name, without a request.
+
+        The first request raises if the agent does not run.
+        """
         return RemoteAgent(self._link, name)
 
     async def agents(self) -> tuple[AgentCard, ...]:

@@ -112,7 +112,7 @@ class _DownloadTarget:
     """Bytes written by the current try."""
 
     def clear(self) -> None:
-        """Truncate the file to zero bytes."""
+        """Truncate the file to zero bytes, because the download starts again."""
         self.file.seek(0)
         self.file.truncate()
 

@@ -100,7 +100,7 @@ class ReconnectingStream:
         await trio.sleep(backoff.next_pause(minimum))
 
     def _request(self) -> RemoteRequest:
-        """Return the stream request with the current cursor."""
+        """Return the stream request with the current cursor, so that a new connection continues after it."""
         return attrs.evolve(self.request, query={**self.request.query, "after": self.cursor})
 
     async def _read(self, events: Events, on_record: RecordCallback, backoff: RetryBackoff) -> bool:
@@ -115,7 +115,10 @@ class ReconnectingStream:
         return False
 
     async def _process(self, event: StreamEvent, on_record: RecordCallback) -> bool:
-        """Process one event. Return True if no more events will come after it."""
+        """Process one event: buffer it, or deliver the events of a complete record.
+
+        Return True if no more events will come.
+        """
         if event.name in _DISCONNECT_EVENTS:
             return False
         if event.name == "resync":

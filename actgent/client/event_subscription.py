@@ -142,7 +142,7 @@ class EventSubscription:
     def _reopen(self) -> None:
         """Reopen the stream for the events that the attached handlers need now.
 
-        If a handler is running, wait until it returns.
+        A running handler returns first.
         """
         if self._ready.is_set():
             self._ready = trio.Event()
@@ -177,7 +177,10 @@ class EventSubscription:
             raise self._error
 
     async def wait_delivered(self) -> None:
-        """Wait until the handlers were called with all records that the session has at the time of this call."""
+        """Wait until handlers were called with all records that the session has at the time of this call.
+
+        Return at once if no stream is open.
+        """
         after = self._position()
         while after is not None:
             query = {"after": after, "limit": PAGE_SIZE}
@@ -212,7 +215,10 @@ class EventSubscription:
                     self._delivered.unpark_all()
 
     def _new_stream(self, cursor: int) -> ReconnectingStream:
-        """Return a stream of the events after record `cursor` that the attached handlers need."""
+        """Return a stream of the events after record `cursor`.
+
+        It requests only events that the attached handlers need.
+        """
         partial = [names for kind, names in PARTIAL_EVENTS.items() if kind in self.handlers]
         self._event_names = HANDLER_EVENTS.union(*partial)
         return ReconnectingStream(

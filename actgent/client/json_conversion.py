@@ -48,7 +48,7 @@ _USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "chi
 
 
 def to_seconds(text: str | None, otherwise: float = 0.0) -> float:
-    """Return the Unix time in seconds of an RFC 3339 date; `otherwise` if it is None."""
+    """Convert an RFC 3339 date to Unix time in seconds. None gives `otherwise`."""
     return otherwise if text is None else datetime.fromisoformat(text).timestamp()
 
 
@@ -85,7 +85,10 @@ def to_approval(data: JSONObject) -> Approval:
 
 
 def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
-    """Return the untrusted sources of each sink in the JSON of an approval, in the format of the journal; None if it has none."""
+    """Return the untrusted sources of each sink of an approval, in the format of the journal.
+
+    None if all sinks are trusted.
+    """
     return {name: text_of(Label(names)) for name, names in data.get("labels", {}).items()} or None
 
 
@@ -95,7 +98,10 @@ def _to_via(data: JSONObject) -> str:
 
 
 def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval:
-    """Convert the JSON of an open call of the caller's own tool to an `Approval`."""
+    """Convert the JSON of an open call to the caller's own tool to an `Approval`.
+
+    The caller answers it with the result of the call.
+    """
     return Approval(
         id=data["id"],
         session_id=session_id,
@@ -253,7 +259,10 @@ class TokenDeduplicator:
         return Token(new, reply_id, progress.attempt)
 
     def complete(self, reply_id: str, text: str) -> Token | None:
-        """Return the not yet delivered rest of a complete answer as a `Token`; None if all of it was delivered."""
+        """Return the rest of a complete answer that was not delivered as tokens, as a `Token`.
+
+        None if all text was delivered.
+        """
         progress = self._answers.get(reply_id)
         attempt = 0 if progress is None else progress.server_attempt
         return self.add({"reply_id": reply_id, "attempt": attempt, "begin": 0, "text": text})
@@ -271,7 +280,7 @@ class TokenDeduplicator:
 
 
 def _digest(text: str, before: int = 0) -> int:
-    """Return the CRC-32 of a text; `before` is the CRC-32 of the text in front of it."""
+    """Return the CRC-32 of a text. `before` is the CRC-32 of the text that precedes it."""
     return crc32(text.encode("utf-8", "surrogatepass"), before)
 
 
@@ -287,7 +296,10 @@ class DeliveryDecoder:
     """Ids of the last complete answers. Later partial events of these answers are dropped."""
 
     def decode(self, event: StreamEvent) -> Iterator[Delivery]:
-        """Yield the deliveries of one event, usually one. Yield nothing if the event is not for handlers."""
+        """Convert one event to deliveries for handlers, usually one.
+
+        Yield nothing if the event is not for handlers.
+        """
         data = event.data
         if event.name == "turn" and data["phase"] == "started" and not data.get("joins"):
             self.usage = NO_USAGE
@@ -310,7 +322,7 @@ class DeliveryDecoder:
 
 
 def _to_failure(data: JSONObject) -> Failure:
-    """Convert the data of an `ended` event to a `Failure`."""
+    """Convert the data of an `ended` event of a failed message to a `Failure`."""
     error, message_id = data["error"] or {}, data["message_id"]
     kind = data["failed"]
     raised = failure_error(error.get("class", ""), error.get("words", ""), kind)

@@ -48,14 +48,14 @@ def failure_error(name: str, text: str, kind: str) -> ActgentError:
 
 
 def suspended(waits_for: Any) -> Suspended:
-    """Return the `Suspended` exception of a turn, from the JSON list of its open approvals."""
+    """Build the `Suspended` exception of a turn from the JSON list of its open approvals."""
     known = [each for each in waits_for or () if isinstance(each, Mapping)]
     tools = [str(each.get("tool", "")) for each in known]
     return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
 
 
 def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the exception to raise for an error answer; `RemoteError` for unknown kinds."""
+    """Return the exception to raise for an error answer of the server. Unknown kinds become `RemoteError`."""
     make = _MAKE_ERROR.get(refused.kind)
     if make is None:
         return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
@@ -63,17 +63,17 @@ def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
 
 
 def _with_text(cls: type[ActgentError]) -> MakeError:
-    """Return a function that makes an error of class `cls` with the server's text."""
+    """Return a function that makes an error of class `cls` with the text of the server's answer."""
     return lambda refused, _: error_with_text(cls, refused.detail)
 
 
 def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
-    """Return a function that makes an error of class `cls` with the request's session id."""
+    """Return a function that makes an error of class `cls` with the session id of the request."""
     return lambda _, request: cls(request.session_id)
 
 
 def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the error for a missing approval, agent or session, depending on the request."""
+    """Return the error for a missing object: an approval, agent or session, depending on the request."""
     if request.operation == "post_decision":
         return ApprovalNotFound(request.part, request.session_id)
     if request.operation == "get_agent" or "agent" in refused.fields:
@@ -89,7 +89,7 @@ def _not_hosted(refused: Refused, agent: str) -> NotRunning:
 
 
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the error for an agent or server that cannot answer now."""
+    """Return the error for an agent or server that cannot answer now. The agent may not run at all."""
     if "agent" in refused.fields:
         return _not_hosted(refused, str(refused.fields["agent"]))
     if request.agent:

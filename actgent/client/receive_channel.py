@@ -49,7 +49,7 @@ class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
         return item
 
     async def aclose(self) -> None:
-        """Close the channel, which stops the stream."""
+        """Close the channel. The background task stops, and the stream with it."""
         await self._channel.aclose()
 
 

@@ -47,7 +47,10 @@ class RetryBackoff:
     """Longest pause in seconds, unless the server asks for a longer one."""
 
     def next_pause(self, minimum: float = 0.0) -> float:
-        """Count a failed try, and return the pause in seconds before the next one; `minimum` is its lower limit before jitter."""
+        """Count a failed attempt, and return the pause in seconds before the next one, with random spread.
+
+        `minimum` is its lower limit before the spread.
+        """
         pause: float = min(self.max_pause, MIN_PAUSE_SECONDS * 2.0 ** min(self.tries, 16))
         self.tries += 1
         return max(minimum, pause) * _random.uniform(0.75, 1.25)

@@ -15,7 +15,7 @@ _PLAIN = ("agent", "owner", "role", "state", "min_cost", "max_cost", "min_second
 
 
 def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int) -> dict[str, Any]:
-    """Return the query parameters of a search."""
+    """Return the query parameters of a search request."""
     given = {
         "q": query,
         **{name: getattr(wanted, name) for name in _PLAIN},
@@ -29,7 +29,7 @@ def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int
 
 
 def to_search_page(page: Mapping[str, Any]) -> SearchPage:
-    """Convert the answer to a search."""
+    """Convert the JSON answer to a search request."""
     return SearchPage(
         hits=tuple(map(_to_hit, page["items"])), following=page["next"], is_complete=page["is_complete"]
     )
@@ -43,13 +43,13 @@ def _to_hit(item: Mapping[str, Any]) -> SearchHit:
 def trends_query(
     by: Group, *, since: float | None, until: float | None, **names: str | None
 ) -> dict[str, Any]:
-    """Return the query parameters of a request for statistics."""
+    """Return the query parameters of a request for statistics. Parameters that are None are left out."""
     given = {"by": by, "since": _to_date(since), "until": _to_date(until), **names}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def to_trends(found: Mapping[str, Any]) -> Trends:
-    """Convert the answer with statistics."""
+    """Convert the JSON answer with statistics."""
     return Trends(
         items=tuple(map(_to_trend, found["items"])),
         total=_to_trend(found["total"]),

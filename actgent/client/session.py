@@ -93,19 +93,25 @@ class RemoteSession:
         return self._on("tool_result", handler)
 
     def on_tool_progress(self, handler: H) -> H:
-        """Attach a handler that is called with the latest `CallProgress` of each running tool call."""
+        """Attach a handler that is called with the latest `CallProgress` of each running tool call.
+
+        Intermediate progress may be skipped.
+        """
         return self._on("tool_progress", handler)
 
     def on_exception(self, handler: H) -> H:
-        """Attach a handler that is called with each `Failure`."""
+        """Attach a handler that is called with each `Failure`.
+
+        Messages, other handlers and the event stream can fail.
+        """
         return self._on("exception", handler)
 
     def on_routing(self, handler: H) -> H:
-        """Attach a handler that is called with each `Route`."""
+        """Attach a handler that is called with each `Route`, a message that an agent passes on to another."""
         return self._on("routing", handler)
 
     def on_token(self, handler: H) -> H:
-        """Attach a handler that is called with each `Token` of a partial answer."""
+        """Attach a handler that is called with each `Token`, a piece of a partial answer."""
         return self._on("token", handler)
 
     def on_approval(self, handler: H) -> H:
@@ -390,7 +396,10 @@ class RemoteSession:
         await self._subscription.wait_delivered()
 
     async def _wait_end(self, after: int) -> None:
-        """Wait until a message ends or a turn is suspended after record `after`, for at most `IDLE_POLL_SECONDS`."""
+        """Wait until a message ends or a turn is suspended after record `after`.
+
+        Return after `IDLE_POLL_SECONDS` in any case.
+        """
         with trio.move_on_after(IDLE_POLL_SECONDS) as scope:
 
             async def on_record(events: Collection[StreamEvent]) -> None:
@@ -452,7 +461,10 @@ class RemoteSession:
     # --- state ---------------------------------------------------------------------------
 
     async def status(self) -> Status:
-        """Return the session's status: `idle`, `working`, `suspended`, `waiting` or `closed`."""
+        """Request the session's status: `idle`, `working`, `suspended`, `waiting` or `closed`.
+
+        `waiting` means that no node runs its unfinished turn.
+        """
         known = await self.fetch()
         status: Status = known.get("status") or known["state"]
         return status
@@ -479,7 +491,7 @@ class RemoteSession:
         return tuple(to_schedule(each) for each in page["items"])
 
     async def state(self) -> Mapping[str, Any]:
-        """Return a copy of the session's last recorded state."""
+        """Return a copy of the session's state, as it was recorded last."""
         found: Mapping[str, Any] = (await self.requests.send(self.request("get_state")))["state"]
         return found
 
@@ -548,7 +560,10 @@ class RemoteSession:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> RemoteRequest:
-        """Return a `RemoteRequest` about this session."""
+        """Build a `RemoteRequest` about this session.
+
+        `part` is the id of an object in it, such as a message.
+        """
         return attrs.evolve(self._base_request, operation=operation, part=part, query=query or {}, body=body)
 
     def event_stream(
@@ -577,12 +592,15 @@ class RemoteSession:
         )
 
     async def fetch(self) -> Mapping[str, Any]:
-        """Return the server's current JSON of this session."""
+        """Request the current JSON of this session from the server."""
         found: Mapping[str, Any] = await self.requests.send(self._base_request)
         return found
 
     async def _fetch_open(self) -> Mapping[str, Any]:
-        """Return the server's current JSON of this session. Raise `SessionClosed` if the session was closed."""
+        """Request the current JSON of this session from the server.
+
+        Raise `SessionClosed` if the session was closed.
+        """
         known = await self.fetch()
         if "status" not in known:
             raise SessionClosed(self.id)

@@ -182,16 +182,16 @@ class SessionOperations:
 
     @property
     def _requests(self) -> RequestSender:
-        """Request sender of the client."""
+        """Request sender of the client, which retries requests."""
         return self._link.requests
 
     async def _head(self, session_id: str, agent: str | None) -> Mapping[str, Any]:
-        """Return the server's JSON of a session."""
+        """Request the current JSON of a session from the server."""
         found: Mapping[str, Any] = await self._send("get_session", session_id, agent)
         return found
 
     async def _send(self, operation: Operation, session_id: str, agent: str | None, **more: Any) -> Any:
-        """Send a request about a session, and return its answer as decoded JSON."""
+        """Send a request about a session, with retries, and return its answer as decoded JSON."""
         return await self._requests.send(_request(operation, session_id, agent, **more))
 
 

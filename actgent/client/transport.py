@@ -212,7 +212,7 @@ class Transport(abc.ABC):
         return True
 
     async def calm_seconds(self) -> float:
-        """Return the seconds for which no node of the server's cluster has died; infinite if unknown."""
+        """Return the seconds since a node of the server's cluster last died; infinite if unknown."""
         return math.inf
 
     @abc.abstractmethod

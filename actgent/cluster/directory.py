@@ -66,11 +66,14 @@ class PoolDirectory:
         return partition_of_slot(slot_of(session_id), self.partitions)
 
     def owner_of(self, session_id: str) -> Owner:
-        """Return the owner of the partition of a session."""
+        """Return the owner of the partition of a session.
+
+        Its `node` is None if no live node owns the partition.
+        """
         return self.owner_of_partition(self.partition_of(session_id))
 
     def owner_of_partition(self, partition: int) -> Owner:
-        """Return the owner of a partition."""
+        """Return the owner of a partition. Its `node` is None if no live node owns the partition."""
         name, epoch = self._owners.get(partition, ("", 0))
         return Owner(partition=partition, epoch=epoch, node=self.nodes.get(name))
 
@@ -105,7 +108,7 @@ class PoolDirectory:
             self._tell_changed()
 
     def set_serving(self, partitions: Iterable[int]) -> None:
-        """Replace the set of partitions that this node serves now."""
+        """Replace the set of partitions that this node serves now, and wake `wait_changed` if it differs."""
         if (serving := set(partitions)) != self._serving:
             self._serving = serving
             self._tell_changed()

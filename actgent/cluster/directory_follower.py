@@ -66,7 +66,10 @@ async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, 
 
 
 async def _wait_notification(table: NodeTable) -> None:
-    """Wait for a notification of the database, or for `DISCONNECTED_POLL_SECONDS` seconds without a connection."""
+    """Wait until a database notification can be read.
+
+    Without a connection, wait `DISCONNECTED_POLL_SECONDS` seconds instead.
+    """
     if (socket := table.fileno()) is None:
         await trio.sleep(DISCONNECTED_POLL_SECONDS)
     else:

@@ -58,13 +58,17 @@ class DeathJudge:
     def note_connected(self, now: float, *, is_first: bool, is_server_new: bool) -> None:
         """Record a new connection to the database.
 
-        A reconnect delays the next removal of dead nodes by `SETTLE_SECONDS`.
+        A reconnect delays the next removal of dead nodes by `SETTLE_SECONDS`, because other nodes reconnect
+        as well.
         """
         if not is_first or is_server_new:
             self.may_judge_from = now + SETTLE_SECONDS
 
     def note_beat(self, now: float) -> None:
-        """Record a heartbeat. An irregular heartbeat delays the next removal of dead nodes by `SETTLE_SECONDS`."""
+        """Record a heartbeat of this node.
+
+        After a late heartbeat, removal of dead nodes waits `SETTLE_SECONDS`: other nodes may be late too.
+        """
         if self.last_beat is not None and now - self.last_beat > MAX_REGULAR_HEARTBEAT_SECONDS:
             self.may_judge_from = now + SETTLE_SECONDS
         self.last_beat = now
@@ -157,7 +161,10 @@ class NodeMembership:
             await self._sleep()
 
     async def leave(self) -> None:
-        """Remove the row of this node; call it after `run` has ended."""
+        """Remove the row of this node, so that other nodes need not detect its end.
+
+        Call it after `run` has ended.
+        """
         await self._table.remove_ours()
 
     async def _sleep(self) -> None:
@@ -174,7 +181,10 @@ class NodeMembership:
         scope.cancel()
 
     async def _poll(self) -> None:
-        """Poll the database once, and complete the `refresh` calls that waited for it."""
+        """Poll the database once, and complete the `refresh` calls that waited for the poll.
+
+        They stay pending if the poll fails.
+        """
         refreshes, self._refreshes = self._refreshes, []
         try:
             await self._poll_once()
@@ -220,7 +230,7 @@ class NodeMembership:
         self._on_view(ClusterView(nodes=nodes, partitions=partitions, layout=layout))
 
     def _note_connection(self) -> None:
-        """Pass a new database connection to the failure detector."""
+        """Tell the failure detector if the database connection is new."""
         if (count := self._table.connections) != self._connections:
             self._judge.note_connected(
                 trio.current_time(), is_first=not self._connections, is_server_new=self._table.is_server_new

@@ -117,7 +117,7 @@ class Node:
         return self.journal.nodes.connections
 
     def statistics(self) -> ClusterStatistics:
-        """Return the current state of the node, and its counters since it started."""
+        """Return the current state of this node, and its counters since it started."""
         return ClusterStatistics(
             node=self.name,
             partitions=len(self.serving),
@@ -183,7 +183,10 @@ class Node:
         self.journal.left.set()
 
     async def end(self) -> None:
-        """Remove this node from its pool; call it after `run` has ended. Database errors are ignored."""
+        """Remove this node from its pool after `run` has ended.
+
+        Database errors are ignored: other nodes then detect its death.
+        """
         with suppress(JournalError), trio.CancelScope(shield=True):
             if self._runs_member:
                 await self._membership.leave()
@@ -192,7 +195,7 @@ class Node:
         await self._membership.refresh()
 
     def _describe(self) -> NodeRow:
-        """Return this node's current row for the database."""
+        """Return this node's current row for the node table."""
         return NodeRow(
             name=self.name,
             address=self.address,
@@ -242,7 +245,7 @@ class Node:
         self._runtime.clock.correct(seconds)
 
     def _note_released(self, session_id: str) -> None:
-        """Deliver the pending messages of a session that the quarantine has released."""
+        """Deliver the pending messages of a session, because the quarantine has released it."""
         self._note_pending(self.journal.partition_of(session_id))
 
     def note_lost(self, lost: Mapping[int, int]) -> None:
@@ -292,7 +295,10 @@ class Node:
         await self._acquisitions.run(self._acquire, window_seconds=BATCH_WINDOW_SECONDS)
 
     async def _acquire(self, todo: Sequence[PartitionCommand]) -> None:
-        """Acquire partitions with one SQL statement."""
+        """Acquire partitions with one SQL statement, and start their recovery.
+
+        Partitions that were not acquired are reported to `ownership`.
+        """
         wanted = {do.partition: do.epoch for do in todo}
         try:
             taken = await self.journal.take(wanted, seen=wanted)
@@ -339,7 +345,10 @@ class Node:
             await trio.sleep(RETRY_SECONDS)
 
     async def _try_to_deliver(self, partitions: Collection[int]) -> bool:
-        """Deliver pending messages once. Return False if the database does not answer; a lost partition needs no retry."""
+        """Deliver pending messages once.
+
+        Return False if the database does not answer. For a lost partition return True, as it needs no retry.
+        """
         try:
             with contextlib.suppress(Fenced):
                 await self._deliver(partitions)
@@ -383,14 +392,17 @@ class Node:
         return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
     async def _drain(self, todo: Sequence[PartitionCommand]) -> None:
-        """Wait until the turns of partitions have ended, or the grace time is over; then give the partitions back."""
+        """Wait until the turns of partitions have ended.
+
+        After the grace time, interrupt the other turns. Then give the partitions back.
+        """
         async with self._runtime.drain(self._is_in({do.partition for do in todo}), grace=self._grace):
             ended = [each for do in todo for each in self.ownership.turns_ended(do.partition, do.epoch)]
             await self._give_back({do.partition: do.epoch for do in ended})
         self._membership.wake()
 
     async def _give_back(self, epochs: Mapping[int, int]) -> None:
-        """Record in the database that partitions were drained and are free.
+        """Record in the database that drained partitions are free for other nodes.
 
         Retry while the database does not answer.
         """

@@ -53,7 +53,10 @@ class NodeClient(Client):
         """Relays the gateway's requests to the owners of sessions."""
 
     def session(self, agent: str, session_id: str, *, owner: str) -> RemoteSession:
-        """Return a `RemoteSession` of an existing session, without a request. Handlers start with the next record."""
+        """Return a `RemoteSession` of an existing session, without a request.
+
+        Its handlers start with the next record.
+        """
         return RemoteSession(self._link, agent=agent, session_id=session_id, owner=owner)
 
     async def fork_session(
@@ -71,7 +74,7 @@ class NodeClient(Client):
         return True
 
     def id_of(self, session: object) -> str | None:
-        """Return the id of a `RemoteSession`; None for any other object."""
+        """Return the session id of a `RemoteSession`. None for any other object, such as a local session."""
         return session.id if isinstance(session, RemoteSession) else None
 
 
@@ -151,7 +154,7 @@ class Member:
             await node.run(runtime, pending.deliver, task_status=task_status)
 
     async def host(self, agents: Collection[str]) -> None:
-        """Claim agents for this pool; see `Membership`.
+        """Claim agents for this pool in the database, so that no other pool runs their sessions.
 
         Raises:
             ConfigurationError: Another pool of the database hosts one of the agents.
@@ -170,17 +173,17 @@ class Member:
         return self.node.statistics()
 
     def unready_reasons(self) -> Collection[str]:
-        """Return why a load balancer should send requests to other nodes; see `Membership`."""
+        """Return why a load balancer should send requests to other nodes. Empty if this node is ready."""
         if self.node.is_leaving:
             return ("the node hands over its sessions",)
         return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
 
     def calm_seconds(self) -> float:
-        """Return the seconds without a crash of a node; see `ClusterMembership`."""
+        """Return the seconds since this node started, or since it last noticed a crash of a node."""
         return trio.current_time() - self.node.figures.calm_since
 
     def observe_takeovers(self, on_seconds: OnSeconds | None) -> None:
-        """Call a function with durations; see `Membership`."""
+        """Set the function that is called with the duration of each takeover. None removes the function."""
         self.node.figures.on_seconds = on_seconds
 
     async def leave(self, grace: float) -> None:

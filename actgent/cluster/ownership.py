@@ -155,7 +155,10 @@ class Ownership:
         return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING_DIVISOR) - leaving)
 
     def taken(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that this node acquired the partition in this epoch. Return the commands that follow."""
+        """Record that this node acquired the partition in this epoch.
+
+        Return the commands that follow. A partition that is no longer being acquired is ignored.
+        """
         known = self._partitions[partition]
         if known.state is not PartitionState.ACQUIRING:
             return []
@@ -164,14 +167,20 @@ class Ownership:
         return [PartitionCommand("recover", partition, epoch)]
 
     def not_taken(self, partition: int) -> list[PartitionCommand]:
-        """Record that the partition was not acquired: another node was first, or the database did not answer."""
+        """Record that the partition was not acquired: another node was first, or the database did not answer.
+
+        No commands follow.
+        """
         known = self._partitions[partition]
         if known.state is PartitionState.ACQUIRING:
             known.state = PartitionState.UNOWNED
         return []
 
     def lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that another node acquired the partition. Return the command to evict the sessions of this epoch."""
+        """Record that another node acquired the partition.
+
+        Return the command to evict its sessions; none if this node did not own this epoch.
+        """
         if not self.owns(partition, epoch):
             return []
         known = self._partitions[partition]
@@ -179,7 +188,10 @@ class Ownership:
         return [PartitionCommand("evict", partition, epoch)]
 
     def given_back(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that the database lists a drained partition as free."""
+        """Record that the database lists a drained partition as free.
+
+        No commands follow; another epoch is ignored.
+        """
         known = self._partitions[partition]
         if known.state is PartitionState.DRAINING and epoch == known.epoch:
             known.state = PartitionState.UNOWNED
@@ -188,7 +200,10 @@ class Ownership:
     # --- events of the runtime ---------------------------------------------------------------
 
     def recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that the partition is recovered: deaths are counted, and delivery of pending messages has started."""
+        """Record that deaths are counted in a partition and delivery of pending messages has started.
+
+        Return the command to serve it, or to drain it if this node is leaving.
+        """
         known = self._partitions[partition]
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
             return []
@@ -196,7 +211,10 @@ class Ownership:
         return [self._leave(partition)] if self.is_leaving else [PartitionCommand("serve", partition, epoch)]
 
     def turns_ended(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that no turn of this epoch runs at this node any more, after an eviction or a drain."""
+        """Record that no turn of this epoch runs at this node any more, after an eviction or a drain.
+
+        Return the commands that follow.
+        """
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
@@ -207,7 +225,10 @@ class Ownership:
     # --- commands of the operator ------------------------------------------------------------
 
     def leave_all(self) -> list[PartitionCommand]:
-        """Start to drain all partitions: recovered ones at once, the others after their recovery."""
+        """Start to drain all recovered partitions, and return the commands.
+
+        The others are drained after their recovery.
+        """
         self.is_leaving = True
         return [self._leave(each) for each in self.serving()]
 

@@ -51,7 +51,7 @@ class PendingRequest:
 
 
 def encode_pending(request: PendingRequest) -> bytes:
-    """Encode a request as JSON."""
+    """Encode a request as JSON, for the table of pending messages."""
     http_request = request.http_request
     return orjson.dumps(
         {
@@ -67,7 +67,7 @@ def encode_pending(request: PendingRequest) -> bytes:
 
 
 def decode_pending(data: bytes) -> PendingRequest:
-    """Decode a request that `encode_pending` encoded."""
+    """Decode a request from the bytes that `encode_pending` returned."""
     known = orjson.loads(data)
     http_request = HTTPRequest(
         verb=known["verb"],
@@ -150,12 +150,18 @@ class PendingMessages:
                     self._nursery.start_soon(self._deliver_all, session_id)
 
     async def wait(self, session_id: str) -> None:
-        """Wait until the pending messages of a session are delivered."""
+        """Wait until the pending messages of a session are delivered.
+
+        So newer requests do not overtake them.
+        """
         while (delivered := self._delivering.get(session_id)) is not None:
             await delivered.wait()
 
     async def _deliver_all(self, session_id: str) -> None:
-        """Deliver the messages of one session in order, while this node owns the session's partition."""
+        """Deliver the pending messages of one session in order.
+
+        Stop when this node loses the session's partition.
+        """
         try:
             await self._wait_released(session_id)
             while self._journal.owns(session_id):
@@ -218,7 +224,7 @@ class PendingMessages:
         return True
 
     async def _dead_letter(self, message: PendingMessage, words: str) -> None:
-        """Dead-letter a message, and log the reason `words`.
+        """Dead-letter a pending message: remove it, keep it for an operator, and log the reason `words`.
 
         Raises:
             JournalFailed: The database does not answer.

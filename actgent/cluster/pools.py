@@ -100,7 +100,7 @@ class PoolLinks:
             pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """Stop a task in another pool, and wait for its report. Retry until it is answered."""
+        """Stop a task in another pool, and wait for its report. Retry until the pool answers."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -116,7 +116,9 @@ class PoolLinks:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _try(self, pool: str, verb: str, task: PoolTask) -> PoolReport:
-        """Send a task request once.
+        """Send a request about a task once, and return the report.
+
+        `verb` is `ASK` or `CANCEL`.
 
         Raises:
             PoolUnknown: No node of the pool has ever owned the session's partition.
@@ -148,6 +150,8 @@ class PoolLinks:
     async def _find(self, pool: str) -> tuple[PoolDirectory, NodeTransport]:
         """Return the directory of a pool and the transport to its nodes.
 
+        They are opened at the first call.
+
         Raises:
             PoolUnknown: The database has no such pool.
             JournalFailed: The database does not answer.
@@ -176,7 +180,7 @@ class PoolApplication(RelayApplication):
         await send(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
 
     async def _report(self, request: RelayedRequest) -> tuple[int, bytes]:
-        """Run or stop a task of another pool. Return the status and body of the answer."""
+        """Run or stop a task for another pool. Return the HTTP status and body of the answer."""
         try:
             task = _read(request.body)
             if not isinstance(task, PoolTask):

@@ -90,7 +90,10 @@ class Quarantine:
         self._counted = Batches[None]()
 
     async def run(self, runtime: Runtime) -> None:
-        """Open the suspects that `count` found, group by group, until cancelled."""
+        """Open the suspects that `count` found, group by group, until cancelled.
+
+        Suspects are sessions that were unfinished when their node died.
+        """
         self._runtime = runtime
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_groups)
@@ -129,11 +132,11 @@ class Quarantine:
         return chosen
 
     def is_held_back(self, session_id: str) -> bool:
-        """Return True if the session is held back and may not be opened yet."""
+        """Return True if the tree of this session is held back, so the session may not be opened yet."""
         return _root(session_id) in self._held_back
 
     async def wait(self, session_id: str) -> None:
-        """Wait until a session is not held back."""
+        """Wait until a session is not held back by the quarantine. Return at once if it is free."""
         if (released := self._held_back.get(_root(session_id))) is not None:
             await released.wait()
 
@@ -162,7 +165,10 @@ class Quarantine:
         await self._counted.run(self._forget_ended, window_seconds=CLEANUP_SECONDS)
 
     async def _forget_ended(self, _: Sequence[None]) -> None:
-        """Clear the death counts of sessions that have finished. Retry later while other counts remain."""
+        """Clear the death counts of sessions that have finished.
+
+        If other counts remain, or the database fails, try again later.
+        """
         is_left = True
         try:
             slots = slots_of(self._journal.owned, self._journal.count)
@@ -196,7 +202,10 @@ class Quarantine:
             self._release(root)
 
     def _release(self, root: str) -> None:
-        """Stop holding back a session tree, and report it as released."""
+        """Stop holding back a session tree.
+
+        Wake its waiting requests, and report the tree to `on_released`.
+        """
         if (released := self._held_back.pop(root, None)) is not None:
             released.set()
             self._on_released(root)
@@ -331,5 +340,5 @@ def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bo
 
 
 def _root(session_id: str) -> str:
-    """Return the id of the root session of a tree."""
+    """Return the id of the root session of a session's tree, which is the text before the first `/`."""
     return session_id.partition("/")[0]

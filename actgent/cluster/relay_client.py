@@ -72,7 +72,7 @@ class _Connection:
     idle_since: float = 0.0
 
     def is_usable(self) -> bool:
-        """Return True if an idle connection is still open and not too old."""
+        """Return True if an idle connection can be reused: it is open and not too old."""
         if trio.current_time() - self.idle_since > MAX_IDLE_SECONDS:
             return False
         return not self.stream.socket.is_readable()
@@ -127,7 +127,7 @@ class _Exchange:
             self.status, self.headers = decode_answer(head)
 
     async def read_all(self) -> bytes:
-        """Read the whole body of the answer."""
+        """Read the whole body of the answer. Raises as `pieces`."""
         async with aclosing(self.pieces()) as pieces:
             return b"".join([piece async for piece in pieces])
 
@@ -222,7 +222,7 @@ class NodeTransport(Transport):
             self._close()
 
     def _check_owner(self, exchange: _Exchange) -> None:
-        """End an exchange if its partition has a new owner."""
+        """End an exchange if another node has acquired its partition since the request was sent."""
         asked = exchange.asked
         if asked.partition >= 0:
             owner = self._directory.owner_of_partition(asked.partition)
@@ -458,7 +458,7 @@ class NodeTransport(Transport):
         return _Connection(address, stream, MessageReader(stream))
 
     async def _refresh(self) -> None:
-        """Read the owners from the database again. Errors are ignored here, since the membership logs them."""
+        """Read the owners from the database again. Errors are ignored, since the membership logs them."""
         with suppress(JournalError):
             await self._directory.refresh()
 
@@ -476,7 +476,7 @@ class NodeTransport(Transport):
             connection.close()
 
     def _close(self) -> None:
-        """Close all idle connections; connections released later are closed too."""
+        """Close all idle connections. Connections that are released later are closed as well."""
         self._is_closed = True
         for connections in self._idle.values():
             for connection in connections:
@@ -497,7 +497,10 @@ def _name_of(owner: Owner) -> str:
 
 
 async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Yield decoded events, and None for each piece of bytes."""
+    """Decode server-sent events.
+
+    Yield each event, and None for each received chunk to show that the connection works.
+    """
     decoder = StreamDecoder()
     async for piece in pieces:
         yield None
@@ -517,7 +520,7 @@ def _adapt(request: RemoteRequest) -> RemoteRequest:
 
 
 def _session_of(request: RemoteRequest) -> str:
-    """Return the id of the session whose owner answers a request; empty if any node may answer."""
+    """Return the id of the session whose owner must answer a request. Empty if any node may answer."""
     if request.operation == "post_decision":
         return session_of(request.part)
     if request.operation == "post_fork":  # it writes only the copy
@@ -531,7 +534,10 @@ def _deadline_of(request: RemoteRequest) -> float:
 
 
 def _shorten(request: RemoteRequest, seconds: float) -> RemoteRequest:
-    """Limit the deadline of a message to `ROOM_SECONDS`, and to the `seconds` that are left."""
+    """Limit the deadline of a message to `ROOM_SECONDS` and to the `seconds` that are left.
+
+    So the sender notices early if its node loses the session.
+    """
     if _deadline_of(request) <= ROOM_SECONDS:
         return request
     deadline = min(max(seconds, 1.0), ROOM_SECONDS)

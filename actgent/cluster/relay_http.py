@@ -67,7 +67,7 @@ class SignedRequest:
     """SHA-256 of the body in hexadecimal digits."""
 
     def check_body(self, body: bytes) -> None:
-        """Raise `MalformedMessage` if the body is not the one that was signed."""
+        """Raise `MalformedMessage` if the body differs from the body that was signed."""
         if hashlib.sha256(body).hexdigest() != self.digest:
             raise MalformedMessage("the body is not the one that was signed")
 
@@ -153,7 +153,7 @@ def decode_request(head: bytes, *, key: bytes, now: float) -> SignedRequest:
 
 
 def encode_answer(status: int, headers: Mapping[str, str], data: bytes | None) -> bytes:
-    """Encode the head of an answer and its body. `None` as data starts a chunked body."""
+    """Encode the head of an answer and its body. If `data` is None, the head announces a chunked body."""
     lines = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in headers.items())]
     lines.append("transfer-encoding: chunked" if data is None else f"content-length: {len(data)}")
     head = "\r\n".join(lines).encode("latin-1")
@@ -174,7 +174,7 @@ def decode_answer(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """Encode data as one chunk. Empty data gives the last chunk."""
+    """Encode data as one chunk of a chunked body. Empty data gives the last chunk, which ends the body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -213,7 +213,7 @@ class MessageReader:
         return self._pop(end, 4)
 
     async def read_body(self, length: int) -> bytes:
-        """Read exactly `length` bytes.
+        """Read exactly `length` bytes of a body.
 
         Raises:
             MalformedMessage: The connection ends before that.
@@ -239,13 +239,19 @@ class MessageReader:
         return self._pop(length, 2)
 
     def _pop(self, length: int, separator: int) -> bytes:
-        """Remove `length` bytes and a separator from the buffer. Return the bytes."""
+        """Remove `length` bytes, and a separator of `separator` bytes after them, from the buffer.
+
+        Return the bytes.
+        """
         found = bytes(self._buffer[:length])
         del self._buffer[: length + separator]
         return found
 
     async def _fill(self, length: int) -> None:
-        """Receive until the buffer has at least `length` bytes."""
+        """Receive until the buffer has at least `length` bytes.
+
+        Raise `MalformedMessage` if the connection ends before.
+        """
         while len(self._buffer) < length:
             if not await self._receive():
                 raise MalformedMessage("the connection has ended within a message")

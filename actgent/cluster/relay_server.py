@@ -72,7 +72,10 @@ class RelayServer:
         stream: trio.SocketStream,
         send: trio.MemorySendChannel[tuple[SignedRequest, bytes, trio.Event]],
     ) -> None:
-        """Read and verify requests. When the connection ends, the answer in progress is cancelled."""
+        """Read and verify requests, and pass them to `send`.
+
+        When the connection ends, the answer in progress is cancelled.
+        """
         reader, gone = MessageReader(stream), trio.Event()
         try:
             with send:
@@ -94,7 +97,10 @@ class RelayServer:
     async def _answer(
         self, request: SignedRequest, body: bytes, response: "_RelayResponse", gone: trio.Event
     ) -> None:
-        """Answer one verified request, after its session is served and not held back."""
+        """Answer one verified request, once this node serves its session and the session is not held back.
+
+        If another node owns the session, answer 421.
+        """
         session_id = request.session_id
         is_freeing = self.application.is_freeing(request.verb, request.path)
         if session_id and not await self._wait_served(session_id, is_freeing):
@@ -167,7 +173,10 @@ class _RelayResponse:
             await self._send(encode_answer(status, headers, data))
 
     async def misdirect(self, epoch: int) -> None:
-        """Answer with status 421 (another node owns the session) and the epoch that this node knows."""
+        """Answer with status 421: another node owns the session.
+
+        The answer has the newest epoch that this node knows.
+        """
         document = orjson.dumps({"moved": True, "epoch": epoch})
         await self._send(encode_answer(MISDIRECTED, {EPOCH_HEADER: str(epoch)}, document))
 
@@ -176,7 +185,7 @@ class _RelayResponse:
         return False
 
     async def _send(self, data: bytes) -> None:
-        """Send data within `SENDING_SECONDS`, or break the connection."""
+        """Send data. If the client does not read it within `SENDING_SECONDS`, break the connection."""
         with trio.move_on_after(SENDING_SECONDS) as limit:
             await self.stream.send_all(data)
         if limit.cancelled_caught:

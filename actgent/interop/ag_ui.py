@@ -56,7 +56,7 @@ class AGUIEncoder:
         return self._sse("RUN_STARTED", threadId=self.thread_id, runId=self.run_id, protocolVersion="1.0")
 
     def encode(self, event: RunEvent) -> bytes:
-        """Return an event as server-sent events; empty if AG-UI has no counterpart."""
+        """Encode an event of a run as server-sent events; empty if AG-UI has no counterpart."""
         return b"".join(self._encode(event))
 
     def _encode(self, event: RunEvent) -> Iterator[bytes]:
@@ -99,10 +99,7 @@ class AGUIEncoder:
         yield self._sse("TOOL_CALL_END", toolCallId=call.id)
 
     def _result(self, result: ToolResult) -> Iterator[bytes]:
-        """Yield the events of a tool result.
-
-        The call of a resumed run was sent in the run before, so its result has no event here.
-        """
+        """Encode a tool result. Yield nothing if an earlier run has sent the call."""
         if result.call_id not in self._calls:
             return
         content = result.content
@@ -115,7 +112,10 @@ class AGUIEncoder:
         )
 
     def _suspend(self, event: RunSuspended) -> Iterator[bytes]:
-        """End the run. Calls of the client's tools were emitted already, and the client runs them now."""
+        """End the AG-UI run because the turn is suspended.
+
+        The last event has the questions, or the ids of the calls that the client runs.
+        """
         if event.of_people:
             yield from self._finish({"type": "interrupt", "interrupts": [*map(_interrupt, event.of_people)]})
         else:
@@ -156,7 +156,7 @@ def _interrupt(approval: Approval) -> Wire:
 
 
 def _snapshot(session: Session) -> list[Wire]:
-    """Return the messages of users and assistants in a session."""
+    """Return the messages of users and assistants in a session, without tool calls, for a snapshot event."""
     return [
         {"id": each.id, "role": each.sender.kind, "content": each.text}
         for each in session.history

@@ -35,7 +35,7 @@ def media_of_url(url: str, media_type: str = "", *, name: str = "file") -> Part:
 
 
 def to_file(text: str, media_type: str, *, name: str = "file") -> Part:
-    """Return an image or a file of base64 text.
+    """Decode base64 text to an image or a file.
 
     Raises:
         Problem: The text is not base64, or the media type is missing.
@@ -52,14 +52,17 @@ def to_file(text: str, media_type: str, *, name: str = "file") -> Part:
 
 
 def to_client_id(text: str) -> str:
-    """Return an id that is valid here: the given one, or a digest of it if it has other characters."""
+    """Return an id that this server accepts.
+
+    It is the text itself, or a digest if the text has other characters.
+    """
     if _CLIENT_ID.fullmatch(text):
         return text
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"actgent.outside").hexdigest()
 
 
 def text_field(value: object, name: str) -> str:
-    """Return a text of a request.
+    """Validate a required text of a request and return it.
 
     Raises:
         Problem: The value is missing, empty or no text.
@@ -98,7 +101,9 @@ def check_types(body: Mapping[str, Any], types: Mapping[str, Sequence[type]]) ->
 
 
 def object_of(value: object, name: str) -> Mapping[str, Any]:
-    """Return an object of a request; empty if it is missing or null.
+    """Validate an object of a request and return it.
+
+    Empty if it is missing or null.
 
     Raises:
         Problem: The value is no object.

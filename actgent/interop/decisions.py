@@ -17,12 +17,15 @@ _APPROVAL_FORM: Mapping[str, Any] = {
 
 
 def question_text(approval: Approval) -> str:
-    """Return the question of an approval as text."""
+    """Return the question of an approval, or a default question with the name of the tool."""
     return approval.question or f"Run {approval.tool_name}?"
 
 
 def form_of(approval: Approval) -> dict[str, Any]:
-    """Return the JSON Schema of the form that decides an approval. It describes an object."""
+    """Return the JSON Schema of the form by which a user decides an approval.
+
+    A form that is no object is wrapped in one.
+    """
     form = approval.form
     if form is None:
         if approval.again:

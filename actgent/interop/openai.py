@@ -114,7 +114,7 @@ def to_error(problem: Problem, request_id: str) -> Response:
 
 
 def agent_of(call: HTTPCall) -> str:
-    """Return the name of the agent that `model` names.
+    """Return the name of the agent that the field `model` of a request names.
 
     Raises:
         Problem: `model` is missing, or no agent has this name.
@@ -130,7 +130,7 @@ def agent_of(call: HTTPCall) -> str:
 
 
 def check_supported(body: Mapping[str, Any]) -> None:
-    """Raise if a request has fields that change the answer and are not supported.
+    """Raise if a request has a field that would change the answer but is not supported.
 
     Raises:
         Problem: The request has one.
@@ -205,7 +205,10 @@ def _function_of(tool: Any) -> Wire:
 
 
 def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the JSON schema of the answer as JSON text, and its name."""
+    """Return the JSON Schema of the requested answer as JSON text, and its name.
+
+    None and empty if the answer is text.
+    """
     field = "response_format" if body.get("response_format") else "text"
     given = object_of(body.get("response_format") or (body.get("text") or {}).get("format"), field)
     kind = given.get("type", "text")
@@ -220,7 +223,9 @@ def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def parts_of(content: Any) -> str | list[Part]:
-    """Return the content of a message of the client.
+    """Convert the content of a client's message to parts.
+
+    Text is returned unchanged.
 
     Raises:
         Problem: A part is of an unknown type.
@@ -326,7 +331,7 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
 
 
 def _kind_of(item: Mapping[str, Any]) -> str:
-    """Return the kind of an item: `user`, `assistant`, `call`, `tool` or `decision`."""
+    """Return the kind of a message or item: `user`, `assistant`, `call`, `tool` or `decision`."""
     kind = {"function_call": "call", "function_call_output": "tool", "mcp_approval_response": "decision"}
     found = kind.get(str(item.get("type"))) or item.get("role")
     if found not in ("user", "assistant", "call", "tool", "decision"):
@@ -353,7 +358,10 @@ def _approval_of(item: Mapping[str, Any]) -> Decision:
 
 
 def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
-    """Return earlier messages of a client as the history of a session."""
+    """Convert earlier messages of a client to the history of a session.
+
+    Tool results get the name of their call.
+    """
     found: list[ImportedMessage] = []
     names: dict[str, str] = {}
     for item in items:
@@ -372,7 +380,10 @@ def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
 
 
 def _append(history: list[ImportedMessage], message: ChatMessage) -> None:
-    """Append a message. Calls of one answer are several items in Responses, and one message here."""
+    """Append a message to the history.
+
+    Answers of the model in a row are merged, since Responses sends each call as an item.
+    """
     last = history[-1] if history else None
     if isinstance(last, ChatMessage) and last.role == message.role == "assistant":
         history[-1] = ChatMessage("assistant", (*last.parts, *message.parts))
@@ -521,7 +532,10 @@ def _tool_call(asked: Approval) -> Wire:
 
 
 def text_of_run(events: Sequence[RunEvent]) -> str:
-    """Return the text of the answer: the last text of the run."""
+    """Return the text of the answer: the last text of the run.
+
+    If the run is suspended, the questions to the user follow.
+    """
     texts = [event.text for event in events if isinstance(event, AnswerDone) and event.text]
     for event in events:
         if isinstance(event, RunSuspended):
@@ -545,7 +559,7 @@ def _end_of(events: Sequence[RunEvent]) -> RunEnded:
 
 
 def chat_usage(usage: Usage) -> Wire:
-    """Return usage in the form of chat completions."""
+    """Encode usage in the form of chat completions."""
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -572,11 +586,11 @@ class ChatEncoder:
     """Text to send before the next delta: it separates answers, and marks a void text."""
 
     def first(self) -> bytes:
-        """Return the chunk with the role."""
+        """Return the first chunk of a stream, which has the role of the answer."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def encode(self, event: RunEvent) -> bytes:
-        """Return an event as chunks; empty if the protocol has no counterpart."""
+        """Encode an event of a run as chunks of the stream; empty if the protocol has no counterpart."""
         match event:
             case TextDelta():
                 text, self._gap, self._has_text = self._gap + event.text, "", True
@@ -677,7 +691,10 @@ async def create_response(call: HTTPCall) -> Response:
 
 
 def _id_of_key(call: HTTPCall) -> str:
-    """Return a message id without the separator of response ids, from the `Idempotency-Key`; empty without one."""
+    """Derive a message id from the `Idempotency-Key`, so that a retry finds its message.
+
+    Empty without a key.
+    """
     key = key_of(call)
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
@@ -738,7 +755,7 @@ def response_id(session_id: str, message_id: str) -> str:
 
 
 async def _session_of(call: HTTPCall, agent: str | None, given: str) -> tuple[Session, str]:
-    """Return the session and the message id of a response.
+    """Find the session and the message id of a response by the id of the response.
 
     Raises:
         Problem: The caller has no such response, or it is another agent's.
@@ -763,7 +780,7 @@ def response_resource(  # noqa: PLR0917 - called with the first four bound
     output: Sequence[Wire],
     usage: Usage | None,
 ) -> Wire:
-    """Return a response in the form of the Responses API."""
+    """Encode a response as the Responses API defines it."""
     return {
         "id": given_id,
         "object": "response",
@@ -800,7 +817,7 @@ def response_resource(  # noqa: PLR0917 - called with the first four bound
 
 
 def response_usage(usage: Usage) -> Wire:
-    """Return usage in the form of the Responses API."""
+    """Encode usage in the form of the Responses API."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -840,7 +857,7 @@ class ResponseEncoder:
         )
 
     def encode(self, event: RunEvent) -> bytes:
-        """Return an event as server-sent events; empty if the protocol has no counterpart."""
+        """Encode an event of a run as server-sent events; empty if the protocol has no counterpart."""
         return b"".join(self._encode(event))
 
     def _encode(self, event: RunEvent) -> Iterator[bytes]:
@@ -906,7 +923,10 @@ class ResponseEncoder:
         self._output.append(item)
 
     def _add_call(self, asked: Approval) -> Iterator[bytes]:
-        """Add a call of a tool of the client. Its id is that of the approval, which names the session."""
+        """Add a call of a tool of the client to the output, and yield its events.
+
+        Its id is that of the approval, which names the session.
+        """
         place, arguments = len(self._output), to_text(dict(asked.arguments))
         known = {
             "id": f"fc_{asked.id}",
@@ -940,7 +960,10 @@ class ResponseEncoder:
 
 
 def _status_of(event: RunEnded) -> tuple[str, Wire]:
-    """Return the status of a response, and the fields that explain it."""
+    """Return the status of a response after its run.
+
+    Fields that explain another status than `completed` follow.
+    """
     if event.failed is None:
         return "completed", {}
     if event.failed in _FINISH:

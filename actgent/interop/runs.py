@@ -107,7 +107,7 @@ class RunSuspended:
 
     @property
     def caller_calls(self) -> Sequence[Approval]:
-        """The calls of the caller's tools."""
+        """Calls to the caller's tools whose results the turn waits for."""
         return [each for each in self.approvals if each.for_caller]
 
     @property
@@ -189,7 +189,10 @@ class RunReader:
     _asked: dict[str, Approval] = attrs.field(factory=dict)
 
     def read(self, item: FollowedItem) -> list[RunEvent]:
-        """Return the events of a record or of new text; an empty list for items of other turns."""
+        """Convert an item of the followed session to events of the run.
+
+        Items of other turns, and items after the end, give none.
+        """
         if self.is_over:
             return []
         if isinstance(item, PartialText):
@@ -239,7 +242,7 @@ class RunReader:
         return self._read_own(record) if self._turn and turn == self._turn else []
 
     def _read_own(self, record: Record) -> list[RunEvent]:
-        """Return the events of a record of the run's turn."""
+        """Convert a record of the run's turn to events."""
         match record:
             case AgentMessageRecord():
                 return self._say(record)

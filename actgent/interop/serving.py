@@ -128,7 +128,10 @@ class Run:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
-        """Open a block that ends a stateless session after its last reader. Other sessions stay open."""
+        """Open a block that ends a stateless session after its last reader.
+
+        For other sessions, do nothing.
+        """
         if not self.is_stateless:
             yield TemporarySession()
             return
@@ -190,7 +193,9 @@ class Run:
         return self.decisions.get(approval.id)
 
     def _check_has_results(self) -> None:
-        """Check that the turn of the session does not wait for results of the caller, since the message would wait too.
+        """Raise if the turn of the session waits for results of the caller.
+
+        A new message would wait for them as well.
 
         Raises:
             Problem: It does.
@@ -262,7 +267,7 @@ async def _yield_once(events: Sequence[RunEvent]) -> AsyncGenerator[Sequence[Run
 
 
 def caller_tools(call: HTTPCall, agent: str, given: Iterable[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """Return the tools of a client for one turn.
+    """Validate the tools that a client offers for one turn, and return them.
 
     Raises:
         Problem: The agent is unknown, a tool is invalid, or the agent has a tool of this name.
@@ -277,7 +282,7 @@ def caller_tools(call: HTTPCall, agent: str, given: Iterable[Mapping[str, Any]])
 
 
 async def suspended_session(call: HTTPCall, agent: str | None, session_id: str) -> Session:
-    """Return the caller's session whose suspended turn a request continues.
+    """Open the caller's session whose suspended turn a request continues.
 
     Raises:
         Problem: The caller has no such session, or it was closed.
@@ -290,7 +295,7 @@ async def suspended_session(call: HTTPCall, agent: str | None, session_id: str) 
 
 
 async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
-    """Return the caller's session of this id; create it if it does not exist.
+    """Return the caller's session with this id, and create it if necessary.
 
     Raises:
         Problem: The agent is unknown, the id is invalid, or the session belongs to another owner.
@@ -311,7 +316,7 @@ async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
 async def existing_session(
     call: HTTPCall, agent: str | None, session_id: str
 ) -> tuple[Session, SessionSummary]:
-    """Return the caller's session of this id.
+    """Return the caller's session with this id for reading, and its summary.
 
     Raises:
         Problem: The caller has no such session.
@@ -327,7 +332,10 @@ async def create_session(
     session_id: str | None = None,
     history: Iterable[ImportedMessage] = (),
 ) -> Session:
-    """Create a session of the caller."""
+    """Create a session for the caller.
+
+    Without `session_id` the server chooses the id; `history` are its earlier messages.
+    """
     return face_of(
         await opener.create(Sender(call.caller.owner), session_id=session_id, history=list(history))
     )
@@ -345,7 +353,7 @@ def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOpti
 
 
 def to_sse(data: Mapping[str, Any], *, event: str = "", number: int | None = None) -> bytes:
-    """Return one server-sent event."""
+    """Encode data as one server-sent event with an optional name and record number."""
     head = (f"id: {number}\n" if number is not None else "") + (f"event: {event}\n" if event else "")
     return head.encode() + b"data: " + encode_json(data) + b"\n\n"
 
@@ -398,7 +406,7 @@ class RunStream(Streamed):
 
 
 async def collect(run: Run) -> list[RunEvent]:
-    """Return all events of a run, after its end."""
+    """Read a run to its end, and return its events. If the client disconnects, reading stops."""
     collected: list[RunEvent] = []
 
     async def work() -> None:

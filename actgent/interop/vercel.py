@@ -58,7 +58,7 @@ class VercelEncoder:
         return to_sse({"type": "start", "messageId": self.message_id})
 
     def encode(self, event: RunEvent) -> bytes:
-        """Return an event as parts of the stream; empty if the protocol has no counterpart."""
+        """Encode an event of a run as parts of the stream; empty if the protocol has no counterpart."""
         return b"".join(map(to_sse, self._encode(event)))
 
     def _encode(self, event: RunEvent) -> Iterator[dict[str, Any]]:

@@ -26,11 +26,11 @@ class ToolProtocol(Protocol):
     """
 
     def execute(self, parameters: dict[str, Any], /) -> object | Awaitable[object]:
-        """Run one call and return its value; a sync method runs in a worker thread."""
+        """Run one call and return its value. A sync method runs in a worker thread."""
         ...
 
     def get_schema(self) -> Mapping[str, Any]:
-        """Return the JSON Schema of the parameters; called once."""
+        """Return the JSON Schema of the parameters. It is called once, when the tool is registered."""
         ...
 
 

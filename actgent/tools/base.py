@@ -65,7 +65,10 @@ class NestedToolCalls(typing.Protocol):
         ...
 
     def names(self) -> Sequence[str]:
-        """Return the names of the tools that a nested call may run."""
+        """Return the names of the tools that nested calls may run.
+
+        Tools that make nested calls themselves are not among them.
+        """
         ...
 
     def parameters(self, name: str) -> Sequence[str]:
@@ -179,7 +182,7 @@ class ToolContext(Generic[DepsT_co]):
         return self._database
 
     def begin_attempt(self) -> None:
-        """Discard the database handle of the previous attempt, so that a retry starts with its first change."""
+        """Discard the database handle of the previous attempt. A retry then starts with its first change."""
         self._database = None
 
     @property
@@ -270,7 +273,10 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
             self.description = description
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Adapt a subclass in the short form: wrap its `execute`, and set `parameters`, `name` and `description`."""
+        """Adapt a subclass that defines `execute(self, parameters)` without a context.
+
+        Also set `parameters`, `name` and `description` from the class.
+        """
         super().__init_subclass__(**options)
         own = vars(cls)
         if has_short_form(own.get("execute")):
@@ -394,7 +400,10 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         raise ToolTimeout(self.name, seconds)
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable["Tool"]) -> Sequence[str]:
-        """Return the parts of a withheld result that the model may refer to; they must not depend on the result."""
+        """Return the names of the parts of a withheld result.
+
+        The model may refer to a part without reading it. The names must not depend on the result.
+        """
         return ()
 
     @property
@@ -426,9 +435,9 @@ def has_short_form(execute: object) -> bool:
 
 
 def _add_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method whose `context` is optional.
+    """Return a method that accepts both forms of a call: with a context, as an agent calls it, and without.
 
-    Without a context it calls `execute` directly, else as an agent does.
+    Without a context it calls `execute` directly.
     """
 
     @functools.wraps(execute)
@@ -476,7 +485,10 @@ def _schema_of(self: Any) -> Mapping[str, Any]:
 
 
 def _describe_by_class(cls: type[Tool]) -> None:
-    """Set the default name and description of a class from its class name and docstring, unless the class or a base sets them."""
+    """Set the default name and description of a tool class: the class name and the docstring.
+
+    Values that the class or a base sets stay.
+    """
     own, bases = vars(cls), cls.__mro__[1:]
     is_declared = "name" in own or "name" in own.get("__annotations__", {})
     if not is_declared and getattr(cls, "name", None) in (None, *(base.__name__ for base in bases)):

@@ -24,13 +24,16 @@ class CallSources:
     """True if the call has changed the state of its session. Prompts and other tools may show the state."""
 
     def add(self, sources: str) -> None:
-        """Record the untrusted sources of an answer that the call has read."""
+        """Record the untrusted sources of an answer that the call has read.
+
+        The result of the call gets them too.
+        """
         self.found = join_origins(self.found, sources)
 
     def note_stored(self, keys: Iterable[str]) -> None:
         """Record that the call has changed keys of the session's state.
 
-        Keys that begin with `_` are never shown to models.
+        Keys that begin with `_` are ignored, as models never see them.
         """
         if not all(key.startswith("_") for key in keys):
             self.has_stored = True

@@ -54,21 +54,23 @@ class TurnTools:
     """Tools of the caller, by name."""
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name; None if there is none."""
+        """Return the tool of this name, of the caller or of the agent. None if there is none."""
         return self.caller.get(name) or self.agent.get(name)
 
     def find(self, call: ToolCall) -> Tool:
-        """Return the tool that a call runs; raises as `ToolRegistry.find`."""
+        """Return the tool that a call runs, of the caller or of the agent. Raises as `ToolRegistry.find`."""
         return self.caller.get(call.name) or self.agent.find(call)
 
 
 def with_caller_tools(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> TurnTools:
-    """Return the tools of an agent together with tools of a caller, which must be validated already."""
+    """Combine the tools of an agent with tools of a caller. `check_caller_tools` has validated them."""
     return TurnTools(registry, {spec.name: CallerTool(spec) for spec in specs})
 
 
 def check_caller_tools(given: CallerTools | None, registry: ToolRegistry) -> tuple[ToolSpec, ...]:
-    """Return the tools that a caller offers for one turn.
+    """Validate the tools that a caller offers for one turn, and return them.
+
+    None gives no tools.
 
     Raises:
         ConfigurationError: A tool is invalid, two have the same name, the agent has a tool of this name, or there are more than
@@ -95,7 +97,7 @@ def check_caller_tools(given: CallerTools | None, registry: ToolRegistry) -> tup
 
 
 def to_spec(given: object) -> ToolSpec:
-    """Return the specification of one tool of a caller.
+    """Convert one tool of a caller to a specification.
 
     Raises:
         ConfigurationError: It is neither a `ToolSpec` nor a mapping of its fields.

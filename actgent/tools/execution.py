@@ -101,11 +101,17 @@ class PolicyRule(typing.Protocol):
     """Check of the labels of calls."""
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of a call with these arguments; None if it may run."""
+        """Return the violation of the agent's policy by a call with these arguments.
+
+        None if the call may run.
+        """
         ...
 
     def for_nested(self, sources: str) -> "PolicyRule":
-        """Return the check of a nested call, whose outer call has read text of these sources."""
+        """Return the policy check for nested calls.
+
+        Their outer call has read text of these untrusted sources.
+        """
         ...
 
 
@@ -125,7 +131,10 @@ class BatchTurn(typing.Protocol):
     """Interface to the turn that runs a batch."""
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Store a result of more than `limit` characters, and return the shortened text for the model."""
+        """Store a result of more than `limit` characters for `read_result`.
+
+        Return a shortened text for the model.
+        """
         ...
 
     def nest(self, call: ToolCall) -> NestedToolCalls:
@@ -138,7 +147,10 @@ class BatchTurn(typing.Protocol):
         ...
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
-        """Receive an exception that a tool raised, with its traceback. Requests for approval are not reported."""
+        """Report an exception that a tool raised, to handlers and logs.
+
+        Requests for approval are not reported.
+        """
         ...
 
     def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
@@ -211,7 +223,10 @@ class Batch:
         )
 
     def _unfinished_result(self, index: int) -> ToolResult:
-        """Return the result of a call that has not finished, derived from its state."""
+        """Return the result of a call that has no result when the batch ends.
+
+        It depends on whether the call was started.
+        """
         call = self.calls[index]
         if index in self.awaiting_approval:
             return _error_result(call, _WITHDRAWN, status="cancelled")
@@ -226,7 +241,10 @@ class Batch:
         return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
 
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
-        """Add its sources to the result of a stopped call, which may have stored untrusted text in the state."""
+        """Add the untrusted sources to the result of a stopped call.
+
+        The call may have stored their text in the state.
+        """
         call = self.calls[index]
         tool = self.registry.get(call.name)
         if tool is None or tool.effect == "pure":
@@ -237,11 +255,11 @@ class Batch:
         return attrs.evolve(result, via=via) if via else result
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
-        """Set the result of a call that ran before a restart; None means that its outcome is unknown."""
+        """Set the result of a call that ran before a restart. None sets the result for an unknown outcome."""
         self._finished[index] = result or self._unknown_result(index)
 
     def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
-        """Set the content or the error of a call from outside, without running the call."""
+        """Set the content or the error of a call without running it, e.g. if the caller has run it."""
         call = self.calls[index]
         if error is None:
             self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
@@ -270,7 +288,7 @@ class Batch:
         return len(self.calls) - len(self._finished)
 
     def can_rerun(self) -> bool:
-        """Return True if all unfinished calls can run again from the start without doing anything twice."""
+        """Return True if all unfinished calls can run again from the start without repeating effects."""
         left = (call for index, call in enumerate(self.calls) if index not in self._finished)
         tools = [self.registry.get(call.name) for call in left]
         return all(tool is not None and tool.effect != "once" and not tool.calls_tools for tool in tools)
@@ -294,7 +312,7 @@ class Batch:
             former = stage
 
     async def _run_stage(self, stage: Sequence[int]) -> None:
-        """Check the calls of a stage, and run those that may run."""
+        """Check the calls of one stage, and run the admitted ones. Calls of a stage may overlap."""
         waiting: list[tuple[int, Tool, dict[str, Any]]] = []
         for index in stage:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -330,7 +348,10 @@ class Batch:
         await self._run_call(*call)
 
     def _stages(self) -> Iterable[Sequence[int]]:
-        """Return the indexes of the calls in stages: the calls of one stage may overlap, stages run one after the other."""
+        """Return the indexes of the calls in stages.
+
+        Calls of one stage may overlap; stages run one after the other.
+        """
         return _ONE_STAGE if len(self.calls) == 1 else self._group_calls()
 
     def _group_calls(self) -> Iterator[Sequence[int]]:
@@ -386,22 +407,31 @@ class Batch:
             return None
 
     def _withhold(self, index: int, result: ToolResult) -> ToolResult:
-        """Return a result for the model. Untrusted text is withheld if results are isolated."""
+        """Return the result as the model may see it.
+
+        With isolation, untrusted text is withheld, and the model gets a reference to it.
+        """
         if self.isolation is None:
             return result
         call = self.calls[index]
         return self.isolation.withhold(index, call, self.registry.get(call.name), result)
 
     def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
-        """Record that a call awaits approval. Drop the traceback, which references this batch and its session."""
+        """Record that a call awaits approval.
+
+        The traceback is dropped, because it references this batch and its session.
+        """
         self.awaiting_approval = {**self.awaiting_approval, index: question.with_traceback(None)}
 
     def can_start(self, index: int) -> bool:
-        """Return True if a call may run now, without changing the batch."""
+        """Return True if a call may run now. The batch is not changed."""
         return not self.is_resolved(index) and self.rejection_of(index) is None
 
     def rejection_of(self, index: int) -> ToolError | None:
-        """Return the error that prevents a call from running now, `ApprovalRequired` if it needs approval; None if it may run."""
+        """Return the error that prevents a call from running now; `ApprovalRequired` if it needs approval.
+
+        None if the call may run.
+        """
         try:
             self._admit(index, self.calls[index])
         except ToolError as error:
@@ -462,7 +492,10 @@ class Batch:
         return ask
 
     def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-        """Return the approval that the agent or the tool requires for a call, with a validated form; None if none."""
+        """Return the approval that the agent or the tool requires for a call, with a validated form.
+
+        The agent's rule takes precedence. None if neither requires one.
+        """
         ask = None if self.ask is None else self.ask(call, tool)
         ask = ask if ask is not None else _tool_approval(call, tool)
         if ask is not None and ask.form is not None:
@@ -506,7 +539,10 @@ class Batch:
             _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
 
     def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
-        """Return the result with its untrusted sources, and with delimiters if it may contain their text."""
+        """Return the result labelled with its untrusted sources.
+
+        Delimiters are added if the result may contain their text.
+        """
         if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
             result = mark_untrusted(result, origin)
         if self.host is not None and (via := _sources_of_call(self.host, call_context)):
@@ -521,7 +557,10 @@ class Batch:
         arguments: dict[str, Any],
         call_context: ToolContext,
     ) -> ToolResult:
-        """Run a call, and collect the sources of its arguments and of the answers that it reads."""
+        """Run a call, and collect the untrusted sources of its arguments and of the answers that it reads.
+
+        Results of the call are then isolated by these sources.
+        """
         isolation = self.isolation
         assert isolation is not None  # noqa: S101 - checked by the caller
         if isinstance(self.grants.get(call.id), Approve):
@@ -652,7 +691,7 @@ class Batch:
 async def _run_with_retries(
     call: ToolCall, tool: Tool, arguments: Mapping[str, Any], call_context: ToolContext
 ) -> object:
-    """Run a call, and retry it after exceptions that the tool declared retryable."""
+    """Run a call. Retry it after exceptions of the tool's `retry_on` classes, at most `retries` times."""
     attempt = 0
     while True:
         call_context.begin_attempt()
@@ -669,13 +708,16 @@ async def _run_with_retries(
 
 
 def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
-    """Return the untrusted sources that influenced a call: those of agents that it called and of its nested calls."""
+    """Return the untrusted sources that influenced a call: those of its agents and nested calls."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
 
 
 def _policy_question(tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None) -> ApprovalRequired:
-    """Return the request for approval of a call, with the labels of a violation of the policy."""
+    """Return the request for approval of a call.
+
+    If a policy violation is the reason, its text and labels are added.
+    """
     question = ask.question
     if violation is not None:
         reason = f"{violation.reason[0].upper()}{violation.reason[1:]}."
@@ -701,7 +743,7 @@ def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:
 
 
 def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> bool | ApprovalRequest:
-    """Return the answer of a tool's approval rule.
+    """Call a tool's approval rule, and return its answer.
 
     Raises:
         ToolError: The rule raised an exception.
@@ -714,7 +756,7 @@ def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> b
 
 
 def _is_immediate(tool: Tool) -> bool:
-    """Return True if a call never waits, so that it needs neither a task nor a timer."""
+    """Return True if a call of the tool never waits. It then needs neither a task nor a timer."""
     return tool.inline and not tool.retries
 
 
@@ -746,7 +788,10 @@ def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:
-    """Return True if all exceptions in an error are of the tool's `retry_on` classes."""
+    """Return True if all exceptions in an error allow a retry.
+
+    They are of the tool's `retry_on` classes. Invalid arguments and requests for approval are never retried.
+    """
     return all(
         isinstance(leaf, tool.retry_on)
         and not isinstance(leaf, InvalidArguments | ApprovalRequired | ThreadPoolExhausted)
@@ -775,7 +820,10 @@ def _error_result(
 
 
 def _foreign_class_name(error: Exception) -> str:
-    """Return the class name of the first exception in an error that actgent does not define; empty if none."""
+    """Return the class name of the first exception in an error that actgent does not define.
+
+    Empty if there is none.
+    """
     for leaf in leaves(error):
         quoted = leaf.__cause__ if isinstance(leaf, InvalidToolResult) else leaf
         if quoted is not None and not isinstance(quoted, ActgentError):
@@ -789,7 +837,10 @@ def _result_id(call: ToolCall) -> str:
 
 
 def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
-    """Call one hook of a tool's `hooks`, and log its exceptions."""
+    """Call the hook `event` of each of the tool's `hooks`.
+
+    Exceptions are logged, and never change the result.
+    """
     for hooks in tool.hooks:
         hook = getattr(hooks, event)
         if hook is None:

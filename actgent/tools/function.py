@@ -140,7 +140,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
-        """Convert each ConfigurationError of the block to an InvalidToolSchema of this tool."""
+        """Convert a ConfigurationError of the block to an InvalidToolSchema that names this tool."""
         try:
             yield
         except ConfigurationError as error:
@@ -181,7 +181,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     def __get__(
         self, instance: object, owner: type | None = None
     ) -> "Self | FunctionTool[..., R, DepsT_contra]":
-        """Bind a method decorated in its class body to an instance."""
+        """Bind the tool to an instance, as Python does for a method that was decorated in its class body."""
         if instance is None or not self.is_unbound:
             return self
         bound = object.__new__(type(self))
@@ -212,7 +212,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         return await result if is_awaitable(result) else result
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
-        """Convert arguments to keyword arguments, and add the context.
+        """Convert arguments to keyword arguments, and add the context if the function takes it.
 
         Raises:
             InvalidArguments: The arguments do not match the parameter types.
@@ -280,7 +280,9 @@ def _partial_names(func: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _resolve_hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
-    """Return the resolved annotations of the parameters. The return annotation is ignored, since it may not be importable.
+    """Resolve the annotations of the parameters, which may be text.
+
+    The return annotation is ignored, since it may not be importable.
 
     Raises:
         ConfigurationError: An annotation cannot be resolved.
@@ -396,7 +398,10 @@ def tool(
 
 
 def _documented_object(func: Callable[..., Any]) -> Any:
-    """Return the object that has the tool's name and docstring: the function, or the class of a callable object."""
+    """Return the object whose name and docstring the tool uses.
+
+    It is the function, or the class of a callable object.
+    """
     inner = _unwrap_callable(func)
     owner = getattr(inner, "__self__", None)
     return type(owner) if inner.__name__ == "__call__" and owner is not None else inner

@@ -39,7 +39,7 @@ _log = logger_of(__name__)
 
 
 def _remedy(candidate: object) -> str:
-    """Return a hint how to make a tool of a value that is not a tool."""
+    """Return a hint that says how to make a tool of a value that is not a tool."""
     if isinstance(candidate, type):
         is_made = issubclass(candidate, Tool) or hasattr(candidate, "tools_from")
         return f"write {candidate.__name__}()" if is_made else "decorate a function with @tool"
@@ -128,7 +128,10 @@ class ToolRegistry:
         self._merge()
 
     def add_last(self, tool: Tool) -> None:
-        """Add a valid tool of actgent after the tools of toolsets. The registry has no tool of that name."""
+        """Add a tool of actgent, which is listed after the tools of all toolsets.
+
+        The caller has checked that its name is free.
+        """
         self._own_tools[tool.name] = tool
         self._last_name = tool.name
         self._merge()
@@ -153,6 +156,8 @@ class ToolRegistry:
     def find(self, call: ToolCall) -> Tool:
         """Return the tool that a call runs.
 
+        A call by the model cannot run tools that are mapped to instructions.
+
         Raises:
             ToolNotFound: The registry has no such tool, or the tool is mapped to an instruction.
             ToolsetUnavailable: The toolset of the tool is not connected.
@@ -165,11 +170,14 @@ class ToolRegistry:
         return tool
 
     def list(self) -> tuple[Tool, ...]:
-        """Return all tools in registration order."""
+        """Return all tools: those of the agent and of its toolsets, in registration order."""
         return tuple(self._all.values())
 
     def resolve(self, call: ToolCall) -> ToolCall:
-        """Return the call that a call of `call_tool` requests. Other calls are returned unchanged."""
+        """Unwrap a call of `call_tool`, which runs a tool that is not listed.
+
+        Other calls are returned unchanged.
+        """
         if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping):
             return call
         if CALL_TOOL not in self._own_tools or not self._own_tools[CALL_TOOL].is_gateway:
@@ -319,7 +327,7 @@ def to_tool(tool: object) -> Tool:
 
 
 def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
-    """Wrap a toolset's tool under a valid name; None, with a warning, if no model can use it."""
+    """Wrap a toolset's tool under a valid name. None if no model can use the tool; the reason is logged."""
     try:
         tool = to_tool(tool)
         fit = WrappedTool(
@@ -337,7 +345,7 @@ def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | 
 
 
 def _neutralize_texts(tool: WrappedTool) -> None:
-    """Remove role marks, call marks and invisible characters from the description and schema of an untrusted tool."""
+    """Remove special tokens and invisible characters from an untrusted tool's description and schema."""
     tool.description = _neutralize(tool.description)
     if (parameters := _neutralize_schema(tool.parameters)) != tool.parameters:
         tool.parameters = parameters
@@ -363,7 +371,10 @@ def _neutralize(text: str) -> str:
 
 
 def _check_serializable(tool: Tool) -> None:
-    """Raise `ConfigurationError` if a tool's specification is not JSON; every request of the agent would fail."""
+    """Raise `ConfigurationError` if a tool's specification is not JSON.
+
+    Otherwise every request of the agent would fail.
+    """
     try:
         orjson.dumps([tool.name, tool.description, tool.parameters], default=dict)
     except TypeError as error:

@@ -18,7 +18,7 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Start the next call when this call reaches its first checkpoint, unless `hold` is called before."""
+        """Let the next call start when this call reaches its first checkpoint. `hold` delays it further."""
         self._opened.set()
 
     def hold(self) -> None:
@@ -32,7 +32,7 @@ class StartGate:
             self._started.set()
 
     async def wait(self) -> None:
-        """Wait until the previous call has started."""
+        """Wait until the previous call has started: its gate is open and not on hold."""
         await self._opened.wait()
         if self._started is not None:
             await self._started.wait()

@@ -98,7 +98,7 @@ class StateTool(Tool):
         return changes or None
 
     def _convert_arguments(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments as the type of the function's `args`.
+        """Convert the arguments to the annotated type of the function's `args`; a dict without annotation.
 
         Raises:
             InvalidArguments: The arguments do not match the type.
@@ -161,7 +161,7 @@ def parse_changes(returned: object) -> dict[str, Any]:
 
 
 def _as_pairs(returned: object) -> dict[Any, Any]:
-    """Return the pairs that a state function returned as a dict.
+    """Convert the value that a state function returned to a dict of changes.
 
     Raises:
         ToolError: The value is not `(key, value)`, a list of such pairs, or None.

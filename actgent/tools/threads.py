@@ -57,7 +57,10 @@ class _Job:
     """True if the caller was cancelled, so that the result is discarded."""
 
     def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
-        """Open the gate if the function has started; otherwise try again later. Runs in the event loop."""
+        """Release the start gate if the function runs; otherwise try again later.
+
+        Called in the event loop.
+        """
         if self.gate is None:
             return
         if self.is_calling:
@@ -146,7 +149,10 @@ class Threads:
     # --- slots -----------------------------------------------------------------------------
 
     def try_acquire_slot(self, share: "ThreadShare") -> bool:
-        """Acquire a slot for a share. Return False if the share must wait or has too many abandoned threads."""
+        """Acquire a slot for a share without waiting.
+
+        Return False if the share must wait or has too many abandoned threads.
+        """
         if share.slots_used >= share.capacity or share.abandoned_count >= MAX_ABANDONED:
             return False
         free = self.capacity - self._used
@@ -162,7 +168,10 @@ class Threads:
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
     def release_slot(self, share: "ThreadShare") -> None:
-        """Release a slot of a share, and grant it to a waiting call."""
+        """Release a slot of a share.
+
+        If calls wait, the slot is granted to the share that uses the fewest slots.
+        """
         self._used -= 1
         share.slots_used -= 1
         if self._waiting_shares:
@@ -184,12 +193,12 @@ class Threads:
         waiter.grant()
 
     def enqueue(self, share: "ThreadShare", waiter: _Waiter) -> None:
-        """Add a call to the queue of a share."""
+        """Add a waiting call to the queue of a share; `release_slot` grants it a slot."""
         share.waiters.append(waiter)
         self._waiting_shares.setdefault(share)
 
     def dequeue(self, share: "ThreadShare", waiter: _Waiter) -> None:
-        """Remove a call from the queue of a share."""
+        """Remove a call that gave up waiting from the queue of a share."""
         share.waiters.remove(waiter)
         if not share.waiters:
             del self._waiting_shares[share]
@@ -339,7 +348,7 @@ class ThreadShare:
             )
 
     def _busy(self) -> str:
-        """Return which thread limit is exhausted, as text for an error."""
+        """Return a text for an error that names the exhausted thread limit: the agent's or the runtime's."""
         if self.slots_used >= self.capacity:
             return f"all {self.capacity} threads of its agent are busy (Agent(max_threads=...))"
         return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(max_threads=...))"
@@ -379,7 +388,7 @@ class ThreadShare:
 
 @contextlib.contextmanager
 def _paused_time_limits() -> Iterator[None]:
-    """Pause the time limits of the current tool call during the block."""
+    """Pause the time limits of the current tool call while it waits for a thread in the block."""
     limits = time_limits.get()
     for limit in limits:
         limit.hold()
@@ -391,6 +400,6 @@ def _paused_time_limits() -> Iterator[None]:
 
 
 def _most_frequent(names: tuple[str, ...]) -> str:
-    """Join names to one text, most frequent first and without duplicates."""
+    """Join at most `_MAX_NAMES` names to one text, most frequent first and without duplicates."""
     shown = sorted(set(names), key=names.count, reverse=True)
     return ", ".join(shown[:_MAX_NAMES]) + (", ..." if len(shown) > _MAX_NAMES else "")

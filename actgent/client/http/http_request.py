@@ -95,7 +95,7 @@ class HTTPRequest:
 
 
 def _current_traceparent() -> str | None:
-    """Return the W3C `traceparent` of the current work: of the span of a turn or tool, or of the request that caused the task."""
+    """Return the W3C `traceparent` of the current work, to send with requests. None without a trace."""
     active = active_trace.get()
     current = None if active is None else active.tracing.current()
     return current or traceparent.get()
@@ -160,7 +160,7 @@ def parse_problem(status: int, data: bytes) -> Refused:
 
 
 def _decode_json(data: bytes) -> Any:
-    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON."""
+    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON, e.g. because another server answers."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

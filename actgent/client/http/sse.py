@@ -34,7 +34,7 @@ class StreamDecoder(LineDecoder[StreamEvent]):
         return None
 
     def _event(self) -> StreamEvent:
-        """Return the event of the lines since the last blank line, and start the next event."""
+        """Build the event of the lines since the last blank line, and begin a new event."""
         name, number, data = self._name, self._number, b"\n".join(self._data)
         self._name, self._number, self._data = b"", b"", []
         return StreamEvent(

@@ -164,7 +164,10 @@ class HTTPTransport(Transport):
             raise
 
     def _switch_gateway(self, index: int) -> None:
-        """Switch to the next gateway, unless another task has already switched away from gateway `index`."""
+        """Switch to the next gateway address.
+
+        Do nothing if another task has already switched away from gateway `index`.
+        """
         if self._current == index:
             self._current = (index + 1) % len(self._bases)
 
@@ -265,13 +268,16 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | 
 
 
 async def _chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the chunks of a response body from an async generator, which the caller can close."""
+    """Yield the chunks of a response body.
+
+    Unlike the library's iterator, this generator can be closed by the caller.
+    """
     async for chunk in chunks:
         yield chunk
 
 
 async def _read(answer: httpx2.Response) -> bytes:
-    """Read the whole body of a response. Raise `EventTooLarge` above `MAX_ANSWER_BYTES`."""
+    """Read the whole body of a response. Raise `EventTooLarge` if it has more than `MAX_ANSWER_BYTES`."""
     data = bytearray()
     async for chunk in answer.aiter_bytes():
         data += chunk

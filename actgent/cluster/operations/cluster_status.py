@@ -125,7 +125,7 @@ def _find(name: str, known: Sequence[str]) -> str:
 
 
 def _join(tables: ClusterTables, layout: layouts.PoolLayout) -> list[PartitionStatus]:
-    """Return the status of each partition: its owner, and its counts of pending messages and unfinished sessions."""
+    """Return the status of each partition: its owner, and its pending messages and unfinished sessions."""
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}
     for slot, count in tables.unfinished.items():

@@ -85,7 +85,10 @@ async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: st
 
 @asynccontextmanager
 async def _open_transport(journal: str, pool: str, *, owner: str) -> AsyncGenerator[NodeTransport, None]:
-    """Open an `async with` block with a transport to the nodes of a pool, for a process that is not a node."""
+    """Open an `async with` block with a transport to the nodes of a pool.
+
+    The calling process need not be a node.
+    """
     async with follow_pool(journal, pool) as directory, trio.open_nursery() as nursery:
         key = await read_cluster_key(journal)
         transport = NodeTransport(directory, key=key, now=time.time, owner=owner)
@@ -105,7 +108,10 @@ async def drop_message(journal: str, message_id: str, *, session_id: str | None 
 
 
 async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
-    """Send a dead-lettered request to its session again, unchanged, with retries."""
+    """Send a dead-lettered request to its session again, unchanged.
+
+    Retry until the default retry timeout is over.
+    """
     request = await read_request(journal, dead)
     if request is None:
         raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
@@ -138,13 +144,19 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
 
 
 def _next_id(dead: DeadMessage) -> str:
-    """Return the id of the redelivered message, derived from the id of the dead-lettered message."""
+    """Derive the id of the redelivered message from the id of the dead-lettered one.
+
+    Repeated calls give the same id.
+    """
     what = f"{dead.agent}\0{dead.session_id}\0{dead.message_id}"
     return hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
 
 
 async def _read(journal: str, dead: DeadMessage) -> Message:
-    """Read a dead-lettered message from the journal of its session."""
+    """Read the text of a dead-lettered message from the journal of its session.
+
+    Only messages of users are returned.
+    """
     async with open_journal(journal, read_only=True) as opened:
         for record in await opened.load(dead.session_id, agent=dead.agent):
             if isinstance(record, MessageAcceptedRecord) and record.message.id == dead.message_id:
@@ -155,7 +167,10 @@ async def _read(journal: str, dead: DeadMessage) -> Message:
 
 
 def _require_user_message(message: Message) -> Message:
-    """Return the message if a user sent it. Raise `ConfigurationError` otherwise."""
+    """Return the message if a user sent it, else raise `ConfigurationError`.
+
+    Other senders have received the failure.
+    """
     if message.sender.kind != "user":
         raise ConfigurationError(
             f"the message {quoted(message.id)} was sent by the {message.sender.kind} {quoted(message.sender.name)}, "

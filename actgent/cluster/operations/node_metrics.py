@@ -56,7 +56,7 @@ class NodeMetrics:
     """Owners of the partitions in the last view of the pool."""
 
     def counted(self) -> dict[str, Any]:
-        """Return all counters by name."""
+        """Return all counters by name, for `ClusterStatistics`."""
         fields = attrs.fields(type(self))
         counted = {each.name: getattr(self, each.name) for each in fields if each.name not in _HOW}
         return counted | {"takeovers": dict(self.takeovers)}
@@ -73,7 +73,10 @@ class NodeMetrics:
         self._nodes, self._owners = live, owners
 
     def _has_left_partitions(self, node: str, owners: Mapping[int, PartitionOwner]) -> bool:
-        """Return True if a draining node disappeared before it gave all its partitions back."""
+        """Return True if a node disappeared before it gave all its partitions back.
+
+        It then counts as dead.
+        """
         for partition, before in self._owners.items():
             after = owners.get(partition, before)
             latest = after if after.epoch == before.epoch else before
@@ -92,7 +95,10 @@ class NodeMetrics:
         self._under_way[partition] = _Takeover(trio.current_time(), span)
 
     def note_taken(self, taken: Taken) -> None:
-        """Record that the database lists this node as the partition's owner."""
+        """Record that this node has acquired the partition.
+
+        The takeover ends when the partition is served.
+        """
         if (known := self._under_way.get(taken.partition)) is not None:
             known.taken = taken
 
@@ -122,7 +128,7 @@ class NodeMetrics:
             )
 
     def _end_takeover(self, known: _Takeover, reason: str) -> float:
-        """Count a takeover; return its duration in seconds."""
+        """Count a takeover, report its duration, and return the duration in seconds."""
         seconds = trio.current_time() - known.since
         self.takeovers[reason] += 1
         self.takeover_seconds += seconds
@@ -134,15 +140,16 @@ class NodeMetrics:
         return seconds
 
     def _report_seconds(self, what: str, reason: str, seconds: float) -> None:
-        """Call `on_seconds` with a duration, if it is set."""
+        """Call `on_seconds`, if it is set, with an operation, its reason and its duration in seconds."""
         if self.on_seconds is not None:
             self.on_seconds(what, reason, seconds)
 
 
 def reason_of(taken: Taken) -> str:
-    """Return the reason of a takeover.
+    """Return why this node acquired a partition.
 
-    `new`: no node ever owned the partition. `given_back`: its owner gave it back. `died`: its owner died or lost the database.
+    `new`: no node ever owned the partition. `given_back`: its owner gave it back. `died`: its owner died or
+    lost the database.
     """
     if not taken.before:
         return "new"
@@ -150,7 +157,7 @@ def reason_of(taken: Taken) -> str:
 
 
 def _say(count: int, before: str, reason: str, seconds: float) -> None:
-    """Log one line for the partitions acquired from one previous owner."""
+    """Log one line for the partitions that were acquired from one previous owner; a warning if it died."""
     partitions = counted(count, "partition")
     if reason == "died":
         _log.warning(

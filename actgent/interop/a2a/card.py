@@ -26,7 +26,10 @@ _STARTED = formatdate(time.time(), usegmt=True)
 def make_card(
     card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool, has_push: bool
 ) -> dict[str, Any]:
-    """Return the card of an agent. Only the extended one has the agent's goal and capabilities."""
+    """Return the A2A card of an agent.
+
+    Only the extended card, for authenticated clients, has the agent's goal and capabilities.
+    """
     url = f"{base_url}/a2a/{quote(card.name, safe='')}"
     about = ". ".join(each for each in (card.role, card.goal, card.capabilities) if each)
     description = (about if is_extended else "") or f"The agent {card.name}"
@@ -77,7 +80,7 @@ def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Res
 
 
 def has_push(call: HTTPCall) -> bool:
-    """Return True if the gateway sends notifications to URLs of clients."""
+    """Return True if the gateway can send push notifications to URLs that clients set."""
     return call.gateway.session_webhook is not None
 
 

@@ -60,7 +60,7 @@ async def _extended_card(settings: A2ASettings, call: HTTPCall, agent: str, _par
 
 
 def _methods(settings: A2ASettings) -> Mapping[str, tuple[Operation, Scope]]:
-    """Return operation and scope of each method."""
+    """Return the operation and the required scope of each JSON-RPC method, by method name."""
     return {
         "SendMessage": (partial(send_message, settings), "chat"),
         "SendStreamingMessage": (partial(stream_message, settings), "chat"),
@@ -122,7 +122,10 @@ def _check_version(call: HTTPCall) -> None:
 
 
 def _check_call(call: HTTPCall, scope: Scope) -> str:
-    """Check scope and version of a request, and return its agent."""
+    """Check the caller's scope and the protocol version of a request.
+
+    Return the name of the agent in its path.
+    """
     if not call.caller.allows(scope):
         raise Problem("forbidden", f"this requires the scope {scope}, which the token does not have")
     _check_version(call)
@@ -130,7 +133,7 @@ def _check_call(call: HTTPCall, scope: Scope) -> str:
 
 
 async def answer_rpc(methods: Mapping[str, tuple[Operation, Scope]], call: HTTPCall) -> Response:
-    """Answer a JSON-RPC request."""
+    """Answer a JSON-RPC request. Errors of the operation become JSON-RPC errors."""
     call.gateway.access.known_opener(call.path["agent"])
     body = call.body
     rpc_id = body.get("id")
@@ -152,7 +155,7 @@ async def answer_rpc(methods: Mapping[str, tuple[Operation, Scope]], call: HTTPC
 def _read_rpc(
     methods: Mapping[str, tuple[Operation, Scope]], body: Mapping[str, Any]
 ) -> tuple[Operation, Scope, Params]:
-    """Return operation, scope and parameters of a JSON-RPC request."""
+    """Validate a JSON-RPC request, and return the operation, scope and parameters of its method."""
     method, params = body.get("method"), body.get("params")
     if body.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise Problem("invalid", 'a request has jsonrpc: "2.0" and a method', code=INVALID_REQUEST)
@@ -169,7 +172,10 @@ _PATH_NAMES = {"id": "id", "task": "taskId", "config": "id"}
 
 
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
-    """Answer a request of the HTTP+JSON binding."""
+    """Answer a request of the HTTP+JSON binding.
+
+    `operation` runs with the parameters of path, query and body.
+    """
     call.gateway.access.known_opener(call.path["agent"])
     _check_version(call)
     named = {_PATH_NAMES[name]: value for name, value in call.path.items() if name in _PATH_NAMES}

@@ -61,7 +61,7 @@ def invalid(field: str, detail: str) -> Problem:
 def to_problem(error: Exception) -> Problem:
     """Return the problem that a client gets for an exception.
 
-    Server errors and unknown exceptions are raised again, so that they are logged.
+    Server errors and unknown exceptions are raised again, so that the caller logs them.
     """
     problem = problem_of(error)
     if problem is None or (problem.status >= 500 and problem is not error):  # noqa: PLR2004 - server errors
@@ -77,7 +77,10 @@ def envelope_response(problem: Problem, _request_id: str) -> JSON[dict[str, Any]
 
 
 def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON[dict[str, Any]]:
-    """Return a problem as a JSON-RPC error. Errors of the operation have the HTTP status 200."""
+    """Encode a problem as a JSON-RPC error with the id of its request.
+
+    Errors of the operation have the HTTP status 200.
+    """
     is_rpc = isinstance(problem, A2AError) or problem.status in _RPC_STATUSES
     error = {"code": _code_of(problem), "message": problem.detail or problem.title, "data": _details(problem)}
     return JSON(
@@ -88,7 +91,7 @@ def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON[dict[str, A
 
 
 def rest_response(problem: Problem, _request_id: str) -> JSON[dict[str, Any]]:
-    """Return a problem as the error of the HTTP+JSON binding."""
+    """Encode a problem as the error of the HTTP+JSON binding, with the HTTP status that A2A defines."""
     status = 400 if problem.status == _UNPROCESSABLE else problem.status
     name = _STATUS_NAMES.get(status, "FAILED_PRECONDITION")
     if (reason := _reason_of(problem)) is not None:
@@ -126,7 +129,7 @@ def _details(problem: Problem) -> list[Mapping[str, Any]]:
 
 
 def _reason_of(problem: Problem) -> str | None:
-    """Return the name of the error in A2A; None if A2A does not define the error."""
+    """Return A2A's name of an error. None if A2A does not define the error."""
     if problem.kind == "unsupported-media-type":
         return "CONTENT_TYPE_NOT_SUPPORTED"
     return problem.reason if isinstance(problem, A2AError) else None

@@ -66,7 +66,7 @@ class TaskStream:
     """Task object with which the stream begins."""
 
     def encode(self, event: RunEvent) -> list[Wire]:
-        """Return the stream's events for an event of the run."""
+        """Convert an event of the run to events of the A2A stream, and update the task."""
         return [to_stream_event(each) for each in self.task.apply(event)]
 
 
@@ -135,7 +135,7 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
 async def _add_push_config(
     settings: A2ASettings, call: HTTPCall, agent: str, task: TaskState, params: Params
 ) -> None:
-    """Store the push notification configuration of a message, so that all updates of its task are sent."""
+    """Store the push notification configuration of a message. All updates of its task are then sent."""
     if not params:
         return
     outbox = await settings.push.needed(call.gateway)
@@ -149,8 +149,8 @@ async def _add_push_config(
 def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:
     """Return the context id for a message without one.
 
-    A repeated message gets the same id. A different message with the same message id gets another context: a client
-    chooses ids that are unique in a context, and some clients reuse them.
+    A repeated message gets the same id; a message with the same id but other content gets another context.
+    Message ids are unique only within a context, and some clients reuse them.
     """
     known = orjson.dumps([owner, agent, message_id, parts], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(known, digest_size=16, person=b"actgent.a2a").hexdigest()
@@ -175,7 +175,10 @@ async def _new_run(
 async def _decide(
     call: HTTPCall, agent: str, task_id: str, context_id: str, parts: Sequence[Mapping[str, Any]]
 ) -> tuple[Run, TaskState]:
-    """Record the decisions of a message to a task that waits for them. Return the run of the task, from its beginning."""
+    """Record the decisions that a message brings for a waiting task.
+
+    Return the run of the task, from its beginning.
+    """
     head, task = await find_task(call, agent, task_id)
     if context_id and context_id != head.session_id:
         raise invalid("message.contextId", "is not the context of the task")
@@ -205,14 +208,14 @@ async def _decide(
 
 
 async def get_task(call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Return a task."""
+    """Return a task of the caller with its state and history."""
     history = count_param(params, "historyLength")
     _, task = await find_task(call, agent, text_param(params, "id"))
     return task.to_wire(history=history)
 
 
 async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Stop a task, and return it after its end."""
+    """Interrupt a task, and return it after its end. After `CANCEL_SECONDS` it is returned in any case."""
     task_id = text_param(params, "id")
     head, task = await find_task(call, agent, task_id)
     if task.has_ended:
@@ -286,7 +289,10 @@ def _read_token(params: Params) -> tuple[float, str] | None:
 
 
 async def _all_tasks(call: HTTPCall, agent: str, context_id: str) -> list[TaskState]:
-    """Return the tasks of one context, or of the caller's last changed sessions of the agent."""
+    """Return the tasks of one context.
+
+    Without a context, return those of the caller's last changed sessions of the agent.
+    """
     access = call.gateway.access
     if context_id:
         try:

@@ -100,7 +100,7 @@ class PushOutbox(Outbox):
     async def _drop(self, configs: Iterable[PushConfig]) -> None:
         """Remove configurations that are no longer needed.
 
-        A configuration that cannot be removed from the journal is removed with its session.
+        A failure is only logged; such a configuration is removed with its session.
         """
         try:
             await self.configs.remove(configs)
@@ -122,7 +122,7 @@ class PushOutbox(Outbox):
     async def _notifications(
         self, head: SessionSummary, number: int, record: Record, at: float
     ) -> list[_TaskNotification]:
-        """Return the notifications of one record."""
+        """Return the push notifications that one record of a session causes for the configured tasks."""
         found: list[_TaskNotification] = []
         states: dict[str, TaskState | None] = {}
         only = getattr(record, "message_id", None)
@@ -142,7 +142,10 @@ class PushOutbox(Outbox):
     async def _state_at(
         self, head: SessionSummary, message_id: str, number: int, *, is_end: bool
     ) -> TaskState | None:
-        """Return the state of a task after a record. None if the task is unknown, or had ended before its session."""
+        """Return the state of a task after a record, for a notification.
+
+        None if the task is unknown, or had ended before its session.
+        """
         place = await find_message(self._journal, head.key, message_id, number)
         if place is None:
             return None
@@ -181,7 +184,10 @@ class PushOutboxes:
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def of(self, gateway: GatewayContext) -> PushOutbox | None:
-        """Return the push notifications of a gateway; None if it sends nothing to URLs of clients."""
+        """Return the push notifications of a gateway, and start them at the first call.
+
+        None if the gateway sends nothing to URLs of clients.
+        """
         webhook = gateway.session_webhook
         if webhook is None:
             return None
@@ -191,7 +197,7 @@ class PushOutboxes:
         return found
 
     async def needed(self, gateway: GatewayContext) -> PushOutbox:
-        """Return the push notifications of a gateway.
+        """Return the push notifications of a gateway, or raise if it has none.
 
         Raises:
             A2AError: The gateway sends nothing to URLs of clients.
@@ -250,7 +256,7 @@ async def read_config(
 
 
 def _header_text(params: Mapping[str, Any], name: str, field: str) -> str:
-    """Return a text that is valid in a header; empty if it is missing."""
+    """Return a text parameter that is valid in an HTTP header. Empty if the parameter is missing."""
     value = params.get(name)
     if value is None:
         return ""
@@ -267,7 +273,7 @@ def _header_text(params: Mapping[str, Any], name: str, field: str) -> str:
 
 
 def to_wire(config: PushConfig) -> Wire:
-    """Return a configuration without its token and credentials, which are only sent to its URL."""
+    """Encode a configuration for clients, without its token and credentials."""
     found: Wire = {
         "id": config.id,
         "taskId": f"{config.session_id}{SEPARATOR}{config.message_id}",

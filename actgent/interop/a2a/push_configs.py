@@ -105,11 +105,17 @@ class PushConfigs:
                 self._by_session[key].pop(entry, None)
 
     def of_session(self, key: SessionKey) -> Sequence[PushConfig]:
-        """Return the configurations of the tasks of a session, and of erased sessions with its id."""
+        """Return the configurations of a session's tasks.
+
+        Configurations of erased sessions with the same id are among them.
+        """
         return tuple(self._by_session.get(key, {}).values())
 
     def of_task(self, key: SessionKey, message_id: str, created_at: float) -> Sequence[PushConfig]:
-        """Return the configurations of a task of the session that was created then, in the order in which they were created."""
+        """Return the configurations of a task, in order of their creation.
+
+        `created_at` tells the session from an erased one with the same id.
+        """
         return tuple(
             each
             for each in self.of_session(key)

@@ -86,7 +86,7 @@ class TaskState:
         return self.state not in _OPEN_STATES
 
     def to_wire(self, *, history: int | None = None, has_artifacts: bool = True) -> Wire:
-        """Return the task.
+        """Encode the task for clients.
 
         Args:
             history: Maximum number of messages; None for all, 0 leaves the history out.
@@ -104,7 +104,7 @@ class TaskState:
         return found
 
     def to_message(self) -> Wire:
-        """Return the answer as a message of the agent, for a client that gets no task."""
+        """Encode the answer of the task as a message of the agent, for a client that gets no task."""
         return {
             "messageId": self._reply_id,
             "contextId": self.session_id,
@@ -114,7 +114,7 @@ class TaskState:
         }
 
     def apply(self, event: RunEvent) -> Iterator[Wire]:
-        """Update the state from an event of the run, and yield the updates for clients."""
+        """Update the task from an event of its run, and yield the updates for clients."""
         match event:
             case RunStarted(at=at):
                 yield self._become(WORKING, at)
@@ -133,7 +133,7 @@ class TaskState:
                 yield from self._end(event)
 
     def _add_decision(self, approval: Approval, decision: Decision) -> None:
-        """Add a question and the answer of the user to the history."""
+        """Add the question of an approval and the user's decision to the history of the task."""
         asked, answered = question_parts([approval]), decision_parts(decision)
         self._notes.append(self._message(f"{approval.id}-question", "ROLE_AGENT", asked))
         self._notes.append(self._message(f"{approval.id}-decision", "ROLE_USER", answered))
@@ -169,7 +169,10 @@ class TaskState:
         yield {**self._become(state, event.at, note), "metadata": self._metadata}
 
     def _add_data(self, data: Any, *, is_event: bool) -> Wire:
-        """Add structured data to the artifact. The data replaces a text that only encodes it."""
+        """Add structured data to the artifact of the task, and return the update.
+
+        If the text only encodes the data, the data replaces the text.
+        """
         part = {"data": data, "mediaType": "application/json"}
         self._more.append(part)
         is_replaced = not self._is_void and bool(self._text) and (is_event or _encodes(self._text, data))
@@ -217,7 +220,7 @@ def _encodes(text: str, data: Any) -> bool:
 
 
 def to_stream_event(update: Wire) -> Wire:
-    """Return an update of `TaskState.apply` as an event of a stream."""
+    """Wrap an update of `TaskState.apply` as an event of the A2A stream."""
     return {"artifactUpdate" if "artifact" in update else "statusUpdate": update}
 
 
@@ -262,6 +265,6 @@ async def read_task_states(
 
 
 def new_task(session_id: str, message: Message) -> TaskState:
-    """Return the task of an accepted message before its turn."""
+    """Return the task of an accepted message, before its turn begins."""
     parts = from_parts(message.parts) or [{"text": ""}]
     return TaskState(session_id, message.id, parts, message.created_at)

@@ -189,7 +189,7 @@ def _to_part(part: Mapping[str, Any], field: str) -> Part:
 
 
 def from_parts(parts: Iterable[Part]) -> list[Wire]:
-    """Return texts and media of a message as parts on the wire."""
+    """Encode the texts and media of a message as A2A parts. Other parts are left out."""
     found: list[Wire] = []
     for part in parts:
         if isinstance(part, Text):
@@ -220,7 +220,7 @@ def question_parts(approvals: Sequence[Approval]) -> list[Wire]:
 
 
 def decision_parts(decision: Decision) -> list[Wire]:
-    """Return a decision as the parts of a user's message."""
+    """Encode a decision as the parts of a user's message, for the history of the task."""
     match decision:
         case Approve(content=None):
             return [{"text": "approve"}]

@@ -11,7 +11,7 @@ from .json_rpc import INVALID_PARAMS, RPCError, Wire
 
 
 def parts_of_prompt(blocks: object) -> list[Part]:
-    """Return the content blocks of a prompt as parts of a message.
+    """Convert the content blocks of a prompt to parts of a message.
 
     Raises:
         RPCError: A block is invalid, or of a type that the agent did not announce.
@@ -74,5 +74,5 @@ def to_blocks(parts: Sequence[Part]) -> Iterator[Wire]:
 
 
 def text_block(text: str) -> Wire:
-    """Return a text as a content block."""
+    """Wrap a text as a content block."""
     return {"type": "text", "text": text}

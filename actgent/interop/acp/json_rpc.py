@@ -116,15 +116,18 @@ class JSONRPCConnection:
             await trio.aclose_forcefully(self._send_stream)
 
     def start(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Run a task until the connection ends."""
+        """Start a task in the background. It is cancelled when the connection ends."""
         self._nursery.start_soon(task, *arguments)
 
     async def start_ready(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Run a task until the connection ends, and return after it has called `task_status.started()`."""
+        """Start a task in the background, and wait until it calls `task_status.started()`.
+
+        It is cancelled when the connection ends.
+        """
         await self._nursery.start(task, *arguments)
 
     async def notify(self, method: str, params: Wire) -> None:
-        """Send a notification."""
+        """Send a notification, a message to which the peer does not answer."""
         await self._send({"method": method, "params": params})
 
     async def request(self, method: str, params: Wire) -> Mapping[str, Any]:
@@ -148,7 +151,7 @@ class JSONRPCConnection:
         return result if isinstance(result, Mapping) else {}
 
     async def _send(self, message: Wire) -> None:
-        """Send a message. If the sender is cancelled, the line is either complete or not sent."""
+        """Send a message as one line. If the sender is cancelled, the line is either complete or not sent."""
         line = encode_json({"jsonrpc": "2.0", **message}) + b"\n"
         try:
             async with self._send_lock:
@@ -161,7 +164,10 @@ class JSONRPCConnection:
         await self._send({"id": request_id, "error": {"code": error.code, "message": error.text}})
 
     def _receive(self, line: bytes | None) -> None:
-        """Start the handler of a line; None is a line that was too long."""
+        """Start the handler of a received line, or complete the request that it answers.
+
+        None is a line that was too long.
+        """
         if line is None:
             self._report_error(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
             return
@@ -218,7 +224,10 @@ class JSONRPCConnection:
         self._nursery.start_soon(self._send_error, request_id, RPCError(code, text))
 
     async def _answer(self, method: str, request: RPCRequest, pending: Awaitable[Wire]) -> None:
-        """Send the result of a request, or its error."""
+        """Wait for the result of a request, and send it.
+
+        An error becomes an error response; unknown errors are logged.
+        """
         try:
             result = await pending
         except RPCError as error:

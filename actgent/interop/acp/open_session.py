@@ -63,7 +63,7 @@ class Prompt:
     """Usage of the model calls of the turn."""
 
     def end(self, failed: str | None, reason: str = "") -> None:
-        """Record the end of the message; only the first call counts."""
+        """Record that the message of the prompt has ended. Only the first call has an effect."""
         if not self.ended.is_set():
             self.failed, self.reason = failed, reason
             self.ended.set()
@@ -110,7 +110,7 @@ class OpenSession:
         """True after `follow` has ended. Then no updates and no prompt results are sent."""
 
     def close(self) -> None:
-        """Stop following the session."""
+        """Stop sending updates of the session. The session itself stays open."""
         self._scope.cancel()
 
     async def follow(
@@ -157,7 +157,7 @@ class OpenSession:
     # --- prompts ---------------------------------------------------------------------------
 
     def add_prompt(self, request_id: RequestId) -> Prompt:
-        """Return a new prompt. Prompts are answered in the order of these calls."""
+        """Register a prompt before its message is sent. Prompts are answered in the order of these calls."""
         prompt = self._last = Prompt(request_id, self._last)
         self._prompts[prompt.message_id] = prompt
         return prompt
@@ -236,7 +236,10 @@ class OpenSession:
                 prompt.end(record.failed, record.words)
 
     def _read(self, item: FollowedItem) -> Sequence[RunEvent]:
-        """Return the events of an item. Each turn has a reader, since a message may arrive during the turn of another one."""
+        """Convert an item of the followed session to events.
+
+        Each turn has its own reader, since a message may arrive during another turn.
+        """
         if not isinstance(item, FollowedRecord | PartialText):
             return [RunToolProgressed(progress=item)]
         turn = item.turn
@@ -264,7 +267,7 @@ class OpenSession:
     async def _decide(self, approval: Approval) -> None:
         """Ask the client about an approval, and record its decision.
 
-        Without a decision, the call waits and the prompts end.
+        If the client makes none, the call keeps waiting and the prompts end.
         """
         try:
             decision = await self._request_decision(approval)

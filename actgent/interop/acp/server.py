@@ -77,7 +77,10 @@ class ACPServer:
         )
 
     async def run(self) -> None:
-        """Serve the client until it closes its stream."""
+        """Serve the client until it closes its stream.
+
+        Approvals are shown to the client, so unhandled approvals are not logged.
+        """
         with self._runtime.asking_elsewhere():
             await self._connection.run()
 
@@ -122,7 +125,7 @@ class ACPServer:
         return {}
 
     async def _open_stored(self, request: RPCRequest) -> OpenSession:
-        """Open a session of the journal. An unfinished turn resumes."""
+        """Open a session from the journal for this client. Its unfinished turn resumes."""
         session_id, cwd = request.text("sessionId"), _check_session_params(request)
         try:
             session = await self._agent.open_session(session_id, owner=OWNER)
@@ -140,9 +143,9 @@ class ACPServer:
         return opened
 
     def _find(self, session_id: str) -> OpenSession | None:
-        """Return an open session.
+        """Return a session that this connection has open.
 
-        A session that cannot be followed any more is not returned and must be loaded again.
+        None if it is not open, or if following it has ended.
         """
         opened = self._sessions.get(session_id)
         return None if opened is None or opened.is_over else opened
@@ -241,7 +244,7 @@ async def serve_acp(
 
 
 def _check_session_params(request: RPCRequest) -> str:
-    """Return the working directory of a session.
+    """Validate the parameters of a session request, and return the working directory.
 
     Raises:
         RPCError: The directory is not absolute, or MCP servers are given.
@@ -259,7 +262,10 @@ def _unknown(session_id: str) -> RPCError:
 
 
 async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:
-    """Return a session for a list; None if its first message did not come from a client of ACP."""
+    """Return a session as an entry of the session list.
+
+    None if its first message did not come from a client of ACP.
+    """
     first = await _first_message(journal, summary)
     cwd = None if first is None else first.metadata.get("cwd")
     if first is None or not isinstance(cwd, str):

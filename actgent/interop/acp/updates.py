@@ -31,7 +31,7 @@ class UpdateEncoder:
     """Ids of messages that were sent to the client as history."""
 
     def encode_history(self, messages: Iterable[Message]) -> Iterator[Wire]:
-        """Yield the updates that show a history."""
+        """Yield the updates that show earlier messages of a session to the client."""
         for message in messages:
             self._loaded.add(message.id)
             kind = message.sender.kind
@@ -45,7 +45,7 @@ class UpdateEncoder:
                 yield _encode_result(result)
 
     def encode(self, event: RunEvent) -> Iterator[Wire]:
-        """Yield the updates of an event; none if ACP has no counterpart."""
+        """Convert an event of a run to updates for the client. Yield nothing if ACP has no counterpart."""
         match event:
             case TextDelta() if event.reply_id not in self._loaded:
                 yield self._add_text(event)
@@ -76,7 +76,7 @@ class UpdateEncoder:
 
 
 def encode_call(call: ToolCall) -> Wire:
-    """Return a tool call that has not run yet."""
+    """Encode a tool call that has not run yet as an update."""
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": call.id,
@@ -99,7 +99,10 @@ def _encode_progress(progress: CallProgress) -> Wire:
 
 
 def _encode_result(result: ToolResult) -> Wire:
-    """Return the result of a call. Text of exceptions of foreign code is left out; it is in the agent's log."""
+    """Encode the result of a tool call as an update.
+
+    Texts of exceptions of user code are left out; they are in the agent's log.
+    """
     is_done = result.status == "success"
     text = result.content
     if not is_done:

@@ -43,12 +43,12 @@ class CallState:
     """True if the session ends with the answer."""
 
     def to_text(self) -> str:
-        """Return the state as text."""
+        """Encode the state as text, which the client sends back with its decisions."""
         return orjson.dumps(attrs.asdict(self)).decode()
 
     @classmethod
     def from_text(cls, text: str) -> "CallState":
-        """Return the state of a text."""
+        """Restore the state from the text of `to_text`."""
         return cls(**orjson.loads(text))
 
 
@@ -157,7 +157,10 @@ class AgentCall:
             return await self._read(session, state, shared)
 
     def _reading(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
-        """Return a block that ends a temporary session after its last reader. A named session stays open."""
+        """Return a block that ends a temporary session after its last reader.
+
+        For other sessions, do nothing.
+        """
         if not state.is_temporary:
             return nullcontext(TemporarySession())
         return temporary_session(self.opener, state.session_id, "" if state.after else state.message_id)
@@ -236,7 +239,10 @@ class AgentCall:
     async def _ask_all(
         self, event: RunSuspended, session: Session | None, state: CallState, shared: TemporarySession
     ) -> CallAnswer | Questions | None:
-        """Ask for the approvals of a suspended turn. None: they are decided, maybe long ago, and the turn continues."""
+        """Ask the client for the approvals of a suspended turn.
+
+        None if they have been decided and the turn continues.
+        """
         asked = {each.id for each in event.approvals}
         waiting = [] if session is None else [each for each in session.approvals if each.id in asked]
         if session is None or not waiting:
@@ -251,13 +257,13 @@ class AgentCall:
 
 
 def _questions(approvals: Sequence[Approval], state: CallState, shared: TemporarySession) -> Questions:
-    """Return the questions of a call, and keep its session open for the decisions."""
+    """Return the questions for the client, and keep the temporary session open until the decisions arrive."""
     shared.is_kept = True
     return Questions(approvals=approvals, state=state)
 
 
 def _undecided(session: Session) -> CallAnswer:
-    """Return the error of a call whose questions were not decided. A named session keeps them open."""
+    """Return the error for a call whose questions were not decided. In a named session, they stay open."""
     questions = "; ".join(each.question or each.tool_name for each in session.approvals)
     return CallAnswer(text=f"the call waits for an approval: {questions}", is_error=True)
 
@@ -270,6 +276,6 @@ def _waiting_calls(session: Session) -> str:
 
 
 def _session_of(owner: str, message_id: str) -> str:
-    """Return the id of the temporary session for a message id. A repeated call finds the session by it."""
+    """Derive the id of the temporary session from a message id, so that a repeated call finds the session."""
     text = f"{owner}\n{message_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16, person=b"actgent.mcp").hexdigest()

@@ -71,7 +71,10 @@ class MCPCaller:
 
     @property
     def is_modern(self) -> bool:
-        """True for the revision 2026-07-28 and later: the client responds by a second call."""
+        """True if the client uses revision 2026-07-28 or later.
+
+        It answers questions by repeating the call.
+        """
         return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property

@@ -70,7 +70,7 @@ class _CallState:
     """Last decision, which the function gets when it runs again; None before the first."""
 
     def to_text(self) -> str:
-        """Return the state as text."""
+        """Encode the state as text, which the client sends back with its responses."""
         return orjson.dumps(
             {
                 "responses": _responses.dump_python(
@@ -83,7 +83,7 @@ class _CallState:
 
     @classmethod
     def from_text(cls, text: str) -> "_CallState":
-        """Return the state of a text."""
+        """Restore the state from the text of `to_text`."""
         found = orjson.loads(text)
         return cls(
             responses=_responses.validate_python(found["responses"], by_name=False),
@@ -113,7 +113,10 @@ class CatalogServer:
     """Returns True if the client of a request may decide approvals."""
 
     def register(self, server: Server[Any]) -> None:
-        """Add the handlers to a server, and notify its clients of changes of the catalog."""
+        """Add the handlers of the catalog to an MCP server.
+
+        Its clients are notified when the catalog changes.
+        """
         changes = self.catalog.changes
         if not isinstance(changes, _Changes):
             changes = self.catalog.changes = _Changes()
@@ -143,7 +146,7 @@ class CatalogServer:
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams, tool: Tool
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Call a tool of the catalog."""
+        """Run a tool of the catalog for a client. A failure becomes an error result."""
         found = await self._run(context, params, tool, params.arguments or {})
         if isinstance(found, types.InputRequiredResult):
             return found
@@ -252,7 +255,9 @@ class CatalogServer:
         tool: Tool,
         arguments: Mapping[str, Any],
     ) -> ToolOutcome | types.InputRequiredResult | _Failed:
-        """Run a function, and ask the client for approvals and for the requests of the function.
+        """Run a function of the catalog.
+
+        Return an input request if the function, or its approval, needs input from the client.
 
         Raises:
             MCPError: The client has not declared a capability (2026-07-28).
@@ -378,7 +383,10 @@ class _Run:
 
 
 def _grant(approval: Approval, decision: Decision) -> Approve:
-    """Return the decision as the function finds it: with the question and its state if the user has filled in a form."""
+    """Convert a decision to the grant that the function reads.
+
+    If the user has filled in a form, it has the question and its state.
+    """
     content = decision.content if isinstance(decision, Approve) else None
     if content is None:
         return Approve()
@@ -471,7 +479,7 @@ class _Changes:
     """Connections with subscriptions, before the revision 2026-07-28."""
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Handle `resources/subscribe`."""
+        """Handle `resources/subscribe`: the client is notified of changes of this resource."""
         await trio.lowlevel.checkpoint()
         connection = connection_of(context)
         uris: set[str] = connection.state.setdefault(_SUBSCRIPTIONS, set())
@@ -488,7 +496,7 @@ class _Changes:
     async def unsubscribe(
         self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Handle `resources/unsubscribe`."""
+        """Handle `resources/unsubscribe`. An unknown subscription is ignored."""
         await trio.lowlevel.checkpoint()
         connection_of(context).state.get(_SUBSCRIPTIONS, set()).discard(str(params.uri))
         return types.EmptyResult()

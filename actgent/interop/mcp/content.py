@@ -17,14 +17,14 @@ _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javas
 
 
 def blocks_of(value: object) -> list[types.ContentBlock]:
-    """Return a value as blocks: one for each item of a list with media, else one text."""
+    """Convert a value to MCP content blocks: one for each item of a list with media, else one text."""
     if _has_media(value):
         return [_block(item) for item in _items(value)]
     return [_block(value)]
 
 
 def messages_of(value: object) -> list[types.PromptMessage]:
-    """Return a value as messages. Texts and media are messages of the user."""
+    """Convert a value to MCP prompt messages. Texts and media become messages of the user."""
     is_list = isinstance(value, (list, tuple)) and any(
         isinstance(item, (str, Text, Image, File, ChatMessage)) for item in value
     )
@@ -41,7 +41,10 @@ def messages_of(value: object) -> list[types.PromptMessage]:
 def contents_of(
     value: object, uri: str, media_type: str
 ) -> list[types.TextResourceContents | types.BlobResourceContents]:
-    """Return a value as contents of a resource. Media have their own type, other items the resource's type."""
+    """Convert a value to contents of an MCP resource.
+
+    Media have their own type, other items have `media_type`.
+    """
     items = _items(value) if _has_media(value) else (value,)
     return [_contents(item, uri, media_type) for item in items]
 

@@ -33,7 +33,10 @@ class _Transports:
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def of(self, gateway: GatewayContext, catalog: MCPCatalog | None) -> Handle:
-        """Return the function that handles ASGI requests of a gateway, with a catalog or None."""
+        """Return the function that handles ASGI requests of a gateway with the SDK's transport.
+
+        The first call starts the transport; later calls ignore `catalog`.
+        """
         async with self._lock:
             if (found := self._started.get(gateway)) is None:
                 found = self._started[gateway] = await gateway.nursery.start(_run_transport, gateway, catalog)
@@ -70,13 +73,13 @@ async def _run_transport(
 
 
 def _call_of(context: Any) -> HTTPCall:
-    """Return the gateway's call of an MCP request."""
+    """Return the gateway's request in which an MCP request arrived."""
     call: HTTPCall = context.request.scope[CALL]
     return call
 
 
 def _note_message(context: Any, key: SessionKey) -> None:
-    """Count a message for the limit of open messages of the token."""
+    """Count a message for the limit of unfinished messages of the caller's token."""
     call = _call_of(context)
     call.gateway.messages.count(call.caller.token.digest, key)
 

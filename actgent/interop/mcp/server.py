@@ -195,7 +195,9 @@ def _tool(name: str, card: AgentCard) -> types.Tool:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the message, and the session's id or an empty text.
+    """Validate the arguments of an agent's tool.
+
+    Return the message, and the session id, which may be empty.
 
     Raises:
         ToolError: The arguments do not match the schema of the tool. The client's model can correct them.
@@ -219,7 +221,10 @@ def _message_id(context: Context) -> str:
 
 
 def _progress_of(context: Context, agent: str) -> Callable[[str], Any]:
-    """Return a function that reports progress to a client that asked for it."""
+    """Return a function that sends progress texts to the client of a call.
+
+    `agent` is put before each text.
+    """
     steps = 0
 
     async def report(text: str) -> None:

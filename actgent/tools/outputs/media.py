@@ -57,7 +57,7 @@ class DescribedMedia:
 
 
 def has_media(value: object) -> bool:
-    """Return True for a picture or file, and for a list that contains one."""
+    """Return True for a picture or file, or a list that contains one. A deeper nesting is not searched."""
     kind = type(value)  # not `isinstance`: it reads `__class__` of the value, which may raise
     if issubclass(kind, Media):
         return True
@@ -65,7 +65,7 @@ def has_media(value: object) -> bool:
 
 
 def split_media(value: Any) -> tuple[list[Any], list[Any]]:
-    """Return two lists: the pictures and files of a tool's value, and its other items."""
+    """Split a tool's value into two lists: its pictures and files, and its other items."""
     items: Sequence[Any] = (value,) if isinstance(value, Media) else value
     return (
         [item for item in items if isinstance(item, Media)],
@@ -139,7 +139,7 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
 
 
 def _normalize(medium: Any) -> Medium:
-    """Return a picture or file with its detected media type and a one-line name.
+    """Return a picture or file with its detected media type and a name on one line.
 
     Raises:
         InvalidToolResult: The data is not bytes.
@@ -162,7 +162,7 @@ def _normalize(medium: Any) -> Medium:
 
 
 def _as_text(medium: Medium) -> str | None:
-    """Return the content of a text file with a heading; None if the medium is not text."""
+    """Return the content of a text file with a heading. None if the medium is not UTF-8 text."""
     if medium.data is None or not _TEXT_TYPE.fullmatch(medium.media_type):
         return None
     try:
@@ -185,7 +185,10 @@ def _label_parts(medium: Medium) -> Iterator[str]:
 
 
 def _rejection_note(medium: Medium, kept: Sequence[Medium], budget_bytes: int, *, outside: bool) -> str:
-    """Return the reason why a result must not contain a medium, as text for the model; empty if it may."""
+    """Return the reason why the model must not get a medium, as text for the model.
+
+    Empty if there is none.
+    """
     if medium.data is None:
         return "; URLs from untrusted sources are not fetched" if outside else ""
     if not medium.data:

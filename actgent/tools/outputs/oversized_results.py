@@ -72,7 +72,10 @@ _READ_RESULT = ReadResult()
 
 
 def offer_read_result(registry: ToolRegistry) -> None:
-    """Add `read_result` as the last tool of a registry that has tools, unless it has a tool of that name."""
+    """Add the tool `read_result` to a registry, as the last tool.
+
+    A registry without tools, or with a tool of that name, stays unchanged.
+    """
     has_tools = registry.has_toolsets or bool(registry.specs())
     if has_tools and registry.get(ReadResult.name) is None:
         registry.add_last(_READ_RESULT)
@@ -112,13 +115,16 @@ def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
 
 
 def stored_text(state: Mapping[str, Any], name: str) -> str | None:
-    """Return the result text stored under an id; None if the id is unknown."""
+    """Return the result text that `store_text` stored under an id. None if the id is unknown."""
     text = state.get(f"{_KEY_PREFIX}{name}")
     return text if isinstance(text, str) else None
 
 
 async def _text_from_record(session: Any, call_id: str) -> str | None:
-    """Return the untruncated result of a call from the session record; None if the record has no such call."""
+    """Return the untruncated result of a call from the session's messages, the newest first.
+
+    None if they do not contain the call.
+    """
     before: int | None = None
     while session is not None and before != 0:
         page = await session.messages(before=before)
@@ -131,7 +137,10 @@ async def _text_from_record(session: Any, call_id: str) -> str | None:
 
 
 def _search(text: str, query: str, start: int) -> str:
-    """Return the occurrences of `query` from index `start`, each with its position and surrounding text."""
+    """Return the occurrences of `query` from index `start`, each with its position and surrounding text.
+
+    At most `MAX_SEARCH_HITS`.
+    """
     hits: list[int] = []
     while len(hits) < MAX_SEARCH_HITS and (hit := text.find(query, start)) >= 0:
         hits.append(hit)

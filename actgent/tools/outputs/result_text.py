@@ -54,7 +54,10 @@ _EXPORT_METHODS = ("model_dump", "tolist")
 
 
 def _simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value. Members are not converted."""
+    """Convert a value that JSON does not support to a simpler value.
+
+    Its members are not converted. Raise TypeError for other types.
+    """
     if isinstance(value, Media):
         raise TypeError(
             f"{type(value).__name__} cannot be nested in other data: return it alone, or in a list such as [text, {type(value).__name__}(...)]"
@@ -143,7 +146,10 @@ _MAX_LEVELS = 100
 
 
 def _with_text_keys(value: Any, level: int = 0) -> Any:
-    """Return a value that JSON can represent: keys such as dates and tuples, NaN and Infinity are replaced by text."""
+    """Replace keys that JSON does not support, such as dates and tuples, and NaN and Infinity by text.
+
+    Applies at any depth.
+    """
     if level > _MAX_LEVELS:
         raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
     if isinstance(value, Mapping):
@@ -224,7 +230,7 @@ def fallback_text(value: object) -> str:
 
 
 def to_json_text(data: object) -> str | None:
-    """Return data as JSON text; None if the data is None or JSON cannot represent it."""
+    """Encode data as JSON text. None if the data is None or JSON cannot represent it."""
     if data is None:
         return None
     try:
@@ -279,7 +285,7 @@ def error_text(error: BaseException) -> str:
 
 
 def canonical_json(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as JSON with sorted keys: equal for equal arguments, different for 1, 1.0 and true."""
+    """Encode arguments as JSON with sorted keys, as a cache key. 1, 1.0 and true give different texts."""
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
 
 

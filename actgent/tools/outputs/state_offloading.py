@@ -22,7 +22,10 @@ _NO_DEFAULTS: Mapping[str, Any] = {}
 
 
 def offload_large_values(state: Any, call_id: str, bound: int) -> None:
-    """Move the largest values out of a state store until the rest has at most `bound` characters of JSON."""
+    """Move the largest values out of a session's state until the rest has at most `bound` characters of JSON.
+
+    Each is replaced by a reference; small values stay.
+    """
     sizes = {key: len(json.dumps(state[key])) for key in state if not key.startswith("_")}
     total = sum(sizes.values())
     for key in sorted(sizes, key=lambda key: -sizes[key]):
@@ -40,7 +43,7 @@ def offload_large_values(state: Any, call_id: str, bound: int) -> None:
 
 
 def is_offloaded(value: Any) -> bool:
-    """Return True if a value is the reference that replaced an offloaded value."""
+    """Return True if a value is a reference with which `offload_large_values` replaced a value."""
     return isinstance(value, dict) and _REFERENCE_KEY in value
 
 

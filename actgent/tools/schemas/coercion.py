@@ -58,7 +58,10 @@ class _Coercion:
     """Number of schemas examined so far."""
 
     def coerce(self, value: Any, schema: Any, level: int) -> Any:
-        """Return a value in which texts are converted to the types of the schema. `level` is the nesting depth."""
+        """Convert texts in a value to the types that the schema accepts there.
+
+        Other values are returned unchanged. `level` is the nesting depth.
+        """
         if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
             return value
         schemas = list(self._alternatives(schema, 0))
@@ -77,7 +80,10 @@ class _Coercion:
         return value
 
     def _coerce_member(self, value: Any, schemas: list[Any], level: int) -> Any:
-        """Convert a member of a value, unless the alternatives of its parent have different schemas for it."""
+        """Convert a member of a value.
+
+        It stays unchanged if the alternatives of its parent have different schemas for it.
+        """
         candidates = [each for each in schemas if isinstance(each, Mapping)]
         if not candidates or not all(_is_equal_schema(each, candidates[0]) for each in candidates[1:]):
             return value
@@ -106,7 +112,10 @@ def _is_equal_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:
-    """Return the schema of an object's property; None if the schema does not define the property."""
+    """Return the schema of an object's property, else that of additional properties.
+
+    None if the schema has neither.
+    """
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]
@@ -141,7 +150,10 @@ def _types(schemas: list[Mapping[str, Any]]) -> set[str]:
 
 
 def _parse_text(text: str, types: set[str]) -> Any:
-    """Return the value that a text represents in one of the accepted types, else the text."""
+    """Convert a text to one of the accepted types.
+
+    The text is returned unchanged if text is accepted or no type fits.
+    """
     if "string" in types:
         return text
     word = text.strip()

@@ -34,7 +34,9 @@ _TYPES = {
 
 
 def schema_from_annotation(function: Callable[..., Any]) -> CompiledType | None:
-    """Compile the type of `args` (a TypedDict, a dataclass, a model). None if the type does not name the arguments.
+    """Compile the annotated type of the parameter `args` (a TypedDict, a dataclass, a model).
+
+    None if the type does not name the arguments.
 
     Raises:
         ConfigurationError: The annotation cannot be resolved, or has no JSON Schema.
@@ -92,7 +94,10 @@ def _parse_lines(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _parameter_schema(kind: str, text: str) -> Mapping[str, Any]:
-    """Return the JSON Schema of one argument."""
+    """Return the JSON Schema of one argument from its documented type and text.
+
+    An unknown type accepts any value.
+    """
     schema: dict[str, Any] = {}
     word = re.match(r"\s*([A-Za-z]+)\s*(?:\[\s*([A-Za-z]+)\s*\])?", kind)
     if word and (known := _TYPES.get(word[1].lower())):

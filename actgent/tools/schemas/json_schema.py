@@ -111,7 +111,7 @@ def _compile_cached(schema: Mapping[str, Any]) -> "CompiledSchema":
 def _compile(schema: Mapping[str, Any]) -> "CompiledSchema":
     """Compile a schema without its duplicate branches.
 
-    If that fails, compile the unchanged schema, so that the error quotes it.
+    If that fails, compile the unchanged schema, whose error quotes the user's text.
     """
     try:
         return _compile_with_cost(_without_duplicate_branches(schema))
@@ -196,7 +196,10 @@ class CompiledSchema:
         return 0 if self._is_backtracking else MAX_COST // self._cost.at_depth(MAX_DEPTH)
 
     def _backtracks_for_value(self, value: Any) -> int | None:
-        """Return the backtracking limit per text for a value; None if the value is too costly."""
+        """Return how often regular expressions may backtrack per text of a value.
+
+        None if the validation of the value is too costly.
+        """
         size = _count_members(value)
         if size <= self._max_unmeasured_members:
             return MAX_TEXT_BACKTRACKS
@@ -300,7 +303,7 @@ def _format_branches(
     branches: Sequence[Sequence[jsonschema_rs.ValidationError]],
     path: str,
 ) -> str:
-    """Return the errors of all branches as text."""
+    """Format the errors of all failed branches of `anyOf` or `oneOf` as one text."""
     if error.message.startswith('{"not":'):
         shown = json.dumps(error.instance)[:_MAX_SHOWN_CHARACTERS]
         return f"{shown} is not valid under the branches of the schema"
@@ -314,7 +317,7 @@ def _format_branches(
 
 
 def _format_required_choice(error: jsonschema_rs.ValidationError, schema: Any) -> str:
-    """Return a text that names the alternative members if all branches only require one member each; else empty."""
+    """Return a text such as "needs a or b" if all branches only require one member each. Empty otherwise."""
     if not hasattr(error.kind, "context"):
         return ""
     for step in error.schema_path:

@@ -40,7 +40,10 @@ class Placeholder:
 
     @classmethod
     def schema(cls, definitions: "Definitions") -> Mapping[str, Any]:
-        """Return the JSON Schema of this placeholder. Add the schemas that it refers to to `definitions`."""
+        """Return the JSON Schema of the values that this placeholder reads.
+
+        Schemas that it refers to are added to `definitions`.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -145,7 +148,7 @@ def pydantic_reason(error: Any) -> str:
 
 
 def bounded_text(text: str) -> str:
-    """Truncate a text of user code to 300 characters."""
+    """Truncate a text of user code to `MAX_REASON_CHARACTERS` for an error."""
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}..."
 
 
@@ -285,7 +288,10 @@ def object_schema(member: Any) -> Mapping[str, Any]:
 
 
 def resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema together with its definitions. A reference at its root is replaced by its target."""
+    """Return a schema together with the definitions that it refers to.
+
+    A reference at its root is replaced by its target.
+    """
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {"$defs": definitions, **definitions.get(name, schema)}
 
@@ -313,7 +319,10 @@ def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if no value can match both schemas, judged by constants or JSON types."""
+    """Return True if no value can match both schemas, judged by constants or JSON types.
+
+    False if this is unclear.
+    """
     if (parts := one.get("anyOf")) is not None:
         return all(_are_disjoint(resolved(part, one.get("$defs", {})), other) for part in parts)
     if "anyOf" in other:

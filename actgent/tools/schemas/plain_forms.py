@@ -9,7 +9,9 @@ from actgent.support.strict_json import loads
 
 
 def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:
-    """Return the validated schema of an approval form as a plain JSON dict; None for None.
+    """Validate the JSON Schema of an approval form, and return it as a plain dict.
+
+    None stays None.
 
     Raises:
         ConfigurationError: The schema is invalid or is not JSON.

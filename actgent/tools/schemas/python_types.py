@@ -92,7 +92,10 @@ class _TypeRewriter:
         return tuple(self._choices)
 
     def rewrite(self, annotation: Any) -> Any:
-        """Return an annotation in which classes are replaced by structs and placeholders that msgspec can read."""
+        """Replace classes in an annotation by structs and placeholders that msgspec can read.
+
+        Other types stay.
+        """
         origin = get_origin(annotation)
         if is_pydantic(annotation):
             return self._rewrite_pydantic(annotation)
@@ -155,7 +158,10 @@ class _TypeRewriter:
         return made
 
     def _struct(self, cls: type) -> type:
-        """Return a struct with the fields of an attrs class or dataclass."""
+        """Return a msgspec struct with the fields of an attrs class or dataclass.
+
+        It reads and describes values of the class.
+        """
         fields = list(_init_arguments(cls))
         struct = msgspec.defstruct(
             self._free_name(cls.__name__),
@@ -207,7 +213,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _init_arguments(cls: type) -> Iterator[_Field]:
-    """Yield the arguments that a class's `__init__` accepts by name."""
+    """Yield the arguments that the `__init__` of an attrs class or dataclass accepts by name."""
     return _attrs_fields(cls) if attrs.has(cls) else _dataclass_fields(cls)
 
 
@@ -342,7 +348,10 @@ class CompiledType:
             )
 
     def _build_value(self, value: Any) -> Any:
-        """Return a value with the user's classes and placeholder values instead of msgspec structs, at any depth."""
+        """Replace structs in a value by instances of the user's classes, and placeholders by their values.
+
+        Applies at any depth.
+        """
         kind = type(value)
         if isinstance(value, Placeholder):
             return value.value
@@ -355,7 +364,7 @@ class CompiledType:
         return value
 
     def _build_instance(self, struct: Any, cls: type) -> Any:
-        """Create an instance of a class from its struct.
+        """Create an instance of a user's class from the struct that msgspec read.
 
         Raises:
             ValueError: The class rejects the values.
@@ -427,7 +436,7 @@ def _path_first(text: str) -> str:
 
 
 def _integral_floats_to_int(value: Any) -> Any:
-    """Replace floats such as 1.0 by integers, since JSON does not distinguish them."""
+    """Replace floats such as 1.0 by integers at any depth, since JSON does not distinguish them."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
@@ -454,7 +463,10 @@ def compile_type(annotation: Any) -> CompiledType:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of an error. The first lines of msgspec's errors recommend hooks that users cannot set."""
+    """Return the last line of an error.
+
+    The lines before it, by msgspec, recommend hooks that users cannot set.
+    """
     return str(error).rpartition("\n")[2]
 
 

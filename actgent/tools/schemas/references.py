@@ -68,7 +68,10 @@ class SchemaReferences:
         return base
 
     def targets(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the schemas to which the references of a schema resolve."""
+        """Yield the schemas to which the references of a schema resolve.
+
+        References without a target are ignored.
+        """
         for key in _REFS:
             reference = schema.get(key)
             if isinstance(reference, str):

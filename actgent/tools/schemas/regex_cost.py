@@ -51,7 +51,10 @@ def is_backtracking(pattern: str) -> bool:
 
 
 def backtracks_for(tries: int) -> int:
-    """Return the backtracking limit per text if patterns are matched `tries` times: a power of ten."""
+    """Return the backtracking limit per text, a power of ten, for a value with `tries` texts and patterns.
+
+    The total stays bounded.
+    """
     backtracks = MAX_TEXT_BACKTRACKS
     while backtracks > MIN_TEXT_BACKTRACKS and backtracks * tries > MAX_BACKTRACKS:
         backtracks //= 10

@@ -120,7 +120,10 @@ class _Graph:
     """Number of links examined so far."""
 
     def number(self, schema: Mapping[str, Any]) -> int:
-        """Return the number of a schema, assigned on first use."""
+        """Return the number of a schema, which identifies it in nodes of the graph.
+
+        A new schema gets the next number.
+        """
         number = self._numbers.setdefault(id(schema), len(self.schemas))
         if number == len(self.schemas):
             self.schemas.append(schema)
@@ -135,7 +138,9 @@ class _Graph:
         return schema
 
     def successors(self, node: Node) -> Sequence[Node]:
-        """Return the operations that an operation triggers for the same value. They are cached.
+        """Return the operations that an operation triggers for the same value.
+
+        The result is cached.
 
         Raises:
             SchemaTooCostly: More than `_MAX_LINKS` links were examined.
@@ -158,7 +163,10 @@ class _Graph:
         yield from [(SchemaOperation.MARK, self.number(schema))] * _count_marking_keywords(schema)
 
     def marking_steps(self, schema: Mapping[str, Any]) -> Iterator[Node]:
-        """Yield the operations that collecting evaluated members triggers."""
+        """Yield the operations that collecting evaluated members triggers.
+
+        Keywords such as `unevaluatedItems` need these members.
+        """
         for number in (self.number(each.schema) for each in _subschemas(schema) if each.applies_in_place):
             yield from ((SchemaOperation.VALIDATE, number), (SchemaOperation.MARK, number))
         yield from ((SchemaOperation.MARK, self.number(each)) for each in self.targets(schema))
@@ -169,7 +177,10 @@ class _Graph:
         yield from [(SchemaOperation.COMPILE_MARKS, self.number(schema))] * _count_marking_keywords(schema)
 
     def mark_compile_steps(self, schema: Mapping[str, Any]) -> Iterator[Node]:
-        """Yield the operations that the compilation of marks triggers."""
+        """Yield the operations that the compilation of marks triggers.
+
+        Marks record which members a schema has evaluated.
+        """
         for each in _subschemas(schema):
             if each.key != "properties":
                 yield SchemaOperation.COMPILE, self.number(each.schema)
@@ -285,7 +296,10 @@ class _StartSchema:
     """Numbers of the start schemas of every array item, with their path counts."""
 
     def add(self, inner: Subschema, number: int, paths: int) -> None:
-        """Add paths to a subschema that applies to members of the value."""
+        """Count `paths` further ways to reach a subschema that applies to members of the value.
+
+        `number` identifies the subschema.
+        """
         if inner.key == "properties":
             self.named[inner.name][number] += paths
         elif inner.key in _OBJECTS or inner.key == "patternProperties":
@@ -318,7 +332,7 @@ class SchemaCost:
         return not any(entry.objects or entry.arrays for entry in self._entries.values())
 
     def at_depth(self, depth: int) -> int:
-        """Return the cost of a value of `depth` levels with one member for each member schema."""
+        """Return the cost of validating a value of `depth` levels, with one member for each member schema."""
         while len(self._rows) <= depth:
             lower = self._rows[-1] if self._rows else {}
             row = {number: self._cost_with_members(entry, lower) for number, entry in self._entries.items()}
@@ -335,7 +349,10 @@ class SchemaCost:
         return min(entry.cost + sum(members), _COST_CAP)
 
     def for_value(self, value: Any, limit: int) -> int:
-        """Return the cost of a value; a result above `limit` only means that the limit is exceeded."""
+        """Return the cost of validating a value.
+
+        Counting stops above `limit`, so a larger result is only a lower bound.
+        """
         total = visits = 0
         stack: list[tuple[Any, PathCounts]] = [(value, {self._root: 1})]
         while stack and total <= limit:

@@ -14,7 +14,7 @@ from .json_schema import CompiledSchema, compile_schema
 
 
 def _require_object_schema(name: str, parameters: Any) -> Mapping[str, Any]:
-    """Return the parameters of a tool if they are a schema of type object.
+    """Return the parameters of a tool after a check that they are a schema of type object.
 
     Raises:
         InvalidToolSchema: The parameters are not a schema of type object.
@@ -37,8 +37,8 @@ _OPEN_KEYWORDS = frozenset(
 def _close(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a parameter schema that rejects unknown arguments, unless the schema explicitly allows them.
 
-    JSON Schema accepts unknown arguments by default, and published tools rarely forbid them. Models invent arguments,
-    and a tool that ignores them would silently do something else.
+    Models invent arguments, and a tool that ignores them would silently do something else. JSON Schema
+    accepts unknown arguments by default, and published tools rarely forbid them.
     """
     is_open = not parameters.get("properties") or not _OPEN_KEYWORDS.isdisjoint(parameters)
     return parameters if is_open else {**parameters, "additionalProperties": False}
