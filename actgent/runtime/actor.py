@@ -102,11 +102,11 @@ class AgentActor:
             self.runner.end()
 
     def cut(self) -> None:
-        """Prepare a restart after a failure: turns in progress fail, but are not reported as stopped."""
+        """Mark the agent as failed before its restart, so that turns in progress fail and are not reported as stopped."""
         self.runner.has_failed = True
 
     def drain(self) -> None:
-        """Reject new messages, except messages sent by turns that are still running."""
+        """Stop firing timers, and reject new messages except those of running turns and actors."""
         self.timer_service.end()
         self.lifecycle.drain()
 
@@ -116,7 +116,10 @@ class AgentActor:
             self._cell.stop()
 
     async def finish(self, reason: str) -> None:
-        """Fail the accepted messages that have no answer, and close the agent's connections."""
+        """Reject further messages, end the accepted messages that have not started, and close the agent's connections.
+
+        Both steps have a time limit that cancellation does not shorten.
+        """
         self.lifecycle.reject_all()
         self.ready.set()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:

@@ -120,7 +120,7 @@ class Directory(Mapping[str, AgentCard]):
         self._agents[agent.name] = agent
 
     def add_opener(self, name: str, opener: SessionOpener) -> None:
-        """Add the session opener of an agent, whose actor was just built."""
+        """Add the session opener of an agent whose actor was just built. The agent then counts as used."""
         self._openers[name] = opener
         self.trees.add(opener.running.sessions)
 
@@ -166,9 +166,9 @@ class Directory(Mapping[str, AgentCard]):
 
     @asynccontextmanager
     async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
-        """Mark a session as being created during the block.
+        """Mark a session id as being created during the block, so that no other task opens or creates the session.
 
-        Other tasks that open it wait. The block begins after earlier openings of the session have ended.
+        The block begins after earlier openings of the session have ended.
 
         Raises:
             SessionExists: The session is in memory, or another task is opening it and this task cannot wait.
@@ -187,8 +187,10 @@ class Directory(Mapping[str, AgentCard]):
     async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
         """Mark a session as being erased during the block.
 
-        Other tasks that open it wait, even if its agent starts in the meantime. Yields False if the session is open and
-        can still be written.
+        Other tasks that open the session wait, also if its agent starts.
+
+        The block receives False if the session is open again and could write records; then it must not be
+        erased.
         """
         openings = self.pending_opens_of(key.agent)
         await openings.wait_loaded(
@@ -210,5 +212,9 @@ class Directory(Mapping[str, AgentCard]):
         return self._resumed + sum(each.running.lifecycle.resumed for each in self._openers.values())
 
     async def wait_started(self, name: str, asker: SessionContext | None) -> None:
-        """Wait until an agent is started, or the start phase has ended. Only turns that resume from the journal wait."""
+        """Wait until an agent is started, or the start phase of the runtime has ended.
+
+        Only turns that resume from the journal wait; other calls return at once. `asker` is the session of
+        the calling turn.
+        """
         await self.start_phase.wait_for(name, self, asker)

@@ -82,7 +82,10 @@ async def decide(
 
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """Return the session that an approval belongs to: the given session, or one of its loaded descendants."""
+    """Return the session among a session and its loaded descendants to which an approval belongs.
+
+    If none of them has the approval, return the given session, whose ledger raises the right error.
+    """
     known = approval_id_of(asked)
     session_id = session_of(known)
     below = [context]
@@ -94,7 +97,7 @@ def session_holding(context: SessionContext, asked: Approval | str) -> SessionCo
 
 
 async def expire(running: AgentActor, context: SessionContext) -> None:
-    """Reject all approvals of a session whose deadline has passed."""
+    """Reject the approvals of a session that are past their deadline and not decided yet."""
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
@@ -159,9 +162,9 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Record that a turn is still suspended.
+    """Record that a turn is still suspended, if the journal has recorded that it resumed.
 
-    This is needed if its last decision was recorded while recording another decision failed.
+    This is needed if one decision was written while the write of another one failed.
     """
     ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
     if ids and context.suspension is not None and not ledger.is_suspended:
@@ -171,7 +174,11 @@ def _note_suspended(context: SessionContext) -> None:
 
 
 def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
-    """Return a decision with validated arguments, and with its content converted to a string."""
+    """Return a decision with validated arguments and content.
+
+    Raises:
+        UsageError: The kind of decision does not suit the approval, or the tool no longer exists.
+    """
     if approval.for_caller and not isinstance(decision, Respond | Reject):
         raise UsageError(f"the caller runs the tool {approval.tool_name!r}: use Respond or Reject")
     if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):
@@ -203,7 +210,7 @@ def _content(approval: Approval, content: object, of: str) -> str:
 
 
 def _has_fields(approval: Approval) -> bool:
-    """Return True if the approval's form has fields, so that `Approve` needs values for them."""
+    """Return True if the approver must fill in fields of a form, so that `Approve` without values is invalid."""
     members = (approval.form or {}).get("properties", {})
     return approval.again and any(
         isinstance(member, Mapping) and INPUT in member for member in members.values()
@@ -246,9 +253,9 @@ def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open approvals of a session and of its loaded descendants, without calls for callers.
+    """Return the open approvals of a session and of its loaded descendants, except calls of the caller's own tools.
 
-    Sessions without open approvals are skipped in later calls, so frequent calls are cheap.
+    Descendants without open approvals are skipped in later calls, so frequent calls are cheap.
     """
     seen, rest = [], [context]
     while rest:

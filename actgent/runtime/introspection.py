@@ -296,10 +296,7 @@ class Introspection:
 
     @contextmanager
     def asking_elsewhere(self) -> Iterator[None]:
-        """Return a block during which the program shows approvals without handlers.
-
-        Unhandled approvals are then not logged.
-        """
+        """Suppress warnings about unhandled approvals during the block, because the program shows approvals in another way."""
         self._askers += 1
         try:
             yield
@@ -388,7 +385,10 @@ def _place(found: SetSchedule) -> tuple[float, str, str, str]:
 
 
 async def _due(agents: Sequence[AgentActor], journal: Journal | None) -> list[tuple[float, AgentActor, str]]:
-    """Return the time, agent and id of sessions with timers, earliest first."""
+    """Return the time, agent and id of each session with a timer, earliest first.
+
+    Sessions in memory have newer times than the journal, and replace them.
+    """
     dates: dict[tuple[str, str], tuple[float, AgentActor, str]] = {}
     for running in agents:
         for session_id, at in [] if journal is None else await journal.due(running.name):

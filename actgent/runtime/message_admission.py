@@ -113,7 +113,10 @@ class MessageAdmission:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
-        """Accept the first message of a session. Without a journal this call has no checkpoint, except to wait for room."""
+        """Accept the first message of a session, and make its beginning the description of the session.
+
+        Without a journal this call has no checkpoint, except to wait for room.
+        """
         message = self._admit(context, message)
         context.conversation.describe(message)
         acceptance = QueuedMessage(message, copy_context())
@@ -205,7 +208,7 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _mark(self, context: SessionContext, message: Message) -> Message:
-        """Return the message with the trace and the untrusted sources of its sender."""
+        """Return the message with the trace context and the untrusted sources of its sender."""
         if self._tracing is not None:
             message = _traced(message, self._lifecycle.name, self._tracing)
         return self._with_sources(context, message)
@@ -224,7 +227,10 @@ class MessageAdmission:
         return attrs.evolve(message, via=join_origins(message.via, sources))
 
     def _source_of_sender(self, context: SessionContext, message: Message) -> str:
-        """Return the source name of a sender outside of this process; empty for the owner and for messages of the runtime."""
+        """Return the name of a sender from outside as an untrusted source.
+
+        The text is empty for the owner of the session, and for messages that a turn or the runtime has sent.
+        """
         sender = message.sender
         if message.correlation_id is not None or sender.kind == "system":
             return ""
@@ -257,7 +263,7 @@ class MessageAdmission:
         self._enqueue(context, acceptance, place)
 
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Start the turn of a message at once if its idle session was claimed. Inbox and journal are not used."""
+        """Start the turn of a message whose session was just claimed, without using inbox and journal."""
         context.mailbox.pending += 1
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
@@ -266,7 +272,10 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Count a message as being sent to the session."""
+        """Add a message that is being sent to the session's pending messages.
+
+        A suspended session stays parked in the inbox.
+        """
         context.mailbox.expect(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
             self._inbox.park(context.id)
@@ -327,9 +336,9 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
-        """Return True if the next owner of the session must answer the message.
+        """Return True if an accepted message must not run here, because the session is about to move to another process.
 
-        A message that a caller has stopped already is ended here.
+        Messages to child sessions, and messages that a caller has stopped, are still processed here.
         """
         is_unwanted = message.id in (context.mailbox.unwanted or ())
         return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
@@ -341,7 +350,7 @@ class MessageAdmission:
         self._runner.start(context, acceptance)
 
     def _release_rejected(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Release the inbox place and the counts of a message that was not accepted."""
+        """Remove a message that was not accepted from inbox and session, and record the rejection if its record may exist."""
         if acceptance.place is not None:
             self._inbox.give_back(acceptance.place)
         if (log := acceptance.log) is not None:
@@ -352,7 +361,10 @@ class MessageAdmission:
         self._sessions.mark_idle(context)
 
     def _record_rejection(self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog) -> None:
-        """Undo the acceptance of a message: release its inbox place and its counts."""
+        """Add a journal record that ends a rejected message, because the journal may have recorded it as accepted.
+
+        If the message would have ended a suspended turn, the turn is recorded as suspended again.
+        """
         log.record_rejection(acceptance.message.id)
         message = acceptance.message
         goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
@@ -360,7 +372,10 @@ class MessageAdmission:
             self._runner.record_suspended_again(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
-        """Notify the session that a message was queued."""
+        """Publish that a message was queued, and let it interrupt or end the session's turn if it takes precedence.
+
+        Then start all turns that may run.
+        """
         if self._lifecycle.events.watched:
             self._publish(message)
         turn = context.turn
@@ -432,9 +447,10 @@ class MessageAdmission:
     # --- callers that do not wait for approvals -----------------------------------------------
 
     def _handle_suspended_session(self, context: SessionContext, future: TurnFuture) -> None:
-        """Pause the time limits of a caller that accepts waiting for approvals.
+        """Handle a caller whose message waits for a suspended turn.
 
-        Withdraw the message of any other caller.
+        A caller that waits for approvals gets its time limits paused. The message of any other caller is
+        withdrawn.
         """
         if future.is_patient:
             future.hold()
@@ -493,7 +509,7 @@ class MessageAdmission:
 
 
 def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
-    """Return a copy of a message with the trace context of its sender, or of a new span."""
+    """Return a message with the current trace context. Without a trace, start a new one with a span for the sending."""
     current = tracing.current() or message.traceparent
     if current is None:
         span = tracing.begin(
@@ -555,7 +571,7 @@ class _WithdrawnCaller:
 
 
 async def _tell_written(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
-    """Notify callers of a withdrawal after the journal has recorded it or failed to record it."""
+    """Notify callers of withdrawn messages, after an attempt to record the withdrawal. Journal errors are ignored."""
     try:
         if context.log is not None:
             with suppress(JournalError, Fenced):
@@ -593,7 +609,7 @@ def _was_sent(context: SessionContext, message_id: str) -> bool:
 
 
 def _warn_of_call_cycle(asker: SessionContext, agent: str) -> None:
-    """Log a warning if the called agent itself waits for an answer in a parent session of the caller."""
+    """Log a warning if agents call each other in a cycle: the called agent has a parent session of the caller."""
     names, session = [asker.agent], asker.parent
     while session is not None:
         names.insert(0, session.agent)

@@ -87,7 +87,7 @@ class RetentionJob:
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
     def note(self, key: SessionKey) -> None:
-        """Add a one-request session that has ended to the sessions to erase."""
+        """Schedule the erasure of a session that served one request and has ended."""
         self._ended[key] = None
         self._arrived.set()
 
@@ -98,7 +98,10 @@ class RetentionJob:
                 del keys[key]
 
     async def run(self) -> None:
-        """Erase sessions in groups while the runtime is open."""
+        """Erase ended sessions in groups, and search for old sessions at intervals, until cancelled.
+
+        If the journal fails, log a warning and retry after a pause.
+        """
         looked = -math.inf
         while True:
             try:
@@ -120,7 +123,7 @@ class RetentionJob:
             self._arrived = trio.Event()
 
     async def finish(self) -> None:
-        """Erase the ended sessions when the runtime closes."""
+        """Erase the ended sessions when the runtime closes, within a time limit. A failure is only logged."""
         with trio.move_on_after(FINISH_TIMEOUT_SECONDS):
             try:
                 await self.erase_ended()
@@ -179,9 +182,12 @@ class RetentionJob:
     async def _erase_frozen(
         self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
     ) -> Sequence[SessionKey]:
-        """Erase frozen session trees, and return the erased sessions.
+        """Erase frozen session trees from the journal, and return the roots of the erased trees.
 
-        After a journal error they may be erased or not.
+        If the journal reports a failure, the trees that it has erased in spite of it are found and returned.
+
+        Raises:
+            JournalError: No tree was erased, or the journal cannot be read.
         """
         try:
             return await self.journal.erase_trees(roots, unchanged_since=until)
@@ -264,9 +270,9 @@ def _forget(held: Iterable[Held | None]) -> None:
 
 @contextmanager
 def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
-    """Freeze an idle session for the block: reject messages and hold back records.
+    """Close an idle session for the block, so that it rejects messages and holds back records while it may be erased.
 
-    After the block it accepts messages again, unless it was erased.
+    After the block it accepts messages again, unless it was erased or moved.
     """
     context.closed = True
     if context.log is not None:

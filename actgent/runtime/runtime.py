@@ -226,7 +226,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """Log once which agents are not running and have unfinished sessions in the journal."""
+        """Log a warning with the agents that are not running but have unfinished sessions in the journal, at most once."""
         if self.agents.start_phase.has_logged or self.journal is None:
             return
         self.agents.start_phase.has_logged = True
@@ -518,7 +518,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         return (body for body in self._system.bodies() if isinstance(body, AgentActor))
 
     async def _complete(self) -> None:
-        """Wait until agents and actors have finished accepted messages and the calls between them, then erase ended sessions."""
+        """Reject new starts, let agents and actors finish accepted messages within their grace, and erase ended sessions."""
         self._left = True
         await self._system.drain()
         if self._sweeper is not None:
@@ -570,7 +570,11 @@ async def _recover(agents: Sequence[Startable]) -> None:
 
 
 async def _close_session(running: object, key: SessionKey) -> None:
-    """Close a session that has to be erased, if it is in memory."""
+    """Close a session and its descendants in memory before the erasure, and drop their unwritten records.
+
+    Raises:
+        WouldDeadlock: The caller is a handler or tool of one of these sessions.
+    """
     if not isinstance(running, AgentActor):
         return
     context = running.sessions.reload_any(key.session_id)
@@ -622,7 +626,11 @@ def _ending(events: EventStream) -> Iterator[EventStream]:
 async def _owned(
     journal: str | Journal | None, durability: Durability, redact: Redact | None
 ) -> AsyncGenerator[Journal | None, None]:
-    """Open the journal if it is given as an address, and acquire ownership of it for this process."""
+    """Open the journal if it is given as an address, and acquire ownership of it for this process.
+
+    The block receives the journal, wrapped for `redact` and relaxed durability if requested; None without a
+    journal.
+    """
     if durability not in typing.get_args(Durability):
         hint = meant(durability, typing.get_args(Durability))
         raise ConfigurationError(
@@ -673,7 +681,7 @@ def _check_kinds(**given: tuple[object, type]) -> None:
 
 
 def _check_policy(policy: Policy | None) -> None:
-    """Raise if the policy needs a tool that agents without a policy do not have.
+    """Raise if a policy for the whole runtime isolates untrusted text, which needs an additional tool in each agent.
 
     Raises:
         ConfigurationError: The policy isolates untrusted text.
@@ -686,7 +694,7 @@ def _check_policy(policy: Policy | None) -> None:
 
 
 def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cluster: bool) -> None:
-    """Raise if quotas cannot be counted, because several processes own the journal.
+    """Raise if quotas are combined with a journal that several processes share, because one process must count them.
 
     Raises:
         ConfigurationError: Several processes own the journal.

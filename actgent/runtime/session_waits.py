@@ -34,10 +34,10 @@ def running_session() -> SessionContext | None:
 
 
 def sources_of_caller(target: SessionContext | None = None) -> str:
-    """Return the untrusted sources of the running turn for what it sends to session `target`.
+    """Return the untrusted sources that may influence a message from the running turn to session `target`.
 
-    None as target is a new session. The text is empty if there are no sources. Sources that the target already has are
-    omitted, and so are those of withheld values in the running call.
+    None as target is a new session. Outside of turns, the sources of the incoming request are returned. For a
+    message to the calling session itself, only sources that it does not have yet are returned.
     """
     caller = running_session()
     if caller is None:
@@ -48,7 +48,7 @@ def sources_of_caller(target: SessionContext | None = None) -> str:
 
 
 def take_sources(target: SessionContext) -> None:
-    """Add the untrusted sources of session `target` to those of the calling session, which has read its answer."""
+    """Add the untrusted sources of session `target` to the calling session, because the caller has read its answer."""
     caller = running_session()
     if caller is not None and caller is not target:
         note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))
@@ -70,7 +70,9 @@ def note_sources(context: SessionContext, sources: str) -> None:
 
 
 def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:
-    """Return a block that releases the turn's concurrency slot while its tool or handler waits for another turn.
+    """Return a block that releases the concurrency slot of the calling turn while a tool or handler waits for another turn.
+
+    A calling actor records its wait for `target` only. Other callers get a block without effect.
 
     Raises:
         DeadlockDetected: `target` waits for the session of the calling turn.
@@ -169,7 +171,7 @@ def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]
 
 
 def find_waiter() -> WaitNode | None:
-    """Return the session whose turn the calling task belongs to, or else the plain actor."""
+    """Return the wait-graph node of the calling session, or else of the calling actor; None for other callers."""
     context = running_session()
     return waiting_actor() if context is None else _node_of(context)
 
@@ -200,7 +202,7 @@ def _node_of(context: SessionContext) -> WaitNode:
 
 
 def _drop_node(context: SessionContext) -> None:
-    """Remove the wait-graph node of a session without waits."""
+    """Remove the wait-graph node of a session if the session neither waits nor is waited for."""
     tree = context.tree
     if tree is not None and tree.wait_node is not None and tree.wait_node.is_alone:
         tree.wait_node = None

@@ -40,7 +40,7 @@ class StartPhase:
         return self._ends_at > -math.inf
 
     def note_start(self) -> None:
-        """Extend the phase after the start of an agent."""
+        """Extend the start phase, because an agent was started, and wake the turns that may wait for this agent."""
         self._ends_at = trio.current_time() + START_PHASE_SECONDS
         self._wake_waiters()
 
@@ -51,12 +51,19 @@ class StartPhase:
         self._wake_waiters()
 
     def add_resumed(self, context: SessionContext) -> None:
-        """Register a session that was resumed from the journal, so that its turns wait for missing agents."""
+        """Register a session that was resumed from the journal, so that its turns wait for missing agents.
+
+        Does nothing after the start phase.
+        """
         if self._is_open():
             self._resumed_sessions.add(context)
 
     async def wait_for(self, name: str, started: Container[str], context: SessionContext | None) -> None:
-        """Wait until the agent `name` is in `started` or the phase has ended, if `context` is a resumed session; else return at once."""
+        """Wait until the agent `name` is in `started`, or the start phase has ended.
+
+        Only turns of resumed sessions wait, and release their concurrency slot while they wait. Other calls
+        return at once.
+        """
         if name not in started and self._waits(context):
             with releasing_slot():
                 while name not in started and self._is_open():

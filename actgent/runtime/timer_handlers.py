@@ -71,7 +71,8 @@ async def fire_schedule(
 ) -> None:
     """Send the message of a schedule, recorded together with the next time of the schedule.
 
-    If its last message is unfinished, this time is skipped.
+    If the message of the last firing is unfinished, this firing is skipped. If the message is rejected, the
+    timer is set again, and the error is raised.
     """
     funding = await _funding(running, timer)
     if not await is_set(context, timer):
@@ -134,7 +135,7 @@ async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
 
 
 def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
-    """Return the context variables of the scheduled message."""
+    """Return the context variables for the scheduled message: those of the task that set the schedule, or the stored ones."""
     if timer.variables is not None:
         return timer.variables.copy()
     return running.propagation.restore(timer.baggage, timer.traceparent)
@@ -151,6 +152,6 @@ def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer)
 
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Set the timer of a message again that was not accepted, unless its schedule was removed."""
+    """Set the timer of a schedule again whose message was not accepted, unless a repeating schedule was removed."""
     if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

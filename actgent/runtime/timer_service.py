@@ -95,7 +95,7 @@ class TimerService:
         self._disarm()
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
-        """Add sessions with the Unix times in seconds of their next timers, as listed by the journal."""
+        """Add sessions to the timer index, with the Unix times in seconds of their next timers, as the journal lists them."""
         self.index.load(times)
         self._arm()
 
@@ -163,7 +163,12 @@ class TimerService:
             self._workers -= 1
 
     async def _fire_session(self, session_id: str) -> None:
-        """Load a session and fire its due timers; its next timer is armed in every case."""
+        """Load a session and fire its due timers.
+
+        If that fails, log it and retry later, so that other sessions are unaffected.
+
+        A session that is closed, unknown, damaged or without its deps is dropped from the index.
+        """
         delay = 0.0
         try:
             async with self._load_session(session_id) as context:
@@ -189,7 +194,10 @@ class TimerService:
             self.index.put_back(session_id, delay=delay)
 
     async def _fire_due(self, context: SessionContext) -> float:
-        """Fire the due timers of a session independently. Return the seconds until failed ones are retried."""
+        """Fire the due timers of a session, earliest first. A failing timer does not stop the others.
+
+        Return the seconds until failed timers are retried; 0 if none failed.
+        """
         delays = [0.0]
         for timer in sorted(context.timers.values(), key=lambda each: each.at):
             if not timer.is_due(self.index.clock):

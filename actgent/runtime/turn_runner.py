@@ -185,7 +185,10 @@ class TurnRunner:
     # --- claim and start -----------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start the turns of all queued messages that may run now."""
+        """Start the turns of all queued messages that may run now.
+
+        Does nothing while answered callers get time to send their next message; the turns start afterwards.
+        """
         if not self._settling:
             self._pump()
 
@@ -204,9 +207,9 @@ class TurnRunner:
             self._workers.start_with(turn.variables, turn)
 
     def try_claim(self, message: Message) -> bool:
-        """Claim the session of a message, so that `start` can run its turn.
+        """Claim the session of a message, so that `start` can run its turn without the queue.
 
-        Return False if the message must be queued.
+        Return False if the message must be queued, or if the agent runs no turns now.
         """
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.try_claim(message)
@@ -223,13 +226,16 @@ class TurnRunner:
         self._workers.start_with(acceptance.variables, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
-        """Return a claimed message and the queued messages to answer with it; empty if it is answered alone."""
+        """Return a claimed message with the queued messages that the same turn answers; empty if it is answered alone."""
         if not is_collected(message):
             return ()
         return (message, *self.inbox.take_along(message.session_id, is_collected))
 
     def stop_if_superseded(self, turn: Turn) -> None:
-        """Interrupt a turn if a message that takes precedence is queued in its session."""
+        """Interrupt a turn if a message with the rule `interrupt` is queued in its session.
+
+        URGENT turns are not interrupted.
+        """
         is_urgent = turn.message.priority is Priority.URGENT
         if not is_urgent and self.inbox.has_first(turn.message.session_id):
             turn.interrupt(NEWER_CAME)
@@ -241,7 +247,7 @@ class TurnRunner:
     # --- run and finish ------------------------------------------------------------------
 
     def _run_turn(self, scope: trio.CancelScope, turn: Turn) -> Awaitable[None]:
-        """Return the coroutine that runs the turn of a claimed session."""
+        """Return the coroutine that runs the turn of a claimed session; `scope` cancels its task."""
         turn.host = self
         self.turn_lifecycle.enter(turn, scope)
         return self._core.run_turn(turn)
@@ -294,10 +300,7 @@ class TurnRunner:
                 await self.turn_lifecycle.fail_turn(turn, error)
 
     async def _yield_to_callers(self) -> None:
-        """Run a few checkpoints, so that the answered caller can send its next message.
-
-        Only then do waiting callers get the slot.
-        """
+        """Run a few checkpoints, so that the answered caller can send its next message before other owners get the slot."""
         self._settling += 1
         try:
             for _ in range(REPLY_CHECKPOINTS):
@@ -308,13 +311,16 @@ class TurnRunner:
     async def report_task(
         self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
     ) -> None:
-        """Report the outcome of a delegated task to its parent session, before the task ends."""
+        """Report the outcome of a delegated task to its parent session before the task ends, and cancel its deadline.
+
+        Does nothing if the parent waits for the outcome itself, or if the session has moved.
+        """
         context.drop_timer(TASK_TIMER)
         if context.task is not None and context.task.reports and not context.has_moved:
             await self._on_task_done(context, error, blame)
 
     def _release(self, context: SessionContext) -> None:
-        """Release the session of a finished turn."""
+        """Release the session of a finished turn in the inbox, and unload the session if it is finished."""
         self.inbox.release(context.id)
         if context.tree is not None:
             self._drop_unclaimed(context)
@@ -323,7 +329,7 @@ class TurnRunner:
             self.sessions.mark_idle(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
-        """End the child sessions that an earlier process started and that the resumed turn has not used again."""
+        """End the restored child sessions whose tasks the resumed turn has not requested again."""
         for child in context.children.pop_unclaimed() if context.children else ():
             child.closed = True
             host_of(child).resume_if_superseded(child)
@@ -333,7 +339,8 @@ class TurnRunner:
     async def _abandon_turn(self, turn: Turn) -> None:
         """Handle the cancellation of a turn's task.
 
-        The agent stops or fails, or the session moves to another process.
+        If the session moved, its turn ends here. If the agent failed, the turn ends after the restart. If the
+        agent stops, the turn ends as stopped, and no further turn starts.
         """
         context = turn.session
         if context.turn is not turn:
@@ -350,7 +357,7 @@ class TurnRunner:
         await self._stop_turn(turn)
 
     def cancel_moved_turn(self, turn: Turn) -> None:
-        """Stop a turn that another process continues."""
+        """Cancel the task of a turn that another process continues. A turn that waits to resume ends directly."""
         context = turn.session
         if any(each is turn for each in self._held_up):
             self._held_up = [each for each in self._held_up if each is not turn]
@@ -368,7 +375,10 @@ class TurnRunner:
         self.pump()
 
     async def notify_moved(self, context: SessionContext) -> None:
-        """Notify the remaining handlers of a session that it moved, or log it if no exception handler is attached."""
+        """Deliver a failure of the kind `moved` to the handlers that are still attached to a session that moved.
+
+        Without an exception handler, a warning is logged.
+        """
         moved = SessionMoved(self.name, context.id)
         failure = Failure(id=f"{context.id}/moved", kind="moved", error=moved, message_id="")
         if not context.handlers.any_of("exception"):
@@ -397,7 +407,10 @@ class TurnRunner:
                 self.inbox.unpark(context.id)
 
     def dead_letter_all(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Add messages to the dead letters if neither a journal nor a calling turn can retry them."""
+        """Add stopped messages to the dead letters.
+
+        Messages with a journal or a parent session are left out: others retry them.
+        """
         if context.log is not None or context.parent is not None:
             return
         owner = None if context.mailbox.is_transient else context.owner
@@ -436,7 +449,10 @@ class TurnRunner:
             self.sessions.mark_idle(context)
 
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
-        """Resume a suspended turn after its approvals were decided; with `error`, the turn ends with that error."""
+        """Resume a suspended turn after its approvals were decided; with `error`, the turn ends with that error.
+
+        Paused time limits continue. Does nothing if no turn is suspended.
+        """
         suspension = context.suspension
         if suspension is None:
             return
@@ -453,7 +469,7 @@ class TurnRunner:
         self.pump()
 
     def restore(self, context: SessionContext, message: Message) -> None:
-        """Restore a suspended turn from before a restart."""
+        """Restore a turn that was suspended before a restart, still waiting for its approvals."""
         joined = () if context.checkpoint is None else context.checkpoint.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
         self.inbox.park(context.id)
@@ -461,7 +477,7 @@ class TurnRunner:
             context.task.future.hold()
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn whose session is closed or which a newer message supersedes."""
+        """End a suspended turn if its session is closed, or if a newer message takes precedence over it."""
         if context.suspension is None:
             return
         reason = "the caller is gone" if context.closed else ""
@@ -509,7 +525,7 @@ class TurnRunner:
 
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
-    """Return the futures of queued messages whose callers also wait while an approval is open."""
+    """Return the futures of the callers of queued messages that accept waiting for approvals."""
     futures = [each.future for each in (context.mailbox.acceptances or {}).values() if each.is_in]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 

@@ -47,7 +47,8 @@ class BudgetAccounts:
     ) -> Account:
         """Return the account with this key. If it does not exist, create it with the amounts `spent` so far.
 
-        An account that was created before its session was loaded receives the session's log here.
+        Without a journal, each call creates an account, because no other session looks it up. An account that
+        was created before its session was loaded receives the session's log here.
         """
         if self.journal is None:  # without a journal no other session looks it up
             return Account(key, limits, spent)
@@ -134,8 +135,7 @@ class BudgetAccounts:
         """Set the budget of a starting or resumed turn, if any limit applies. A resumed turn keeps its usage so far.
 
         Args:
-            context: Session of the turn.
-            turn: The turn.
+            turn: The turn; its `budget`, depth and maximum depth are set.
             agent: Name of the session's agent.
             fundings: Budget sources of the messages that the turn answers; the last one belongs to the turn's own
                 message.
@@ -220,7 +220,7 @@ class BudgetAccounts:
         return budget
 
     def _plant(self, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
-        """Create the account of a turn tree, with the usage of the turn so far."""
+        """Create the account for a turn and all turns that it causes (its tree), starting with the turn's usage so far."""
         context = turn.session
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
         spent = Amounts(
@@ -243,7 +243,10 @@ def funding_of_result(child: SessionContext) -> Funding | None:
 
 
 def _deepest(turn: Turn) -> int:
-    """Return the maximum depth of turns that this turn starts: the lowest limit among this turn and those before it."""
+    """Return the maximum depth that the turns started by this turn may have.
+
+    It is the lowest limit set by this turn or by the turns that started it.
+    """
     return int(min(turn.depth + turn.limits.depth, turn.deepest or math.inf))
 
 

@@ -204,7 +204,7 @@ class Turn:
         return "running" if self.state == "exposed" else self.state
 
     def expose(self) -> None:
-        """Allow immediate cancellation of the turn, from now until `cover`.
+        """Allow an interruption or timeout to cancel the turn's task immediately, from now until `cover`.
 
         Raises:
             Interrupted, ModelTimeout, ...: The turn was stopped before this call.
@@ -215,7 +215,7 @@ class Turn:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """Forbid immediate cancellation of the turn until `expose`, so that its next step completes."""
+        """Forbid the immediate cancellation of the turn's task until `expose`, for steps that must complete, such as writes."""
         if self.state == "exposed":
             self.state = "running"
 
@@ -241,13 +241,16 @@ class Turn:
             self.on_stop()
 
     def revoke_stop(self) -> None:
-        """Discard a stop request that arrived after the work was done."""
+        """Discard a request to stop the turn, because its work was already done when the request arrived."""
         if self.stop is not None:
             self.stop = None
             self._move("revoke")
 
     def cut(self, error: Exception) -> None:
-        """End a turn whose task has ended unexpectedly: its next task only ends it, with `error` unless it was stopped before."""
+        """Mark a turn whose task ended unexpectedly, so that its next task only ends the turn.
+
+        The turn ends with `error`, unless it was stopped with another error before.
+        """
         self.is_cut = True
         self.cover()
         self.stop_with(error)
@@ -293,9 +296,10 @@ class Turn:
         listener.detach()
 
     def leave(self, listener: TurnFuture) -> None:
-        """Remove the future of a caller that stops waiting. Stop the turn if no other caller waits.
+        """Remove the future of a caller that stops waiting. Stop the turn if no other caller waits for its outcome.
 
-        A caller that joined a suspended turn never stops the turn.
+        A caller that repeated the message never stops the turn. A caller that joined a suspended turn does
+        not stop the turn while it is suspended.
         """
         if listener not in self.listeners:
             return
@@ -517,7 +521,7 @@ class SessionContext:
         return self._state.replay(number)
 
     def ledger(self) -> ApprovalLedger:
-        """Return the approvals of the session, created at the first call."""
+        """Return the approvals of the session: open requests and decisions. They are created at the first call."""
         if self.approvals is None:
             self.approvals = ApprovalLedger()
         return self.approvals
@@ -544,7 +548,10 @@ class SessionContext:
             self.set_timer(ApprovalDeadline(at))
 
     def is_from_user(self, message: Message) -> bool:
-        """Return True if a user sent the message. Requests of other agents also have the sender kind user."""
+        """Return True if a user sent the message, and not an agent on behalf of the session.
+
+        An agent that owns a session also sends messages with the sender kind user; these return False.
+        """
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 
@@ -573,7 +580,10 @@ class SessionContext:
     # --- the conversation ----------------------------------------------------------------
 
     def append_unanswered(self, message: Message) -> None:
-        """Append a message to the history that no turn answers."""
+        """Append a message to the history that no turn answers, such as one imported later.
+
+        It is durable soon after.
+        """
         self.conversation.append(message)
         if self.log is not None:
             self.log.add(AgentMessageRecord(message=message))
@@ -732,7 +742,7 @@ class SessionContext:
 
     @property
     def _is_deciding(self) -> bool:
-        """True if the suspended turn waits only for decisions that are being written."""
+        """True if approvals are open and decisions about all of them are being written, so that the turn resumes soon."""
         return self.approvals is not None and self.approvals.is_deciding
 
     async def wait_idle(self) -> None:
@@ -791,7 +801,10 @@ def host_of(context: SessionContext) -> SessionHost:
 
 
 def can_resume(messages: Sequence[Message], message_id: str) -> bool:
-    """Return True if a failed turn can resume after its last recorded message. Otherwise the turn has to start again."""
+    """Return True if a failed turn can resume after the last message of its session.
+
+    It must start again if that message is truncated, or if all tool calls of the turn were cancelled.
+    """
     if not messages or messages[-1].cut or not messages[-1].tool_results:
         return bool(messages) and not messages[-1].cut
     its = itertools.takewhile(lambda message: message.id != message_id, reversed(messages))
@@ -814,7 +827,10 @@ def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int)
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Return True if the calling task works for this turn, or for a turn that waits for it."""
+    """Return True if the calling task belongs to this turn, so that waiting for the turn would be waiting for itself.
+
+    Tools and handlers of the turn, and turns that they wait for, belong to it.
+    """
     if turn is None:
         return False
     try:

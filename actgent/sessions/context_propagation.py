@@ -71,7 +71,11 @@ class Propagation:
         return taken
 
     def restore(self, baggage: Mapping[str, Any], trace: str | None) -> Context:
-        """Return the context for the turn of a loaded message: the base context with the stored variables and trace."""
+        """Return the context variables for the turn of a message loaded from the journal.
+
+        These are the base context, the stored variables and the trace. Stored variables that are not
+        registered are logged.
+        """
         variables = self.base.copy()
         if (trace := valid_traceparent(trace)) is not None:
             variables.run(traceparent.set, trace)
@@ -129,7 +133,8 @@ def _check_size(taken: Mapping[str, Any]) -> None:
 async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine in this task with a copy of the given context variables.
 
-    During the call, no turn is the running turn.
+    The coroutine does not count as part of the calling turn, and the caller's tool timeouts do not apply to
+    it.
     """
     inside = variables.copy()
     inside.run(running_turn.set, None)

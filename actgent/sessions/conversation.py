@@ -119,9 +119,9 @@ class RecordedMessages(Sequence[Message]):
             yield from reversed(self._from(0)[:missing])
 
     def _from(self, place: int) -> list[Message]:
-        """Return the messages in memory from position `place` on.
+        """Return all messages in memory, after loading the older messages if `place` is before the first one in memory.
 
-        If the position is not in memory, load all messages first.
+        Loading blocks the event loop. The index of a message in the result is its position minus `missing`.
         """
         if place < self.missing:
             if self._earlier is None:
@@ -194,16 +194,20 @@ class SessionConversation:
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
 
     def take_unwritten(self) -> Usage:
-        """Return the usage of child sessions that is not recorded yet, and reset it. The caller must record it."""
+        """Return the token usage of child sessions that no record contains yet, and reset it.
+
+        The caller must record it.
+        """
         if self.unwritten is None:
             return NO_USAGE
         taken, self.unwritten = Usage(children=self.unwritten), None
         return taken
 
     def append(self, message: Message, *, answered: bool = False) -> None:
-        """Append a message.
+        """Append a message to the history and the memory view, and add its untrusted sources to the conversation's.
 
-        With `answered`, its turn already has an answer, so no model will answer the message now.
+        An answer enters the view with the next message. `answered` is True if the turn will answer this
+        message now, or has answered it.
         """
         self.messages.append(message)
         kind = message.sender.kind
@@ -228,7 +232,7 @@ class SessionConversation:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
     def note(self, entry: Entry) -> None:
-        """Add an entry to the recent records. Does nothing if the session has a journal."""
+        """Add an entry to the records in memory that observers read. Does nothing if the session has a journal."""
         recent = self.recent
         if recent is not None:
             recent.append(entry)
@@ -236,15 +240,15 @@ class SessionConversation:
                 recent.note_growth()
 
     def add_origin(self, origin: str) -> None:
-        """Add a source of untrusted text that the model sees outside of messages."""
+        """Add an untrusted source whose text the model sees, e.g. in a prompt or a memory."""
         self.origin = join_origins(self.origin, origin)
 
     def add_given(self, sources: str) -> None:
-        """Add the sources of withheld text that an answer has passed to the user or the caller."""
+        """Add the untrusted sources of withheld values that a reply has revealed to its receiver, but not to the model."""
         self.given = join_origins(self.given, sources)
 
     def add_via(self, sources: str) -> None:
-        """Add untrusted sources that influenced the conversation."""
+        """Add untrusted sources that influenced the conversation without their text being repeated in it."""
         self.via = join_origins(self.via, sources)
 
     @property
@@ -272,13 +276,13 @@ class SessionConversation:
                         self.add_via(part.via)
 
     def current_view(self) -> ModelView:
-        """Return the memory view, which selects the messages that a model sees. It contains all messages."""
+        """Return the memory view, which selects the messages that the model sees, after adding the newest answer to it."""
         if self._unseen is not None:
             self._show(self._unseen)
         return self._view
 
     def replace_view(self, view: ModelView) -> None:
-        """Replace the memory view by one that contains all messages."""
+        """Replace the memory view by `view`, which must already contain all messages of the session."""
         self._view, self._unseen = view, None
 
     def replace_messages(self, messages: RecordedMessages) -> None:
@@ -312,7 +316,7 @@ class SessionConversation:
 
     @property
     def notices(self) -> Mapping[str, str]:
-        """Mark of the last notice of each source."""
+        """Mark of the last notice from each source, by source name. A mark shows which change the model was notified of."""
         return self._notices or {}
 
     def restore_notices(self, notices: Mapping[str, str]) -> None:
@@ -375,7 +379,7 @@ class SessionConversation:
         )
 
     def _is_former(self, call_id: str) -> bool:
-        """Return True if a call id was used before the last snapshot."""
+        """Return True if a call id was used before the snapshot from which the session was loaded."""
         wanted, ids = _digest(call_id), self.former_ids
         low, high = 0, len(ids) // DIGEST_BYTES
         while low < high:

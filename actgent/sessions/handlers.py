@@ -79,7 +79,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         self.drop([attached for attached in each if attached.handler == handler])
 
     def drop(self, gone: list[HandlerRegistration]) -> None:
-        """Remove registrations that `add` returned."""
+        """Remove registrations that `add` returned, also from a running dispatch: handlers not called yet are not called."""
         for attached in gone:
             attached.handler, attached.takes_session = _ignore, False
         for kind, group in tuple(self.items()):
@@ -89,7 +89,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
                 del self[kind]
 
     def settle(self) -> None:
-        """Mark all current handlers as registered by `Agent.on_session` and not by a program."""
+        """Mark all current handlers as registered in `Agent.on_session`, so that `outside` omits them."""
         for group in self.values():
             for attached in group:
                 attached.is_outside = False
@@ -106,14 +106,11 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         return bool(self) and not self.keys().isdisjoint(kinds)
 
     def miss(self, kind: HandlerKind) -> None:
-        """Record that an item of this kind was delivered while no handler was registered."""
+        """Record that an item of this kind was dropped, because no handler of this kind was ever registered."""
         self._missed |= _BITS.get(kind, 0) & ~self._had
 
     def pop_missed(self, kind: HandlerKind) -> bool:
-        """Return True if items of this kind were delivered before the first handler was registered.
-
-        Each kind returns True only once.
-        """
+        """Return True once for a kind if its items were dropped before the first handler was registered, for a warning."""
         if not self._missed:
             return False
         bit = _BITS.get(kind, 0)
@@ -158,7 +155,9 @@ def takes_session(handler: Handler) -> bool:
 
 
 def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None:
-    """Raise if a value is not a callable that can serve as handler or hook. `name` is the argument's name for the error.
+    """Raise if a value cannot serve as handler or hook. `name` is the argument's name for the error.
+
+    With `is_alone`, the function receives only the session, so it must not require a second argument.
 
     Raises:
         ConfigurationError: The value is not callable, is a generator function, or takes the wrong number of

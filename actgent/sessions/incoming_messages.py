@@ -60,7 +60,7 @@ RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 
 
 def check_rule(rule: object) -> OnBusy:
-    """Return the `on_busy` rule if it is valid.
+    """Return the `on_busy` rule of the argument, which may be any value equal to a known rule.
 
     Raises:
         ConfigurationError: The rule is unknown.
@@ -84,7 +84,10 @@ def check_busy(context: SessionContext, message: Message) -> None:
 
 
 def is_collected(message: Message) -> bool:
-    """Return True if one turn may answer this message together with other queued messages (rule `collect`)."""
+    """Return True if one turn may answer this message together with other queued messages.
+
+    The message has the rule `collect` and is not URGENT.
+    """
     return message.on_busy == "collect" and message.priority is not Priority.URGENT
 
 
@@ -160,7 +163,10 @@ def question_to(
     *,
     metadata: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Create a message whose sender waits for the outcome. Such a message is never answered together with others."""
+    """Create a message whose sender waits for the outcome.
+
+    It is never answered together with others: the session's rule `collect` becomes `queue` for this message.
+    """
     rule = context.mailbox.on_busy
     on_busy: OnBusy = "queue" if rule == "collect" else rule
     return message_to(
@@ -173,7 +179,10 @@ MAX_REMEMBERED_OUTCOMES = 100
 
 
 def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome) -> None:
-    """Keep the outcome of a message, for callers that send the message again under its id."""
+    """Keep the outcome of an accepted message for callers that send it again under its id; the oldest one is dropped.
+
+    A failure after which the turn may still continue is not kept.
+    """
     is_open = outcome.failure is not None and outcome.failure.may_continue
     if is_open or not context.mailbox.has_accepted(message_id):
         return
@@ -192,7 +201,7 @@ def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
 
 
 def finish_listeners(turn: Turn) -> None:
-    """Finish the futures of the callers of an ended turn.
+    """Wake all callers that wait for a turn, after its last delivery, and keep the outcome for repetitions.
 
     A caller that joined after the last delivery receives the outcome first.
     """
@@ -217,11 +226,13 @@ def add_joined_futures(turn: Turn, joined_futures: Iterable[TurnFuture]) -> None
 
 
 def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
-    """Let a caller wait for the outcome of an accepted message with this id.
+    """Let a caller that repeats a message id wait for the outcome of the accepted message, or give it the stored outcome.
+
+    If the session is suspended and the caller does not wait for approvals, its wait ends with `Suspended`;
+    this call does not raise it.
 
     Raises:
         DuplicateMessage: The message has ended, and its outcome is no longer stored.
-        Suspended: The message's turn, or an earlier one, waits for approvals, and the caller does not.
     """
     future.is_joined = True
     known = context.mailbox.outcomes.get(message_id) if context.mailbox.outcomes else None
@@ -241,7 +252,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
 
 
 def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
-    """Finish the futures with the error that another process owns the session of their message."""
+    """End the waits of these callers with `error`, because another process owns the session of their message."""
     for listener in listeners:
         listener.detach()
         _finish_future(listener, Outcome(failure=message_failure(message_id, "moved", error)))

@@ -84,13 +84,13 @@ class QueuedMessage:
         return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_in else 'on its way'}>"
 
     async def wait_settled(self) -> None:
-        """Wait until the message is accepted or rejected."""
+        """Wait until another task has accepted or rejected this message."""
         if self.settled is None:
             self.settled = trio.Event()
         await self.settled.wait()
 
     def mark_done(self) -> None:
-        """Wake the tasks in `wait_settled`."""
+        """Mark the message as accepted or rejected, and wake the tasks in `wait_settled`."""
         if self.settled is not None:
             self.settled.set()
 
@@ -165,9 +165,10 @@ class SessionMailbox:
     # --- messages that were stopped before they were in -----------------------------------
 
     def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
-        """Cancel a message that is being sent or has not arrived.
+        """Cancel a message by its id before it arrives, while it is being sent, or while it is queued.
 
-        Ended messages are ignored. Return True if the message was not cancelled before.
+        An ended message is ignored. Return True if the message was not cancelled before. Old cancellations
+        are dropped.
         """
         has_ended = self.has_accepted(message_id) and self.find(message_id) is None
         if has_ended or message_id in (self.unwanted or ()):
@@ -197,7 +198,7 @@ class SessionMailbox:
         self.restore_message(acceptance)
 
     def restore_message(self, acceptance: QueuedMessage) -> None:
-        """Add a queued message without counting it as pending, e.g. after loading the session."""
+        """Add a queued message that is already counted as pending or will be counted later, e.g. after loading the session."""
         if self.acceptances is None:
             self.acceptances = {}
         self.acceptances[acceptance.message.id] = acceptance
@@ -235,11 +236,14 @@ class SessionMailbox:
 
     @property
     def should_close(self) -> bool:
-        """True if the session is transient and has no pending message, so it should be closed."""
+        """True if the session served a single request and has no pending message, so that it should be closed.
+
+        A session whose messages were passed to another process stays open.
+        """
         return self.is_transient and not (self.pending or self.is_forwarded)
 
     def mark_done(self, count: int = 1) -> None:
-        """Subtract ended outside messages from the number of pending messages."""
+        """Subtract ended messages from the number of pending messages, and wake the tasks in `park` at zero."""
         self.pending -= count
         if not self.pending and self._idle is not None:
             self._idle.unpark_all()

@@ -119,5 +119,5 @@ def _name_in_ids(owner: str) -> str:
 
 
 def is_holder(session: SessionKey | SessionSummary) -> bool:
-    """Return True for an internal session of actgent, which stores a quota account or the progress of a webhook."""
+    """Return True if a session is internal: it stores a quota account or the progress of a webhook, and no conversation."""
     return session.agent in (HOLDER, WEBHOOKS)

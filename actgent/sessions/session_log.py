@@ -85,7 +85,7 @@ class SessionLog:
     """State of the creation of a new session; None for a session that was loaded from the journal."""
 
     def begin(self, opened: SessionCreatedRecord) -> None:
-        """Start the log of a new session with its first record. If another session has the id, the journal writes no record."""
+        """Add the record that creates a new session. If another session has the id, the journal rejects the batch."""
         self.creation = Creation()
         self.add(opened)
 
@@ -188,21 +188,21 @@ class SessionLog:
         return max(0.0, scope.deadline - trio.current_time())
 
     def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
-        """Add records of outcomes before they are delivered.
+        """Add records of outcomes, such as replies, before they are delivered.
 
-        Outcomes that the checkpoint of a resumed turn contains are skipped.
+        Outcomes that were recorded before a restart are skipped.
         """
         for outcome in outcomes:
             if checkpoint is None or outcome.id not in checkpoint.told:
                 self.add(outcome)
 
     def finish(self, result: ToolResult) -> None:
-        """Record the result of one tool call, and queue the batch."""
+        """Record the result of one tool call without waiting for the write."""
         self.keep((result,))
         self.flush_soon()
 
     def keep(self, results: Iterable[ToolResult]) -> None:
-        """Add records of tool results, once for each call."""
+        """Add the results of tool calls to the next batch. A call whose result is recorded already is skipped."""
         for result in results:
             if result.call_id not in self._finished:
                 self.add(CallFinishedRecord(result=result))
@@ -306,7 +306,7 @@ class SessionLog:
         return not self._pending
 
     def pause(self) -> None:
-        """Hold back records until `unpause`, because the session may be erased soon."""
+        """Hold back records until `unpause`, because the session may be erased in the meantime."""
         self._is_paused = True
 
     def unpause(self) -> None:
@@ -324,9 +324,9 @@ class SessionLog:
         self._pending.clear()
 
     def withdraw(self) -> bool:
-        """Free the id of a session that was not returned to any caller.
+        """Record that no caller received this new session, so that its id is free, and stop writing.
 
-        Return True if the journal may have records of the session.
+        Return True if the journal may have records of the session, which must then be erased.
         """
         creation = self.creation
         is_refused = creation is not None and creation.is_refused

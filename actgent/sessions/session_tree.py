@@ -58,7 +58,10 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.asking.pop(child.key, None)
 
     def mark_asking(self, child: C) -> bool:
-        """Mark a child as possibly having open approvals. Return False if the child is already marked or unknown."""
+        """Mark a child as a session that may have open approvals, so that searches visit it.
+
+        Return False if the child is already marked or unknown.
+        """
         is_known = child.key in self.asking or self.get(child.key) is not child
         if not is_known:
             self.asking[child.key] = child
@@ -76,7 +79,10 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.reporting.discard(child.key)
 
     def pop_unclaimed(self) -> list[C]:
-        """Remove and return the children whose tasks were restored, and that no resumed turn has requested again."""
+        """Return the child sessions restored for tasks that no resumed turn has requested again.
+
+        Forget the claimed ones.
+        """
         self.unclaimed = {key: child for key, child in self.unclaimed.items() if _is_unclaimed(child)}
         return list(self.unclaimed.values())
 

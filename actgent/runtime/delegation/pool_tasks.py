@@ -288,7 +288,11 @@ class PoolTasks:
         return child
 
     async def _read_closed(self, opener: SessionOpener, task: PoolTask) -> PoolReport:
-        """Return the report of a task whose session is closed; only the outcome if the session still waits for its own tasks."""
+        """Return the report of a task whose session is being closed, after waiting for the close.
+
+        If the session still waits for its own tasks, return only its outcome. If the task was never recorded,
+        return an empty report, so that the caller requests it again.
+        """
         journal = opener.running.journal
         assert journal is not None  # noqa: S101 - clusters always have a journal
         while True:
@@ -330,7 +334,7 @@ class PoolTasks:
 
 
 def chain_of(context: SessionContext, pool: str) -> tuple[str, ...]:
-    """Return the session and all sessions that wait for it, in the form of `PoolTask.chain`."""
+    """Return the names of a session and of all sessions that wait for it, so that another pool can detect deadlocks."""
     return names_of_waiters(context, prefix=f"{pool}/")
 
 
@@ -387,5 +391,5 @@ def _usage_of(records: Sequence[Record]) -> Usage:
 
 
 def amounts_of(figures: Mapping[str, float]) -> Amounts:
-    """Return the chargeable amounts (`CHARGED_AMOUNTS`) of these figures."""
+    """Convert a mapping of numbers to `Amounts`. Names other than `CHARGED_AMOUNTS` are ignored."""
     return Amounts(**{name: figures[name] for name in CHARGED_AMOUNTS if name in figures})  # type: ignore[arg-type]

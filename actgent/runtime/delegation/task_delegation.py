@@ -91,9 +91,10 @@ class Delegation:
         priority: Priority = Priority.NORMAL,
         tries: int = 1,
     ) -> TaskOutcomeRecord:
-        """Send a task to another agent in a child session with the id `key`, and wait for its outcome.
+        """Send a task to another agent and wait for its outcome, with up to `tries` attempts.
 
-        A failed task is retried in a new session, up to `tries` attempts. Return the outcome of the last attempt.
+        Each attempt has a new child session, the first one with the id `key`. A failed outcome is returned,
+        not raised.
 
         Raises:
             DeadlockDetected: The child session waits for the calling session.
@@ -302,7 +303,11 @@ class Delegation:
     # --- reports -----------------------------------------------------------------------------
 
     async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
-        """Send the outcome of a delegated task as a message to the parent session. Ignored if the parent is closed."""
+        """Send the outcome of a delegated task as a message to the parent session, before the task ends.
+
+        A parent that is closed or moved gets no message. If the message is rejected otherwise, it becomes a
+        dead letter. This call raises no such error.
+        """
         task = child.task
         assert task is not None  # noqa: S101 - called after the end of the task
         said = child.conversation
@@ -475,7 +480,7 @@ def _new_task(
 async def _child_of(
     asker: SessionContext, opener: SessionOpener, child: SessionContext
 ) -> SessionContext | TaskOutcomeRecord:
-    """Return a child session in memory, or the outcome of its task.
+    """Return a child session in memory whose task is running, or the outcome of its task.
 
     Raises:
         SessionExists: The session is not a child of the calling session.
@@ -508,7 +513,9 @@ async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: s
 async def find_tasks(
     agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
 ) -> Sequence[SessionContext]:
-    """Return the sessions of running tasks with an id, from memory and from the journal.
+    """Return the sessions of the delegated tasks with an id that have not ended.
+
+    Those only in the journal are loaded.
 
     Raises:
         NotRunning: The agent of a task in the journal is not running in this process.

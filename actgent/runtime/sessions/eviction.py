@@ -22,9 +22,9 @@ SessionPredicate = Callable[[str], bool]
 
 
 def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
-    """Raise if an argument is set that cannot be sent to another process.
+    """Raise if an argument is set that cannot be sent to the process that owns the session.
 
-    `moved` is the error that names the owner of the session.
+    `given` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
 
     Raises:
         ConfigurationError: Such an argument is set; the text names it.
@@ -59,9 +59,9 @@ class SessionEviction:
     # --- ownership --------------------------------------------------------------------------
 
     def is_held(self, session_id: str) -> bool:
-        """Return True if new work is rejected because the session is about to leave.
+        """Return True if the session is about to move to another process, so that new work must be rejected.
 
-        Calls from running turns are still accepted.
+        Calls from running turns return False, because these turns must be able to finish.
         """
         return any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get())
 
@@ -113,9 +113,9 @@ class SessionEviction:
     # --- leaving -----------------------------------------------------------------------------
 
     def begin(self, context: SessionContext) -> None:
-        """Start the eviction of a session: stop its turn and its waits, and stop writing records and emitting events.
+        """Start the eviction of a session that another process owns: stop its turn, its waits, its timers and its writes.
 
-        The eviction is complete when `unload_if_finished` of the session's owner finds nothing pending.
+        `unload_if_finished` completes the eviction when no work is pending.
         """
         context.mailbox.has_moved = context.closed = True
         if context.log is not None:
@@ -132,7 +132,10 @@ class SessionEviction:
             self.runner.cancel_moved_turn(context.turn)
 
     def send_on(self, context: SessionContext) -> None:
-        """Remove a session's queued messages from the inbox; the journal has them for the next owner."""
+        """Remove a session's queued messages from the inbox, because the next owner processes them from the journal.
+
+        Waiting callers receive `SessionMoved`.
+        """
         while waiting := self.runner.inbox.withdraw(context.id):
             context.mailbox.is_forwarded = True
             for message in waiting:
@@ -152,7 +155,7 @@ class SessionEviction:
             self.runner.inbox.release(context.id)
 
     def leave_tree(self, log: SessionLog) -> None:
-        """Evict the tree of a session after a write found that another process owns it."""
+        """Evict a session with its whole tree, after a write of its log found that another process owns the session."""
         context = self.runner.sessions.find_any(log.session_id)
         if context is None or context.log is not log:
             return
@@ -177,9 +180,9 @@ class SessionEviction:
     def _notify_handlers(
         self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext
     ) -> bool:
-        """Call `notify` if the program attached handlers to the session.
+        """Start to call `notify` if the program attached handlers to the session. Return False if it did not.
 
-        Handlers of `Agent.on_session` do not count: the new owner attaches them again. Return False if there are none.
+        Handlers that `Agent.on_session` attached do not count, because the new owner attaches them again.
         """
         outside = context.handlers.outside()
         if outside is None:
@@ -225,10 +228,10 @@ class SessionEviction:
 
 
 def is_stalled(context: SessionContext) -> bool:
-    """Return True if a session cannot continue before an approval is decided.
+    """Return True if a session cannot continue before an approval is decided, so that it may move to another process.
 
-    The approval is its own, or one of the child sessions that all its running calls wait for. Such calls can run again
-    in another process: they find their child sessions by id.
+    The approval is that of the session, or of the child sessions for which all its running calls wait. Such
+    calls can run again in another process, where they find their child sessions by id.
     """
     turn = context.turn
     if turn is None or turn.batch is None:

@@ -107,7 +107,7 @@ class SessionLifecycle:
         self.is_draining = True
 
     def reject_all(self) -> None:
-        """Reject all further messages."""
+        """Reject all further messages, also those of running turns."""
         self.accepts = self.is_draining = False
 
     def check_open(self, context: SessionContext) -> None:
@@ -186,7 +186,10 @@ class SessionLifecycle:
             self.unload_if_finished(context)
 
     def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Queue the messages that were accepted before a restart, in a claimed session. A turn that had begun resumes first.
+        """Resume a restored session: its unfinished turn first, then the messages that were accepted before the restart.
+
+        A suspended turn stays suspended. Messages that failed or were cancelled before the restart end
+        without a turn. The session must be claimed in the inbox.
 
         Raises:
             SessionMoved: Another process owns the session now.
@@ -251,7 +254,7 @@ class SessionLifecycle:
         self.sessions.mark_idle(context)
 
     def unload_when_idle(self, context: SessionContext) -> None:
-        """Unload a session as soon as nothing is queued or running in it."""
+        """Let a session be unloaded as soon as no work is queued or running in it; unload it now if it is idle."""
         context.mailbox.is_transient = True
         self.unload_if_finished(context)
 
@@ -288,7 +291,11 @@ class SessionLifecycle:
         _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
-        """Remove a session from memory. Return the sessions that may now be removed too: its children, and its parent."""
+        """Remove a session from memory, with its timers and public handle, and publish its end.
+
+        Return the sessions that may have stayed in memory for it: its children, and a parent of a single
+        request.
+        """
         if context.has_moved:
             self.eviction.end(context)
             return []
@@ -397,7 +404,7 @@ class SessionLifecycle:
         return family
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn whose caller disconnected or which a newer message supersedes."""
+        """End a suspended turn if its session is closed, or if a newer message takes precedence over it."""
         self.runner.resume_if_superseded(context)
 
     async def stop_closed(self, context: SessionContext) -> None:
@@ -602,9 +609,10 @@ def _with_descendants(context: SessionContext) -> list[SessionContext]:
 
 
 def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
-    """Release sessions that stayed in memory only for a removed session.
+    """Unload sessions that stayed in memory only because of a removed session, as soon as they are finished.
 
-    Unload those that are finished, until none is left.
+    Unloading one may release further sessions, which are treated alike. Sessions of other agents that are
+    stopping stay open for the next start.
     """
     while around:
         other = around.pop()
@@ -620,7 +628,7 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
 
 
 def _is_finished(context: SessionContext) -> bool:
-    """Return True if a session is closed or released, and no message is being accepted, queued or running."""
+    """Return True if a session can be unloaded: it is closed or served its only request, and has no pending work."""
     is_over = context.closed or (context.mailbox.should_close and not context.reports_due)
     return is_over and not context.mailbox.pending and not context.mailbox.pins
 

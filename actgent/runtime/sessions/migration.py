@@ -75,7 +75,10 @@ class SessionMigration:
         return len(stopped)
 
     def _leave(self, is_left: SessionPredicate) -> list[Turn]:
-        """Start to evict sessions. Return the running turns of all leaving sessions, including sessions of earlier calls."""
+        """Start to evict the sessions that `is_left` selects, and drop their timers, budgets and spans.
+
+        Return the running turns of all sessions that are leaving, including those of earlier calls.
+        """
         actors = [opener.running for opener in self.agents.openers]
         for actor in actors:
             actor.timer_service.index.forget(is_left)
@@ -139,7 +142,10 @@ class SessionMigration:
         await trio.lowlevel.checkpoint()
 
     def _withdraw_queued(self, is_leaving: SessionPredicate) -> list[Turn]:
-        """Remove the queued messages of root sessions from the inbox, and return the running turns."""
+        """Remove the queued messages of leaving root sessions from the inbox. Return the turns to wait for.
+
+        Turns that only wait for approvals are not returned.
+        """
         running = []
         for opener in self.agents.openers:
             for context in _sessions_of(opener.running, is_leaving):
@@ -150,7 +156,7 @@ class SessionMigration:
         return running
 
     async def _write(self, is_leaving: SessionPredicate) -> None:
-        """Write the pending records of the sessions to the journal."""
+        """Write the pending records of leaving sessions that have no running turn, or whose turn waits for an approval."""
         async with trio.open_nursery() as nursery:
             for opener in self.agents.openers:
                 for context in _sessions_of(opener.running, is_leaving):

@@ -95,9 +95,12 @@ def to_owner(owner: Sender | str) -> Sender:
 
 
 def check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
-    """Raise if a user's session would be a child of another user's session, whose owner would see and decide its approvals.
+    """Raise if the parent session belongs to another user, who would see and decide the approvals of the new session.
 
     Sessions owned by agents may be children of users' sessions.
+
+    Raises:
+        WrongOwner: The two sessions belong to different users.
     """
     if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
         raise WrongOwner(agent, parent.id, owner.name)

@@ -98,7 +98,10 @@ async def take_up(
 
 
 async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list[SessionKey]:
-    """Return an agent's sessions to open, oldest first, and watch the timers of the others."""
+    """Return the keys of an agent's sessions with unfinished work that are not in memory, oldest first.
+
+    The timers of all selected sessions are loaded into the timer index.
+    """
     running = opener.running
     await running.ready.wait()
     journal: Journal | None = running.journal
@@ -142,7 +145,7 @@ class _OpeningPool:
 
 
 async def _open_once(opener: SessionOpener, session_id: str) -> bool:
-    """Open a session that is not in memory. Return False if it is in memory or cannot be opened."""
+    """Open a session so that it resumes. Return False if it was in memory, or if it could not be opened."""
     await opener.wait_opened(session_id)
     sessions = opener.running.sessions
     if session_id in sessions:

@@ -10,6 +10,8 @@ from actgent.sessions.pending.tasks import id_below
 def id_for(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:
     """Return the id of a new session: `session_id` if it is set, else a random id.
 
+    The random id of a child session is in the tree of its parent, so that one process owns both.
+
     Raises:
         ConfigurationError: Another process may own sessions with that id, while this process owns the parent.
         Fenced: This process owns no sessions.
@@ -33,7 +35,10 @@ def id_in_tree(running: AgentActor, parent: SessionContext, session_id: str) -> 
 
 
 async def choose_id(running: AgentActor, parent: SessionContext, plain: str, scoped: str) -> str:
-    """Return the id of a child session: `plain`, or `scoped` if an unrelated session has the id `plain`."""
+    """Return the id of a child session: `plain`, unless a session with that id exists that is not a child of `parent`.
+
+    Then return `scoped`. An existing child with the id `scoped` also keeps this id.
+    """
     is_below = await _is_below(running, parent, plain)
     if is_below or (is_below is None and not await _is_below(running, parent, scoped)):
         return plain

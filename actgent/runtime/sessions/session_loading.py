@@ -57,7 +57,11 @@ class PendingOpens(dict[str, PendingOpen]):
     """
 
     async def wait(self, session_id: str) -> None:
-        """Wait until a session is no longer being opened or erased. A task inside any opening of the agent waits only for erasures."""
+        """Wait until no task is opening or erasing a session.
+
+        A task that is opening any session of the agent does not wait for other openings, which could wait for
+        it.
+        """
         while (opening := self.get(session_id)) is not None:
             if not opening.erases and any(each.is_own for each in self.values()):
                 return
@@ -74,7 +78,10 @@ class PendingOpens(dict[str, PendingOpen]):
 
     @contextmanager
     def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
-        """Return a block in which a session is being opened or erased; does nothing inside another opening of the session."""
+        """Mark a session as being opened or erased during the block, so that other tasks that open it wait.
+
+        Does nothing in a task that is already opening this session.
+        """
         known = self.get(session_id)
         if known is not None and any(each.is_own for each in self.of(session_id)):
             yield
@@ -105,7 +112,7 @@ class PendingOpens(dict[str, PendingOpen]):
             opening = opening.under
 
     def end(self, session_id: str, opening: PendingOpen) -> None:
-        """End an opening and wake its waiters."""
+        """Remove an opening from the table, and wake the tasks that wait for it."""
         opening.loaded.set()
         opening.done.set()
         left = self.get(session_id)
@@ -213,7 +220,7 @@ def restored_task(context: SessionContext, opened: SessionCreatedRecord, running
 
 
 async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
-    """Return True if the parent session has no unfinished work, so that no turn waits for this session."""
+    """Return True if a restored session works for a parent session that has no unfinished work, so no turn waits for it."""
     task = context.task
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False
@@ -226,7 +233,10 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
 
 
 def mark_restored(context: SessionContext, opened: SessionCreatedRecord, records: Sequence[Record]) -> None:
-    """Mark a restored one-request session for erasure at its end. Sessions with a task are kept, because the outcome may be read again."""
+    """Mark a restored session that served one request for erasure at its end.
+
+    Sessions of tasks are kept, because the parent may read the outcome again.
+    """
     if context.log is None or not opened.transient:
         return
     task_id = task_message_id(context.id)

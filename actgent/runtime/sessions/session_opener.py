@@ -164,7 +164,10 @@ class SessionOpener:
         return context
 
     def fresh(self) -> SessionContext:
-        """Create a session that serves one request; if a turn calls this, its session becomes the parent."""
+        """Create a session for a single request.
+
+        If a turn makes the request, its session is the parent and its agent the owner.
+        """
         asker = running_session()
         owner = Sender("user") if asker is None else Sender(asker.agent, "agent")
         return self.new(owner, parent=asker, is_transient=True)
@@ -225,7 +228,10 @@ class SessionOpener:
             return context
 
     async def _begin(self, context: SessionContext, description: Content, metadata: Any) -> None:
-        """Call the `on_session` functions for a new session, and accept its first message."""
+        """Call the `on_session` functions for a new session, then accept its first message or record the empty session.
+
+        If a step fails, the session is removed.
+        """
         async with SessionInitializer(self, context):
             if description:
                 await self.admission.accept_first(
@@ -242,7 +248,10 @@ class SessionOpener:
         return SessionInitializer(self, context, ends=True)
 
     async def withdraw(self, context: SessionContext) -> None:
-        """Remove a session that was not returned to any caller, with its records; messages of its handlers finish first."""
+        """Remove a session that was not returned to any caller, and erase its records within a time limit.
+
+        If its handlers have sent messages, the session ends after these messages instead.
+        """
         if context.mailbox.pending:
             if context.log is not None:
                 context.log.is_unused = True
@@ -400,7 +409,7 @@ class SessionOpener:
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Wait until a session has left this process, or its concurrent opening has finished. A task inside that opening does not wait."""
+        """Wait until a session that is moving has left this process, and until no other task is opening it."""
         while (left := self.running.lifecycle.eviction.find(session_id)) is not None:
             await left.wait()
         await self._pending_opens.wait(session_id)
@@ -424,7 +433,7 @@ class SessionOpener:
         return [each.done for session_id in wanted for each in self._pending_opens.of(session_id)]
 
     def may_erase(self, session_id: str) -> bool:
-        """Return True if no task opens or uses the session now."""
+        """Return True if no task is opening the session, and the session has no work, timers or unwritten records."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._pending_opens and (context is None or context.is_quiescent)
 
@@ -572,7 +581,11 @@ class SessionInitializer:
 async def _create_or_find(
     opener: SessionOpener, owner: Sender, session_id: str, *, deps: object = None, **new: Unpack[NewSession]
 ) -> SessionContext:
-    """Create a session, or return the session that a concurrent fork has created with this id."""
+    """Create a session, or return the session that a concurrent fork has created with this id.
+
+    Raises:
+        WrongOwner: The session of the fork belongs to another owner.
+    """
     try:
         return await opener.create(owner, session_id=session_id, deps=deps, **new)
     except SessionExists:

@@ -98,7 +98,7 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded.pop(session_id, None)
 
     def quota_owner(self, session_id: str) -> str:
-        """Return the owner in whose name a session in memory works, for quotas."""
+        """Return the name of the owner whose quota pays for a session in memory; empty if the session is not in memory."""
         context = self._loaded.get(session_id)
         return "" if context is None else context.quota_owner
 
@@ -139,7 +139,12 @@ class SessionTable(Mapping[str, SessionContext]):
     # --- loading and unloading --------------------------------------------------------------
 
     def mark_idle(self, context: SessionContext) -> None:
-        """Mark a session as idle if it has no work, and unload the session that has been idle longest."""
+        """Mark a session as idle if it has no work.
+
+        If too many sessions are idle, unload the one that is idle longest.
+
+        Does nothing without a journal.
+        """
         if not self._can_unload or context.is_busy or context.closed:
             return
         self._idle.pop(context.id, None)
@@ -150,7 +155,10 @@ class SessionTable(Mapping[str, SessionContext]):
             self._unload(self._loaded[longest])
 
     def _unload(self, context: SessionContext) -> None:
-        """Unload an idle session that the journal can restore. Sessions with a parent or children stay in memory."""
+        """Unload an idle session from memory. The journal can restore it, and the program may still hold its handle.
+
+        A session with work, a parent or children stays in memory.
+        """
         is_needed = context.parent is not None or context.children
         if context.is_busy or context.closed or context.turn is not None or is_needed:
             return
@@ -170,7 +178,10 @@ class SessionTable(Mapping[str, SessionContext]):
         return context
 
     def reload(self, context: SessionContext, face: object) -> None:
-        """Reload an unloaded session."""
+        """Put an unloaded session back into the table together with its public handle `face`.
+
+        A closed one stays out.
+        """
         context.public_session = face
         self._unloaded.pop(context.id, None)
         if not context.closed:

@@ -79,7 +79,7 @@ class _Closing:
 
     @property
     def _stored(self) -> Journal | None:
-        """Journal, if it may contain descendants that are not in memory; None otherwise."""
+        """Journal, if it may contain descendants that are not in memory; None if all descendants are known."""
         log = self._context.log
         are_left = any(self._is_left(each) for each in self._below)
         return self._journal if log is not None and (log.creation is None or are_left) else None
@@ -95,9 +95,10 @@ class _Closing:
                 await write_end(each)
 
     async def _close_before_stop(self, otherwise: ExitStack) -> None:
-        """Close the sessions in memory within a time limit while the agent stops.
+        """Close the sessions in memory within a time limit, because the agent stops.
 
-        If all are closed, the callbacks in `otherwise` are discarded.
+        If no descendant stays open, the callbacks in `otherwise`, which would unload the open session, are
+        discarded.
         """
         with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True), suppress(ActgentError):
             await self._close_loaded()
@@ -105,7 +106,11 @@ class _Closing:
                 otherwise.pop_all()
 
     def continue_in_background(self, keeping: ExitStack) -> None:
-        """Continue closing in the background after the caller was cancelled or the journal failed."""
+        """Continue closing in a background task after the caller was cancelled or the journal failed.
+
+        If the agent is stopping, unload the session instead; it stays open in the journal. `keeping` keeps it
+        in memory.
+        """
         with suppress(NotRunning):
             if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):
                 return
@@ -172,7 +177,13 @@ async def _open_below(key: SessionKey, journal: Journal) -> bool:
 
 
 async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
-    """Load a session that is open in the journal and close it durably, so that its waiting callers are notified."""
+    """Load a session that is open in the journal and close it durably, so that its waiting callers are notified.
+
+    A session that cannot be loaded stays open and is logged.
+
+    Raises:
+        Fenced, JournalFull, JournalFailed: The close could not be recorded.
+    """
     try:
         context = await opener_of(key.agent).find(key.session_id)
     except (Fenced, JournalFull, JournalFailed):

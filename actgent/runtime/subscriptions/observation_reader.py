@@ -219,7 +219,11 @@ async def observe_recent(
     after: int | None,
     wanted: ObservationFilter,
 ) -> AsyncGenerator[ObservationReader, None]:
-    """Yield a reader of the observations of a session without a journal, for the block."""
+    """Yield a reader of the observations of a session without a journal, for the block.
+
+    Raises:
+        InvalidCursor: `after` is larger than the number of the last record.
+    """
     if after is not None and after > recent.last:
         raise InvalidCursor(context.id, after, recent.last)
     view = ObservationView()

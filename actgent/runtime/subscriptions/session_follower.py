@@ -87,7 +87,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         self._feed = feed
 
     def start_idle(self, *, is_current: bool) -> None:
-        """Start while no turn is open.
+        """Start the reader without a search for the open turn, because no turn is open at the cursor.
 
         `is_current` is True if the cursor is at the last record; the feed then has the next one.
         """
@@ -197,7 +197,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return item
 
     def _pass(self, record: Record, turn: str) -> None:
-        """Update the reader after a received record that ends an answer, a turn or the session."""
+        """Note that a received record makes the partial text of an answer or turn obsolete, or ends the session."""
         if type(record) is MessageEndRecord:
             self._void = turn
         elif type(record) is SessionClosedRecord:
@@ -243,7 +243,13 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             raise self._moved() from error
 
     def _next_now(self) -> Written | Erased | None:
-        """Return the next item of the feed without blocking; None if the feed is empty or the reader has to read the journal."""
+        """Return the next item of the feed without blocking; None if the feed is empty, has ended, or has dropped records.
+
+        Dropped records are read from the journal next.
+
+        Raises:
+            SessionMoved: Another process owns the session now.
+        """
         try:
             return self._feed.receive_nowait()
         except FeedLagged:

@@ -137,7 +137,11 @@ class ApprovalLedger:
     def apply(
         self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
     ) -> None:
-        """Update the approvals from one record."""
+        """Update the open approvals and decisions from one journal record.
+
+        The decision of a withdrawn approval is ignored. A new request of a call replaces the earlier decision
+        about the call.
+        """
         match record:
             case ApprovalRequestRecord(approval=approval):
                 self.open[approval.id] = approval
@@ -152,12 +156,15 @@ class ApprovalLedger:
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
     def _decided(self, approval_id: str) -> Approval | None:
-        """Return the approval if the journal has its decision although the write reported a failure; else None."""
+        """Return the approval with this id if its decision is known already; else None.
+
+        This happens if the journal has the decision although the write reported a failure.
+        """
         each = (verdict.approval for verdict in self._verdicts.values())
         return next((approval for approval in each if approval.id == approval_id), None)
 
     def close(self, call_ids: Iterable[str]) -> None:
-        """Remove the open approvals of calls that have results, as withdrawn."""
+        """Forget the decisions about calls that have results, and withdraw their open approvals."""
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
@@ -185,7 +192,7 @@ class ApprovalLedger:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open, and no decided call lacks a result."""
+        """True if nothing is left to do: no approval is open, no decided call lacks a result, and no turn is suspended."""
         return not (self.open or self._verdicts or self.is_suspended)
 
     @property
@@ -238,9 +245,9 @@ class ApprovalLedger:
         return self._verdicts.get(call_id)
 
     def reuse_decision(self, approval_id: str) -> bool:
-        """Apply a remembered decision to its call again, because the call asked the same question again.
+        """Use an existing decision again for a repeated call with the same question, without asking an approver.
 
-        Return False if no decision is remembered.
+        Return False if no decision exists.
         """
         for call_id, verdict in self._verdicts.items():
             if verdict.approval.id == approval_id:

@@ -278,7 +278,10 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
 
 
 def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if the last record of a schedule is its final firing."""
+    """Return True if a schedule has ended because it fired, according to the last record of the schedule.
+
+    For a repeating schedule, a last record of any firing returns True.
+    """
     last: Record | None = None
     for record in records:
         match record:
@@ -356,7 +359,10 @@ def _timer(record: ScheduleRecord) -> ScheduleTimer:
 
 
 def enter(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Set the timer of a schedule in the session, and remember the schedule's id."""
+    """Add a schedule to the session and set its timer.
+
+    Its id is remembered, so that a repeated key sets no second schedule.
+    """
     known = context.schedules.scheduled
     known[timer.schedule.id] = timer.schedule
     if len(known) > MAX_REMEMBERED_IDS:
@@ -365,9 +371,9 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
 
 
 def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
-    """Set the next time of a schedule that fired; remove the schedule if there is none.
+    """Set the next time of a schedule that fired; remove the schedule if it does not repeat.
 
-    Its next turn starts a new tree of turns.
+    Later turns of the schedule do not count for the budget of the turn that set it.
     """
     found = schedule_timers(context).get(fired.schedule_id)
     if found is None:

@@ -62,7 +62,10 @@ def outcome_of(
 
 
 def with_shortfall(text: str, shortfall: str) -> str:
-    """Return the text of an answer, with a note for the model if the answer is incomplete."""
+    """Return the text of an answer with its status for the model in front if the answer is incomplete, e.g.
+
+    `partial`.
+    """
     return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
 
 

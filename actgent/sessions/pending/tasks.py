@@ -53,10 +53,7 @@ class Task:
     """Parent session in another pool, as `POOL/AGENT/ID`; empty for a parent in this pool."""
 
     def tell_deadline(self, now: float) -> None:
-        """Limit the model calls of the task's turn to the time until its deadline.
-
-        `now` is steady Unix time in seconds.
-        """
+        """Limit the waits and model calls of the task's turn to its deadline. `now` is steady Unix time in seconds."""
         if self.deadline:
             self.future.wait_until(trio.current_time() + self.deadline - now)
 
@@ -76,9 +73,9 @@ class TaskDeadline(DurableTimer):
 
 
 def id_below(session_id: str, name: str) -> str:
-    """Return the id of a session in the tree of another session.
+    """Return the id for a session named `name` in the tree of the session `session_id`.
 
-    The part before the first `/` is the id of the topmost session.
+    Ids in one tree begin with the id of the topmost session and `/`, so one process owns them all.
     """
     return f"{session_id.partition('/')[0]}/{name}"
 

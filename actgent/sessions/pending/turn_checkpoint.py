@@ -43,7 +43,7 @@ class TurnProgress:
     """Id of the answer whose tool calls were counted last."""
 
     def count_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Count finished tool calls, and update the number of identical calls."""
+        """Count finished tool calls, and update the length of the current series of identical calls for loop detection."""
         for call in calls:
             self.tool_calls += 1
             self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
@@ -51,7 +51,7 @@ class TurnProgress:
             self.remember((call,))
 
     def remember(self, calls: Iterable[ToolCall]) -> None:
-        """Append tool calls to the recent calls."""
+        """Append tool calls to the recent calls, in which loop detection searches for cycles."""
         if self.called is None:
             self.called = []
         self.called.extend(calls)
@@ -97,7 +97,11 @@ class TurnCheckpoint:
     """Tool calls of the last answer."""
 
     def say(self, record: AgentMessageRecord, *, state_number: int) -> None:
-        """Update the checkpoint from the record of an agent's message in this turn."""
+        """Update the checkpoint from the record of an answer or of tool results in this turn.
+
+        Results complete the calls of the answer, so their separate records are dropped. `state_number` is the
+        number of state changes at this record.
+        """
         progress = self.progress
         self.state_number = state_number
         self.stop, self.is_redacted = record.stop, record.redacted
@@ -114,7 +118,7 @@ class TurnCheckpoint:
                 progress.remember(record.called or (record.last_call,))
 
     def pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
-        """Add recorded usage to `spent` or `tree_spent`."""
+        """Add recorded usage to the usage of the turn (`spent`), or of the turns that it causes (`tree_spent`)."""
         if record.of:
             self.charged.add(record.of)
         if isinstance(record, DownstreamUsageRecord):

@@ -115,7 +115,7 @@ class TurnFuture:
         """Futures of callers of the calling turn. Their time limits are paused while this caller waits."""
 
     def abandon(self) -> None:
-        """Stop waiting for the outcome. If no other caller waits, the turn is stopped, now or when it starts."""
+        """Stop waiting for the outcome. The turn is stopped, now or when it starts, unless another caller waits for it."""
         self.abandoned = True
         self.detach()
         if self.turn is not None:
@@ -163,7 +163,11 @@ class TurnFuture:
         self.finish()
 
     def expire(self, error: Exception) -> None:
-        """End the wait at the caller's timeout with `error`. The turn is stopped if no other caller waits for it."""
+        """End the wait at the caller's timeout with `error`. Does nothing if the wait has ended.
+
+        If no other caller waits, the turn is stopped with `error`; otherwise only this caller receives a
+        failure.
+        """
         if self.done.is_set():
             return
         turn = self.turn
@@ -177,9 +181,10 @@ class TurnFuture:
         self.finish()
 
     def pause_tool_timeout(self, asker: AskingSession | None) -> None:
-        """Let suspensions of the awaited turn pause the tool timeouts of the calling code.
+        """Connect the wait to the time limits of the calling code, such as tool timeouts.
 
-        `asker` is the calling session.
+        They are paused while the awaited turn is suspended for an approval. `asker` is the calling session,
+        None outside of turns.
         """
         if self._holds:
             for each in self._let_time_pass():
@@ -197,9 +202,10 @@ class TurnFuture:
         self._until = min(self._until, deadline)
 
     def deadline(self) -> float:
-        """Return the time on trio's clock until which the caller waits.
+        """Return the latest time until which the outcome is useful, in seconds of trio's clock.
 
-        The caller's own turn may have callers too: the time is not later than the latest of their deadlines.
+        It is the caller's own deadline, or the latest deadline of the callers that wait for the caller's
+        turn, if earlier.
         """
         until, above = math.inf, [self]
         while len(above) == 1:  # callers of callers
@@ -214,9 +220,9 @@ class TurnFuture:
         return min((self._until, over, *(limit.deadline for limit in self._limits)))
 
     def hold(self) -> None:
-        """Pause the time limits of this caller and of all callers that wait for its turn.
+        """Pause the time limits of this caller, of the callers that wait for its turn, and so on.
 
-        The awaited turn is suspended.
+        Called when the awaited turn is suspended for an approval.
         """
         held = [self]
         while held:
@@ -265,7 +271,7 @@ class TurnFuture:
         return held
 
     def above(self) -> "tuple[TurnFuture, ...]":
-        """Return the futures of the callers that wait for the turn of this caller."""
+        """Return the futures of the callers that wait for the turn in which this caller waits; empty outside of a turn."""
         turn = self._asker.turn if self._asker is not None else None
         return turn.listeners if turn is not None else ()
 

@@ -67,7 +67,7 @@ class JournalMessages:
         return found
 
     def read_blocking(self, first: int, end: int) -> Sequence[Message]:
-        """Return messages like `read`, but block the event loop while reading."""
+        """Return the messages from position `first` to position `end - 1`, and block the event loop while reading."""
         found: list[Message] = []
         for part in self._parts(first, end):
             after, count = part.begin.records, part.end.records - part.begin.records
@@ -99,7 +99,10 @@ def _lost(key: SessionKey) -> tuple[Record, ...]:
 
 
 def messages_in(records: Iterable[Record]) -> Sequence[Message]:
-    """Return the messages that these records add to the conversation. The records begin and end at marks."""
+    """Return the messages that these records add to the conversation.
+
+    The records must begin and end at marks of a snapshot, so that no record refers to an earlier one.
+    """
     context = SessionContext("", Sender("nobody"), SessionConversation(_NoView()))
     reader = RecordReplayer(context)
     for record in records:

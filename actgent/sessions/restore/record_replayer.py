@@ -56,9 +56,9 @@ TOOLS = Sender("tools", "tool")
 
 
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
-    """Return the message with results for the unanswered calls of an answer.
+    """Return the message with a result for each of these calls of an answer, whose turn has ended.
 
-    A recorded result is used; otherwise the result states whether the call may have run.
+    A recorded result is used. Without one, the result states whether the call may have run.
     """
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):
@@ -99,7 +99,7 @@ class RestoredSession:
 
 
 def is_unused(records: Sequence[Record]) -> bool:
-    """Return True if the session was withdrawn before any caller received it."""
+    """Return True if the session was removed before any caller received it, so that its id is free."""
     return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
 
 
@@ -292,7 +292,11 @@ class RecordReplayer:
             self._context.approvals.close(result.call_id for result in message.tool_results)
 
     def result(self, opened: SessionCreatedRecord) -> RestoredSession:
-        """Finish the restore after the last record. Return the facts about the session."""
+        """Finish the restore after the last record, and return the facts that the context does not store.
+
+        An unfinished turn becomes the checkpoint of the context, and its message comes first in the waiting
+        messages.
+        """
         if self._context.approvals is not None:
             self._context.update_approval_timer()
         turn, self._context.mailbox.unwritten_turn = self._turn, self._unkept

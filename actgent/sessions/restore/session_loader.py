@@ -150,7 +150,9 @@ class RebuiltSession:
 async def rebuild(
     records: Sequence[Record], *, to: int | None = None, session_id: str = ""
 ) -> RebuiltSession:
-    """Return the content of a session after record number `to`, or after the last record. Uses the code of crash recovery.
+    """Restore a session from its records up to number `to`, or from all of them, and return its content for inspection.
+
+    The code is that of crash recovery.
 
     Raises:
         ConfigurationError: The session has no record with this number, or the records do not begin with the
@@ -177,7 +179,7 @@ async def rebuild(
 
 
 def digest_of(history: Iterable[Message], state: Mapping[str, Any]) -> str:
-    """Return the digest of a history and a state: 32 hexadecimal digits.
+    """Return a digest of a history and a state, 32 hexadecimal digits, to compare a session with its replay.
 
     Raises:
         NotSerializable: The state has a value that is not plain data.

@@ -141,7 +141,10 @@ def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
 def take(
     reader: RecordReplayer, opened: SessionCreatedRecord, marks: tuple[Mark, ...]
 ) -> SessionSnapshot | None:
-    """Return a snapshot of the data in a replayer between two turns. Return None if the memory view cannot be saved."""
+    """Return a snapshot of the session that a replayer has restored so far; None if its memory view cannot be saved.
+
+    Call it only between two turns.
+    """
     context, conversation = reader.context, reader.context.conversation
     view, ledger = conversation.current_view().save(), context.approvals
     if view is None:

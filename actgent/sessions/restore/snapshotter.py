@@ -53,10 +53,7 @@ class SessionSnapshotter:
     _one: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
 
     def keep_soon(self, log: SessionLog) -> None:
-        """Start to create a snapshot of a session whose log has grown.
-
-        The next snapshot is due after the same growth.
-        """
+        """Start to create a snapshot of a session in the background, unless one is being created."""
         if log.session_id not in self._making and self.start_soon(self._keep, log):
             self._making.add(log.session_id)
 
@@ -129,9 +126,9 @@ class SnapshotBuilder:
             self._number = beginning.records
 
     async def _read_until(self, last: int, slack: int) -> Snapshot | None:
-        """Read records up to a position between two turns at or up to `slack` records before record `last`.
+        """Read records up to the first end of a turn that leaves at most `slack` records before record `last`.
 
-        Return the snapshot at that position.
+        Return the snapshot at that position; None if the session has no such position.
         """
         while self._number < last:
             page = await self._journal.read(

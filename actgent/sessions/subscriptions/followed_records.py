@@ -57,7 +57,7 @@ FollowedItem = FollowedRecord | PartialText | CallProgress
 
 
 def _nowhere() -> None:
-    """Return None. It represents the weak reference to a session that is not in memory."""
+    """Return None, like a dead weak reference. Default of a reader whose session is not in memory."""
 
 
 @attrs.define(eq=False)
@@ -128,7 +128,10 @@ class LiveText:
     # --- its session ---------------------------------------------------------------------
 
     def attach(self, context: SessionContext) -> None:
-        """Subscribe to the partial answers of a session in memory, starting with the text received so far."""
+        """Subscribe to the partial answers and tool progress of a session in memory, starting with the text received so far.
+
+        A repeated call with the same session does nothing.
+        """
         if context is self._context():
             return
         self._detach()
@@ -163,7 +166,10 @@ class LiveText:
 
     @property
     def whole(self) -> "tuple[str, str, str]":
-        """Ids of turn and answer, and raw text of the partial answer. All are empty if no answer is being received."""
+        """Ids of turn and answer, and the received raw text, of the partial answer.
+
+        All are empty if no answer is being received, or if message guards still check the message.
+        """
         context = self._context()
         turn = None if context is None else context.turn
         if turn is None or turn.growth is None or turn.gate is not None:
@@ -201,7 +207,7 @@ class TurnAssigner:
         """Ids of the messages that the open turn answers."""
 
     def name(self, step: Written, after: int) -> Iterator[FollowedRecord]:
-        """Yield the records of a written step after record number `after`, each with its turn."""
+        """Yield the records of a journal step that have a number above `after`, each with its number, time and turn id."""
         for number, (record, turn) in enumerate(self.turns(step), step.first):
             if number > after:
                 yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)

@@ -157,7 +157,10 @@ def _is_intermediate(answer: Message, after: Message | None) -> bool:
 
 
 async def _intermediate_in(conversation: SessionConversation, page: MessagePage) -> frozenset[str]:
-    """Return the ids of the intermediate answers of a page, after reading the message that follows the page."""
+    """Return the ids of the intermediate answers of a page.
+
+    Whether the last answer is intermediate depends on the following message, which is read for this purpose.
+    """
     following, place = None, page.last
     while following is None:
         behind = await conversation.read(limit=LOOKAHEAD, after=place)
@@ -254,7 +257,7 @@ def _is_final(message: Message, known: Sequence[Message]) -> bool:
 
 
 def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages of a turn, without final answers and empty messages."""
+    """Return the messages on the way to a turn's answer: all of its messages except final answers and empty messages."""
     steps = intermediate_answers(of_turn)
     return tuple(
         each for each in of_turn if each.parts and (each.sender.kind != "assistant" or each.id in steps)
@@ -270,6 +273,9 @@ def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Mess
 
 
 def _begins(each: Message, message_id: str, known: Sequence[Message]) -> bool:
-    """Return True if `each` is the outside message that began the turn of a message in `known`."""
+    """Return True if `each` is the message from outside to which the turn of message `message_id` responds.
+
+    `known` are the messages among which that message is searched.
+    """
     found = next((one for one in known if one.id == message_id), None)
     return found is not None and each.id == (found.correlation_id or found.id)
