@@ -36,7 +36,9 @@ def check_session_limits(limits: object) -> None:
 
 
 def check_id(name: str, value: object) -> None:
-    """Raise if an id is not a short printable text. Ids reach logs, terminals and databases unchanged. None is accepted.
+    """Raise if an id is not a short printable text. `name` is the argument's name in the error.
+
+    Ids reach logs, terminals and databases unchanged. None is accepted.
 
     Raises:
         ConfigurationError: The id is not a text, is blank or too long, or has an unprintable character.
@@ -57,7 +59,10 @@ def check_id(name: str, value: object) -> None:
 
 
 def check_known_id(name: str, value: object) -> None:
-    """Raise if the id of something that exists is not a text, e.g. if it is the object itself. Other texts are just not found.
+    """Raise if the id of an existing object is not a text, e.g. if the object itself was passed.
+
+    A text of any form is accepted here; an unknown id is simply not found later. `name` is the argument's
+    name in the error.
 
     Raises:
         ConfigurationError: The id is not a text.
@@ -89,7 +94,7 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise if a value is not a duration in seconds.
+    """Raise if a value is not a duration in seconds. `name` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The value is not a number, or is negative.

@@ -73,7 +73,7 @@ class Amounts:
         )
 
     def lasting(self, seconds: float) -> "Amounts":
-        """Return these amounts plus `seconds` of working time."""
+        """Return a copy of these amounts with `seconds` of working time added."""
         return Amounts(
             model_calls=self.model_calls,
             tool_calls=self.tool_calls,
@@ -146,12 +146,12 @@ class Account:
 
     @property
     def left(self) -> Mapping[str, float]:
-        """Unreserved rest of each limit by name in `Limits`, at least 0."""
+        """Remaining amount of each limit, without the reservations of running calls, by field name of `Limits`; at least 0."""
         return {self.field(name): max(0, self._room(name)) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
-        """True if a call is running, so that part of its reservation may be returned."""
+        """True if a call is running, so that waiting may help: the call may use less than it has reserved."""
         return self._calls > 0
 
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
@@ -172,7 +172,7 @@ class Account:
         )
 
     def field(self, name: str) -> str:
-        """Return the field name of a limit in `Limits`."""
+        """Return the name of a limit as a field of `Limits`: with the prefix `tree_` for an account of a turn tree."""
         return f"tree_{name}" if self.key.tree else name
 
     def _is_reported(self, name: str) -> bool:
@@ -191,7 +191,8 @@ class Account:
     def longest(self, prompt: int, answer: int, price: Price, *, at_best: bool) -> tuple[int, str]:
         """Return the maximum answer length in tokens, up to `answer`, and the name of the limit that sets it.
 
-        The length is -1 if the prompt alone exceeds a limit. With `at_best` the reservations of running calls are ignored.
+        The name is empty if no limit does. The length is -1 if the prompt alone exceeds a limit. With
+        `at_best` the reservations of running calls are ignored.
         """
         why = ""
         if "tokens" in self.limits:
@@ -226,7 +227,7 @@ class Account:
             waiting.unpark_all()
 
     async def wait_settled(self) -> None:
-        """Wait until a running call has ended and its reservation was released."""
+        """Wait until one of the running calls of this account has ended and released its reservation."""
         if self._waiting is None:
             self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
@@ -335,7 +336,10 @@ class Budget:
     # --- model calls -----------------------------------------------------------------------
 
     def plan(self, prompt: int, answer: int, price: Price) -> Allowance | Account:
-        """Return the room for an answer, or an account that may have more room after one of its running calls.
+        """Return how long the answer of the next call may be, before the call is reserved.
+
+        If another call's reservation leaves too little, return its account instead: wait for that account,
+        then plan again.
 
         Raises:
             LimitReached: The room is too small and running calls cannot change that.
@@ -365,7 +369,10 @@ class Budget:
             self._note(account, amounts)
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
-        """Replace the reservation of a call by its usage, and record the difference, before the answer takes effect."""
+        """Replace the reservation of an ended call by its real usage `taken`, and record the difference.
+
+        Call it before the answer takes effect. Seconds of work until `now` are counted as well.
+        """
         self._take(taken, now, written=reserved)
         for account in self._reserving.pop(id(reserved), ()):
             account.release(reserved)
@@ -401,7 +408,7 @@ class Budget:
             account.check(name, count)
 
     async def grant(self, amounts: Amounts, *, now: float) -> None:
-        """Count an amount that is granted to another process. All records are durable on return."""
+        """Count an amount as used before it is granted to another process. All records are durable on return."""
         self._take(amounts, now)
         for account in self.accounts:
             if account.log is not None:
@@ -418,7 +425,10 @@ class Budget:
     # --- seconds ---------------------------------------------------------------------------
 
     def start_clock(self, now: float) -> tuple[float, Account | None]:
-        """Start counting seconds. Return the time at which the seconds end, and the account with that limit."""
+        """Start counting seconds of work. Return the time at which the tightest limit ends, and its account.
+
+        Without a limit of seconds, the time is infinite and the account None.
+        """
         self._since = now
         bounded = [account for account in self.clocked if "seconds" in account.limits]
         if not bounded:
@@ -457,7 +467,11 @@ class Budget:
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
-    """Return the budget of a turn: its account, the accounts of its session and of the calling turn, each once."""
+    """Return the budget of a turn from its account, the accounts of its session and those of the calling turn (`asker`).
+
+    Each account occurs once. Seconds are not counted in the caller's accounts, because the caller counts its
+    own time.
+    """
     found = tuple(dict.fromkeys((own, *session, *asker)))
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
 

@@ -33,7 +33,10 @@ class Clock:
         return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     def now(self) -> float:
-        """Return the corrected wall-clock Unix time in seconds, for dates."""
+        """Return the wall-clock Unix time in seconds, with the correction of `correct`, for dates.
+
+        While a test runs trio on a mock clock, it follows that clock.
+        """
         return time.time() + self._correction if self._is_system else self.steady()
 
     def correct(self, seconds: float) -> None:
@@ -46,11 +49,14 @@ class Clock:
             self._opened_at = self.now() - self._elapsed() + self._opened
 
     def steady(self) -> float:
-        """Return the Unix time in seconds without adjustments since the creation of this object, for delays."""
+        """Return a Unix time in seconds that never jumps, for delays: adjustments of the machine's clock are ignored."""
         return self._opened_at + self._elapsed() - self._opened
 
     def take_adjustment(self) -> float:
-        """Return the adjustment in seconds since the last call; a negative value means that the clock was set back."""
+        """Return by how many seconds the wall clock was adjusted since the last call; small differences count as 0.
+
+        A negative value means that the clock was set back.
+        """
         ahead = self.now() - self.steady()
         if abs(ahead - self._ahead) < MIN_JUMP_SECONDS:
             return 0.0

@@ -124,7 +124,11 @@ class DueIndex:
         return due
 
     def put_back(self, session_id: str, *, delay: float = 0.0) -> None:
-        """Add a popped session again if it has a timer. It is popped again after `delay` seconds at the earliest."""
+        """Add a popped session to the index again if it has a timer, after its due timers were processed.
+
+        It is popped again after `delay` seconds at the earliest. A timer that is still due gets a short
+        delay.
+        """
         self._popped.discard(session_id)
         at = self._at.get(session_id)
         if at is not None:

@@ -51,7 +51,11 @@ class _Amount:
 
 
 def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any:
-    """Return one field of `Limits` with its validator and schema. `shared` is the help text of a shared limit for commands."""
+    """Return a field of `Limits` with its default, validator and schema.
+
+    `shared` is the help text for commands if sessions, runs and owners share the limit; empty for limits of
+    turns.
+    """
     validator = attrs.validators.optional(check) if default is None else check
     return attrs.field(default=default, validator=validator, metadata={"form": check.form, "shared": shared})
 

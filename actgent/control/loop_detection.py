@@ -27,7 +27,10 @@ def most_calls(rounds: int) -> int:
 
 
 def find_call_cycle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -> Sequence[ToolCall]:
-    """Return the calls of a cycle that has run `rounds` times and begins again with the last call; empty without a cycle."""
+    """Return the calls of a cycle that has run `rounds` times with equal results and begins again with the last call.
+
+    The result is empty if there is no such cycle. `record` has the session's messages with the results.
+    """
     rounds = max(rounds, MIN_ROUNDS)
     for period in PERIODS:
         if len(called) <= period * rounds:

@@ -69,7 +69,7 @@ class Quotas:
         return {unit: limits for unit, limits in given.items() if limits is not None}
 
     def period(self, unit: Unit, now: float) -> Period:
-        """Return the day or month that contains a Unix time in seconds."""
+        """Return the day or month that contains a Unix time in seconds, in the time zone of the quotas."""
         zone = zone_of(self.zone)
         moment = datetime.fromtimestamp(now, UTC).astimezone(zone)
         begins = moment.replace(hour=0, minute=0, second=0, microsecond=0)

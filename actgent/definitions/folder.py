@@ -65,7 +65,7 @@ def steps_of(path: str) -> list[str]:
 
 
 def looks_secret(text: str) -> bool:
-    """Return True if a text may be a secret, such as an API key, and must not be quoted."""
+    """Return True if a text resembles a secret such as an API key, so that error texts must not quote it."""
     digits = sum(map(str.isdigit, text))
     return _SECRET.search(text) is not None or (digits > _MAX_DIGITS and len(text) > _MAX_PLAIN)
 
@@ -157,7 +157,11 @@ class Folder:
 
     @contextmanager
     def _open(self, path: str, flags: int) -> Iterator[int]:
-        """Yield the file descriptor of a path, closed at the end of the block."""
+        """Open a path of the folder for the block, without following links, and yield its file descriptor.
+
+        Raises:
+            Unreachable: The path is invalid, does not exist, or cannot be opened.
+        """
         with ExitStack() as opened:
             try:
                 descriptor = opened.enter_context(self._walk(steps_of(path), flags))
@@ -170,7 +174,7 @@ class Folder:
 
     @contextmanager
     def _walk(self, steps: list[str], flags: int) -> Iterator[int]:
-        """Open the components of a path one after the other, and yield the last descriptor."""
+        """Open the components of a path one after the other without following links, and yield the last descriptor."""
         with ExitStack() as opened:
             here = self._descriptor
             for number, step in enumerate(steps, 1):

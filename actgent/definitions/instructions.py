@@ -306,7 +306,10 @@ class _Reading:
         return tuple(read.values())
 
     def _check_names(self, brain: Document, instructions: Sequence[Instruction]) -> None:
-        """Report instructions whose names are reserved in the agent's protocol."""
+        """Report instructions whose names are reserved in the agent's protocol.
+
+        Skipped if other problems were found before.
+        """
         protocol = brain.values.get("protocol") or ("simple" if instructions else "bare")
         if self.problems or protocol not in PROTOCOLS:
             return

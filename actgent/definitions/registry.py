@@ -41,7 +41,12 @@ class AgentRegistry:
     def save(
         self, profile: Profile, *, protocol: str = "", llm: str = "", replace: bool = False
     ) -> AgentFolder:
-        """Save the definition of an agent atomically under its name; pass `agent.profile`.
+        """Save the definition of an agent under its name; pass `agent.profile`.
+
+        Invalid definitions leave the old one unchanged.
+
+        A new definition appears complete. For a moment during a replacement, the registry has no definition
+        of this name.
 
         Args:
             profile: Profile of the agent.
@@ -92,7 +97,10 @@ class AgentRegistry:
         return tuple(sorted(entry.name for entry in self.place.iterdir() if self._has(entry.name)))
 
     def find(self, words: str) -> tuple[str, ...]:
-        """Return the names of agents whose profile contains any of these words, sorted by the number of matches."""
+        """Return the names of agents whose profile contains at least one of these words, best match first.
+
+        Upper and lower case are equal.
+        """
         query = set(re.findall(r"\w+", words.casefold()))
         found = {name: len(query & self._split_name(name)) for name in self.names()}
         return tuple(sorted((name for name in found if found[name]), key=lambda name: (-found[name], name)))

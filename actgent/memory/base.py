@@ -31,9 +31,9 @@ class ModelView(abc.ABC):
         """Add the next message of the session. `answered` is True if the model is going to answer this message now."""
 
     def check_room(self, tail: str = "") -> None:
-        """Omit older messages until the conversation fits into the memory's limit.
+        """Omit older messages until the conversation fits into the memory's limit. Called before each model call.
 
-        `tail` is the text at the end of the request.
+        `tail` is the text that the request adds after the messages.
 
         Raises:
             ContextOverflow: The messages that cannot be omitted exceed the limit.

@@ -81,10 +81,10 @@ def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
 def deep_trim_size(
     shown: Sequence[ChatMessage], share: float, measure: Measure, *, pinned: Collection[int]
 ) -> float:
-    """Return the size for a second cut that also shortens the newest results.
+    """Return the target size for a second trim that also shortens the newest results.
 
-    It is needed if a first cut to `share` of the messages would keep only them. `pinned` holds the `id()` of messages
-    that must stay. So the newest results of a long task do not displace the rest.
+    It is needed if the first trim, to the fraction `share`, kept only these results. `pinned` holds the
+    `id()` of messages that must stay, in addition to which a minimum of the rest is kept.
     """
     sizes = {id(message): measure(message.parts) for message in shown}
     size, fixed = sum(sizes.values()), sum(sizes[each] for each in pinned if each in sizes)
@@ -278,9 +278,10 @@ def shorten_message(message: ChatMessage, limit: int) -> ChatMessage:
 
 
 def shorten(part: Part, limit: int) -> Part:
-    """Return a result with about `limit` characters at most, without pictures and files. A short text stays unchanged.
+    """Return a text or tool result with about `limit` characters at most; a result loses its pictures and files.
 
-    A notice at the end gives the full length and the result's id, which `read_result` takes.
+    Short texts and other parts stay unchanged. A notice at the end gives the full length and the result's id,
+    which the tool `read_result` takes.
     """
     if isinstance(part, Text):
         text = _shorten_text(part.text, limit, "")

@@ -97,7 +97,10 @@ def _may_contain_delimiter(text: str) -> bool:
 
 
 def neutralize(text: str) -> str:
-    """Return a text with its delimiters and result headings made harmless."""
+    """Return a text in which delimiters of system notices, and headings of tool results, no longer work as such.
+
+    So users and tools cannot imitate system text. Harmless text is returned unchanged.
+    """
     if not _may_contain_delimiter(text):
         return text
     text = _HEADING.sub(r"\[", text)
@@ -105,7 +108,10 @@ def neutralize(text: str) -> str:
 
 
 def neutralize_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return the parts of a message, other than a notice, with delimiters made harmless; the same tuple if there are none."""
+    """Return the parts of a message with delimiters in its texts made harmless; the same tuple if there are none.
+
+    Delimiters that are split between adjacent texts are found as well.
+    """
     if len(parts) == 1:
         part = parts[0]
         if type(part) is Text and not _may_contain_delimiter(part.text):  # the usual case

@@ -71,7 +71,10 @@ class ManagedView(ModelView):
                 raise overflow(self.messages(), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        """Cut the shown messages. The next turn calls the function again, which ends the cut."""
+        """Cut the shown messages to about the fraction `share` of their tokens. Return False if nothing can be cut.
+
+        The next turn calls the function again, which ends the cut.
+        """
         size = sum(estimate_part_tokens(message.parts) for message in self.messages())
         if self._cut(size * share, estimate_part_tokens):
             return True
@@ -106,9 +109,10 @@ class ManagedView(ModelView):
         return True
 
     def _call_manage(self) -> list[ChatMessage]:
-        """Call the function of the program with the history until the turn began.
+        """Call the program's function with the history until the turn began, and return the messages to show.
 
-        Append the messages since then to its result.
+        The last notices and the messages to be answered are always shown, also if the function omits them.
+        Calls without results, and results without calls, are omitted. The messages of the turn follow.
 
         Raises:
             ConfigurationError: The function returned an object that is not a message.
@@ -151,7 +155,7 @@ def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
 
 
 def whole(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield the messages that form complete pairs of calls and results. Other answers and results are omitted."""
+    """Yield the messages without incomplete tool calls: answers whose calls lack results, and results without their calls."""
     place = 0
     while place < len(messages):
         end = _group_end(messages, place)
@@ -160,7 +164,11 @@ def whole(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _group_end(messages: Sequence[Message], place: int) -> int:
-    """Return the index after a message and the results of its calls; `place` itself if the message must be omitted."""
+    """Return the index after a message and the results of its calls.
+
+    Return `place` itself if the message must be omitted: its calls lack results, or it has results without
+    their call.
+    """
     message = messages[place]
     if any(result.native for result in message.tool_results):
         return place

@@ -99,9 +99,9 @@ class LimitedView(ModelView):
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if all messages before an index can be omitted.
+    """Return True if the message at an index is a user's, so that all messages before it can be omitted.
 
-    This is so if the message at the index is a user's and no tool result.
+    Results of tool calls also have the role user in some protocols; they return False.
     """
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called

@@ -106,9 +106,9 @@ def _mark_system_parts(message: Message) -> tuple[Part, ...]:
 
 
 def _sayable(message: Message) -> tuple[Part, ...]:
-    """Return the parts of an answer that can be sent back to a model; empty if it has no content.
+    """Return the parts of an answer that may be sent back to a model; empty if nothing remains.
 
-    Of an interrupted answer only the texts are kept, since its thinking has no signature. Providers reject thinking
+    An interrupted answer keeps only its texts, since its thinking has no signature. Providers reject thinking
     without content after it.
     """
     parts = message.parts
@@ -283,7 +283,7 @@ class ShortTermView(ModelView):
         self._settles = None
 
     def _leave_out_last(self) -> None:
-        """Replace a message that was too long by a notice, unless the new message belongs to it."""
+        """Replace the last round, which is too long to be shown, by a notice. Does nothing if the new message belongs to it."""
         if self._begins(len(self._chat) - 1):
             start = self._last(len(self._chat) - 1)
             gone = self._chat[start:-1]
@@ -398,7 +398,7 @@ class ShortTermView(ModelView):
             self._take_over(TrimResult(self._chat[gone:], gone, {}))
 
     def _keep_pinned(self) -> None:
-        """Put the pinned messages that a cut omitted in front of the remaining messages."""
+        """Keep the messages that must stay although a cut omitted them: the tasks of the turn, and the last notices."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown())

@@ -102,7 +102,10 @@ class SlidingView(ShortTermView):
             self._begun[-1] = self._chat[-1]
 
     def _slide(self) -> None:
-        """Omit the older half of the shown turns."""
+        """Omit the older half of the shown turns.
+
+        Cutting many at once keeps the beginning of requests equal for longer.
+        """
         kept = (self._turns or 0) // 2 + 1
         self._begun = self._begun[-kept:]
         places = self._places()

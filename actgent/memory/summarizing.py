@@ -113,7 +113,10 @@ class SummarizingView(ShortTermView):
             self._ends.append((self._count, self._chat[-1]))
 
     def material(self) -> Material | None:
-        """Return the input of the next summary; None if no summary is due."""
+        """Return the text of the messages that the next summary replaces; None if the conversation is too short for one.
+
+        The text also has the last summary, and messages that a cut has kept.
+        """
         if self._characters <= max(self.trigger, self.tried * 5 // 4):
             return None
         size, end = 0, 0
@@ -150,7 +153,7 @@ class SummarizingView(ShortTermView):
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
     def _take_summary(self, message: Message) -> None:
-        """Replace the messages that a summary covers by the summary."""
+        """Omit the messages that a summary covers, and show the summary in their place."""
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1
@@ -175,9 +178,9 @@ class SummarizingView(ShortTermView):
         self._ends = [each for each in ends if id(each[1]) in kept]
 
     def _numbered(self) -> list[tuple[int, int]]:
-        """Return the shown messages as pairs.
+        """Return pairs of message number in the record and index in the shown messages, for messages that are shown.
 
-        A pair is a number of messages in the record, and the index of the last shown message that they produced.
+        The index is that of the last shown message that the record's message produced.
         """
         places = {id(message): place for place, message in enumerate(self._chat)}
         return [(number, places[id(message)]) for number, message in self._ends if id(message) in places]

@@ -111,7 +111,7 @@ def _describe_part(message: ChatMessage, part: Part) -> str:
 
 
 def placeholder_message(messages: Sequence[ChatMessage], size: int, budget: int) -> ChatMessage:
-    """Return the message that replaces messages which are too long to be shown."""
+    """Return the notice that replaces messages which are too long to be shown. `size` is their size in characters."""
     calls = sum(isinstance(part, ToolCall) for _, part in _parts(messages))
     what = f"{counted(calls, 'tool call')} with all results" if calls else "A message"
     text = f"({what}, about {tokens(size):,} tokens, cannot be shown: at most {tokens(budget):,} fit.)"

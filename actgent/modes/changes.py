@@ -70,10 +70,10 @@ def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
 
 
 def unannounced(changes: Sequence[ModeChange], last_mark: str | None, initial: str) -> Sequence[ModeChange]:
-    """Return the mode changes after the last announced change.
+    """Return the mode changes of which the model was not notified yet.
 
-    `last_mark` is its mark; None means that no change was announced. If that change was rolled back, the newest
-    remaining change is announced again.
+    `last_mark` is the mark of the last change in the conversation's notices; None means that there is no
+    notice. If that change was rolled back, the newest remaining change is announced again.
     """
     if last_mark is None:
         return changes

@@ -14,7 +14,7 @@ ToolState = Literal["working", "issues", "unknown"]
 
 
 def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the test results, documentation and last report in a session's state."""
+    """Return the test results, documentation, last report and completion of the tool tests from a session's state."""
     return {
         "test_results": state.get("test_results", {}),
         "tool_documentation": state.get("tool_documentation", {}),

@@ -175,7 +175,7 @@ class Modes(NoticeSource):
         }
 
     def _names_of(self, mode: Mode) -> frozenset[str]:
-        """Return the names of the tools of a mode; empty if a rule decides."""
+        """Return the names of the tools of a mode; empty if the mode has a rule function in place of a list."""
         if mode is ONBOARDING:
             return names_of(self._given["configuration"]) | CONFIGURATION
         if mode is ACT:
@@ -208,7 +208,10 @@ class Modes(NoticeSource):
     def allows(
         self, mode: str, tool: Tool, *, call: ToolCall | None = None, context: ToolContext | None = None
     ) -> bool:
-        """Return True if a mode allows a tool; `call` and `context` are passed to the mode's rule function."""
+        """Return True if a mode allows a tool, by its list of tools or its rule function.
+
+        The rule function gets `call` and `context`; without them, it gets an empty call and context.
+        """
         if tool.name in self.universal or tool.in_every_mode or tool.name in self._tools[mode]:
             return True
         if self._modes[mode] is ACT:
@@ -222,7 +225,10 @@ class Modes(NoticeSource):
     # --- current mode -----------------------------------------------------------------
 
     def mode_of(self, state: Mapping[str, Any]) -> str:
-        """Return the mode of a session from its state."""
+        """Return the mode of a session from its state: the initial mode before the first switch.
+
+        A stored mode that no longer exists is replaced by the fallback mode.
+        """
         if STATE_KEY not in state:
             return self.initial
         name = stored_name(state[STATE_KEY])
@@ -240,7 +246,9 @@ class Modes(NoticeSource):
         force: bool = False,
         key: str = "",
     ) -> ModeChange:
-        """Switch a session's mode; does nothing if the session has this mode, or if `key` was already used.
+        """Switch a session's mode, and return the change. If the session has this mode already, nothing changes.
+
+        A second call with the same `key` returns the change of the first call.
 
         Raises:
             ConfigurationError: The mode or the actor `by` does not exist.
@@ -283,7 +291,10 @@ class Modes(NoticeSource):
         return reason
 
     def permitted_actors(self, current: str, mode: str) -> frozenset[Actor]:
-        """Return the actors that may switch from one mode to another, unless the guard rejects it."""
+        """Return the actors that may switch from the mode `current` to `mode` by the rules.
+
+        A guard may still reject the switch.
+        """
         if current in self._transitions:
             return self._transitions[current].get(mode, frozenset())
         who = self._modes[mode].who

@@ -461,7 +461,13 @@ class AsyncPortal:
         return call.result()
 
     def send(self, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
-        """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending."""
+        """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending.
+
+        Exceptions of the function are ignored.
+
+        Raises:
+            PortalClosed: The portal accepts no calls.
+        """
         self.thread.send(partial(fn, *args, **options), ignore)
 
     def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> AsyncPortalStream[T]:
@@ -527,7 +533,10 @@ class AsyncPortal:
         }
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Wrap a hook for trio, so that it is called on the running event loop."""
+        """Wrap a hook of an asyncio program, so that agents call it on the event loop that runs now.
+
+        A hook of `on_session` receives an asyncio session. An `on="input"` hook is returned unchanged.
+        """
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
             return SessionHookProxy(LoopContext(running_loop()), hook, self._wrap_session)

@@ -30,9 +30,9 @@ _current_handler: "ContextVar[object]" = ContextVar("actgent_portal_handler", de
 
 
 def blocks_turn() -> bool:
-    """Return True if a turn waits for the current asyncio task, or the task does not come from a handler.
+    """Return True if a turn may wait for the current asyncio task, so that a call of this task belongs to the turn.
 
-    A task that a handler starts and does not await runs independently of the turn.
+    Return False for a task that a handler started without awaiting it: it runs independently of the turn.
     """
     return _current_handler.get() in {None, asyncio.current_task()}
 

@@ -38,7 +38,7 @@ class HeldBlock(Generic[T]):
         return value
 
     async def exit(self, reason: BaseException | None) -> None:
-        """Exit the block in trio's thread. `reason` is the exception that ended the caller's block.
+        """Exit the block in trio's thread.
 
         Args:
             reason: Exception that ended the body of the block; None without one.
@@ -129,6 +129,9 @@ class ChannelBuffer(Generic[T]):
 
 @asynccontextmanager
 async def entered_on_trio(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncGenerator[T, None]:
-    """Call `make` and enter its block when this block is entered, for factories that need trio's thread."""
+    """Return a block that calls `make` and enters the block that `make` returns.
+
+    Entered in trio's thread, it serves factories that may be called only there.
+    """
     async with make() as value:
         yield value

@@ -39,9 +39,10 @@ class PortalCall(Generic[T]):
         self.outcome: outcome.Outcome[T] | None = None
 
     def begin(self, closed: Callable[[], Exception]) -> None:
-        """Call the function, and run its coroutine in a system task, in trio's thread.
+        """Call the function in trio's thread, and run a returned coroutine in a system task, which has no parent task.
 
-        A system task has no parent task. The caller's context variables make it part of the caller's turn.
+        Does nothing if the call was cancelled before. The caller's context variables make it part of the
+        caller's turn.
 
         Args:
             closed: Returns the error for the caller if the portal closes during the call.
@@ -75,7 +76,7 @@ class PortalCall(Generic[T]):
             self._end(result or outcome.Error(closed()))
 
     def cancel(self) -> None:
-        """Cancel the call. Does nothing after it has ended."""
+        """Cancel the call. A call that has not started ends with an error; an ended call is unaffected."""
         if self._scope is not None:
             self._scope.cancel()
         elif self.outcome is None:

@@ -456,7 +456,10 @@ class Portal:
         return self.thread.wait(partial(fn, *args, **options) if args or options else fn)
 
     def send(self, fn: Callable[..., Any], *args: Any) -> None:
-        """Call a sync function in trio's thread without waiting for its result. Does nothing if the portal is closed."""
+        """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending.
+
+        Exceptions of the function are ignored. Does nothing if the portal is closed.
+        """
         with suppress(PortalClosed):
             self.thread.send(partial(fn, *args), ignore)
 
@@ -551,7 +554,7 @@ class Portal:
 
 
 def ignore() -> None:
-    """Do nothing. Used as completion callback of a call for which no caller waits."""
+    """Do nothing. Completion callback of calls for whose end no thread waits."""
 
 
 def unwrap(session: Any) -> Any:

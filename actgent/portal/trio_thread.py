@@ -122,7 +122,7 @@ class TrioThread(Generic[T]):
         call.begin(self._closed)
 
     def _enter(self) -> None:
-        """Set the context variables of this portal, and clear turn and time limits of another trio run."""
+        """Set the context variables for code of this portal: no turn is running, and no tool timeout applies."""
         _current_thread.set(self)
         call_from_outside.set(self.wait)
         running_turn.set(None)
@@ -134,7 +134,13 @@ class TrioThread(Generic[T]):
         return PortalClosed("the portal was closed")
 
     async def hold(self, fn: Callable[..., Awaitable[object]]) -> Any:
-        """Start a task in trio's thread that ends with the portal, and return the value that it reports as started."""
+        """Start a background task in trio's thread, which ends with the portal.
+
+        Return the value that it reports as started.
+
+        Raises:
+            PortalClosed: The portal accepts no calls.
+        """
         if self._calls is None:
             raise self._closed()
         return await self._calls.start(fn)
@@ -252,7 +258,10 @@ _open_threads: "WeakSet[TrioThread[Any]]" = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Stop all open portals at the exit of the interpreter, without finishing accepted work."""
+    """Stop all open portals at the exit of the interpreter, without finishing accepted work, and log a warning.
+
+    Waits at most `EXIT_GRACE_SECONDS` seconds for their threads.
+    """
     left = [thread for thread in _open_threads if thread.is_own_process]
     for thread in left:
         thread.close(abort=True)

@@ -52,7 +52,7 @@ def is_media_only(answer: ModelResponse) -> bool:
 
 
 def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
-    """Return an error text if a key has a known name in another letter case, else None.
+    """Return an error text if a known key is written in another letter case, such as `Plan` for `plan`; else None.
 
     Ignoring such a key would leave a plan without its list or a step without its calls. `names` maps
     lower-case names to the correct names.
@@ -222,9 +222,9 @@ def to_call_tools(content: Any) -> CallTools:
 
 
 def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
-    """Return the outcomes of an answer of a known type: a reply if it has text, else an event.
+    """Convert an answer of a known type to outcomes: a reply if it has text, else an event with its data.
 
-    If the type has a tool, the outcomes are the event, the reply and the tool call.
+    If the type has a tool, the outcomes are the event, the reply if there is text, and the tool call.
     """
     reply: list[Outcome] = []
     if text:
@@ -299,7 +299,10 @@ def _second_type(content: Any, kind: ClassificationType) -> str | None:
 
 
 def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, Any]) -> str | None:
-    """Return an error text if the content and the object around it give a member two values, else None."""
+    """Return an error text if a member of the content also occurs outside of the content with another value, else None.
+
+    Only types with a tool are checked, because the member could be an argument of the tool.
+    """
     if kind.tool is None or not isinstance(content, dict) or describes_whole_answer(kind.schema):
         return None
     known = content.keys() | (member_names(kind.schema) or frozenset())
@@ -336,7 +339,7 @@ def matching_data(value: dict[str, Any], kind: ClassificationType) -> Any:
 
 
 def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
-    """Return the type whose schema fits data without a type name; None if no type fits.
+    """Return the type whose schema fits an answer without a type name; None for text, or if no type fits.
 
     The match must be unambiguous: every other type has a schema that rejects the data, and describes none of
     its members.
@@ -360,7 +363,11 @@ def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if the model may have intended this type with an untyped answer that does not fit its schema."""
+    """Return True if the model may have intended this type with an untyped answer that does not fit the schema.
+
+    That is so if the type has no schema, if its schema does not list all members, or if it describes a member
+    of the answer.
+    """
     if not kind.schema or not isinstance(content, dict) or not content:
         return True
     names = member_names(kind.schema)

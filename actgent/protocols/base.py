@@ -144,7 +144,7 @@ def to_type(value: object) -> Any:
 
 
 def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
-    """Convert instructions to classification types, in the same order.
+    """Convert instructions to the classification types by which the model's answers are matched, in the same order.
 
     Raises:
         ConfigurationError: A name is empty or used twice, or a schema is invalid.
@@ -413,7 +413,7 @@ class PromptTemplate(abc.ABC):
     """
 
     def request(self, view: TurnView) -> Request:
-        """Return the additions to the conversation for the next model call."""
+        """Return the text to append and the answer format for the next model call. The default adds neither."""
         return PLAIN_REQUEST
 
     def stage_name(self, view: TurnView) -> str | None:
@@ -421,7 +421,10 @@ class PromptTemplate(abc.ABC):
         return view.stage
 
     def answer_metadata(self, view: TurnView) -> Mapping[str, Any]:
-        """Return the metadata of the message that will hold the answer of the next model call: its stage."""
+        """Return metadata for the message of the next answer: its stage, and a mark if the stage is not the last one.
+
+        Without stages, the result is empty.
+        """
         stage = self.stage_name(view)
         if stage is None:
             return NO_METADATA
@@ -515,9 +518,10 @@ class Classifier(abc.ABC):
         return PartialAnswer(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """Return a note if a turn whose last reply has this type did not fully succeed, e.g. `partial`; None if it did.
+        """Return a status such as `partial` if a turn did not fully succeed; else None, the default.
 
-        An agent that called this agent as a tool receives the note with the result.
+        The type of the turn's last reply decides. An agent that called this agent as a tool receives the
+        status with the result.
         """
         return None
 
@@ -557,13 +561,14 @@ class Protocol(PromptTemplate, Classifier):
 
     @property
     def halves(self) -> tuple[object, object]:
-        """Template and classifier of the protocol, named in error texts."""
+        """Template and classifier of the protocol, as error texts name them. A single class is both."""
         return self, self
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
-        """Return the answers of a scripted model, one for each call, that lead to a reply with this text; by default the text alone.
+        """Return the model answers, one for each call, with which this protocol leads to a reply with this text.
 
-        `call` is a tool call to include in protocols in which a model with tools cannot finish without calling one.
+        Tests give them to a scripted model. The default is the text alone. `call` is a tool call to include
+        in protocols in which a model with tools cannot finish without calling one.
         """
         return (text,)
 
@@ -589,7 +594,10 @@ class Protocol(PromptTemplate, Classifier):
                 )
 
     def _misread(self, example: str, profile: Profile) -> str | None:
-        """Return the reason why an answer cannot be read, or None if it can."""
+        """Return the reason why the protocol cannot read an example answer, or None if it can.
+
+        No exception is raised.
+        """
         answer = ModelResponse(parts=(Text(example),))
         try:
             outcomes = self.read(answer, _first_view(answer, profile))
@@ -724,7 +732,10 @@ class WithOutput(Protocol):
         return self.inner.shortfall(message_type)
 
     def _may_be_value(self, error: ParseError) -> bool:
-        """Return True if an answer that the inner protocol cannot read may be the bare value."""
+        """Return True if an answer that the inner protocol rejects may be the value itself.
+
+        Here every answer may be.
+        """
         return True
 
     def _with_value(self, reply: SendReply) -> SendReply:

@@ -78,7 +78,7 @@ Follow = Callable[[str, str], Follower | None]
 
 
 def never_follow(_text: str, _visible: str) -> Follower | None:
-    """Return None, for a protocol that has only `partial`."""
+    """Return None, so that a protocol reads the whole partial answer at each step."""
     return None
 
 
@@ -117,7 +117,7 @@ class PartialAnswer:
         return (self._partial(self.text.whole) or "")[: self._shown]
 
     def finish(self) -> str:
-        """Return the rest of the text to show, after the last chunk."""
+        """Return the part of the complete answer that `add` has not returned yet. Call it after the last chunk."""
         return self._scan() if self._follower is None and self.text.is_unread else ""
 
     def _scan(self) -> str:

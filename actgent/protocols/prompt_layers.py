@@ -56,7 +56,7 @@ class PromptLayer:
         return render(self.text, profile, name="prompt layer", variables={**facts, **self.variables})
 
     def apply(self, prompt: str, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """Return a prompt with this layer added, or replaced by it."""
+        """Return a prompt with the text of this layer added before or after it, or replaced by it, as `mode` requires."""
         text = self.render(profile, facts)
         match self.mode:
             case "append":

@@ -151,7 +151,10 @@ EMPTY_SESSION_FACTS: Mapping[str, Any] = MappingProxyType(
 
 @functools.lru_cache(maxsize=256)
 def session_names_in(template: str) -> frozenset[str]:
-    """Return which of `SESSION_NAMES` a template uses; an invalid template uses none."""
+    """Return which of `SESSION_NAMES` a template uses, so that it must be rendered for each session.
+
+    An invalid template uses none; its error is raised elsewhere.
+    """
     if not any(name in template for name in SESSION_NAMES):
         return frozenset()
     from jinja2 import TemplateError, meta  # noqa: PLC0415 - as above
@@ -317,6 +320,9 @@ class PromptManager:
     ) -> Sequence[ChatMessage]:
         """Assemble the messages to send: the assistant prompt, the messages that the memory selects, and the user prompt.
 
+        If the last message would be an answer, a short message that asks the model to continue follows,
+        unless `is_paused`: then the model resumes its own answer.
+
         Raises:
             ContextOverflow: The messages exceed the context budget.
         """
@@ -338,7 +344,7 @@ class PromptManager:
         return f"{zlib.crc32(system.encode('utf-8', 'surrogatepass'), self._tools_checksum):08x}"
 
     def check(self) -> None:
-        """Check the templates that are rendered only for sessions.
+        """Check the templates that are rendered only for sessions, so that errors appear when the agent is created.
 
         Raises:
             ConfigurationError: A template is invalid; the text names it and the line.
@@ -397,7 +403,10 @@ def render(
 
 
 def _describe(profile: Profile) -> str:
-    """Return the text of the template `WHO`. Most agents have no other template, and jinja2 takes 20 ms to import."""
+    """Return the introduction of an agent from its profile, without jinja2, which takes 20 ms to import.
+
+    The text equals that of the template `WHO`, the only template of most agents.
+    """
     role, goal = profile.role, profile.goal
     if role.lower().startswith("you are "):
         lines = [f"Your name is {profile.name}. {role}"]

@@ -223,7 +223,7 @@ def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any
 
 
 def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
-    """Return the text of a direct response without a type; data without text is rendered as JSON.
+    """Return the text of a direct response without a type. Data without text is rendered as JSON if the agent has no types.
 
     Raises:
         ParseError: The response has no text, and its data is empty, a tool call, or possibly meant as one of the types.

@@ -255,9 +255,13 @@ def _objects(text: str) -> list[Step]:
 
 
 def _select_step(found: list[Step], text: str) -> Step:
-    """Return the step to execute: the first step if it is a plan, or if only final answers follow it.
+    """Return the step to execute from several different steps in one answer.
 
-    These final answers lack the results of the step.
+    It is the first step if it is a plan, or if only final answers follow it: the model wrote them without the
+    results.
+
+    Raises:
+        ParseError: The answer has several different steps.
     """
     first, *later = found
     if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
@@ -366,7 +370,10 @@ def grown_step(text: str) -> Step | None:
 
 
 def _calls_with_name(calls: list[Any]) -> list[Mapping[str, Any]]:
-    """Return the calls with a complete tool name: a name is complete once another member follows it."""
+    """Return the calls of an incomplete answer whose tool name is complete, for display.
+
+    The name of the last call is complete once another member follows it.
+    """
     named = [call for call in calls if _CALL.reason(call, takes_any=True) is None]
     if named and named[-1] is calls[-1] and list(named[-1])[-1] == "tool_name":
         named.pop()

@@ -101,7 +101,7 @@ class CallFormat:
         return f"the arguments of {quoted(call.name)} must be an object"
 
     def is_bare(self, calls: Iterable[Any]) -> bool:
-        """Return True if at least one of these valid calls has no arguments."""
+        """Return True if at least one of these calls has no arguments, so that members outside of it may be its arguments."""
         return not all(self.read(call).arguments for call in calls)
 
     def _read_encoded(self, value: Mapping[str, Any], function: Mapping[str, Any]) -> WrittenCall:

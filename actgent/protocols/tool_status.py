@@ -9,9 +9,10 @@ ToolsStatus = Literal["success", "partial", "error"]
 
 
 def status_of_tools(turn: Iterable[Message]) -> ToolsStatus:
-    """Return `success` if every tool call of a turn succeeded in the end, `error` if none did, and otherwise `partial`.
+    """Return `success` if every tool call of a turn succeeded in the end, `error` if none did, otherwise `partial`.
 
-    `turn` has the messages in order. A failed call is ignored if a later call of the same tool succeeded.
+    A turn without calls returns `success`. `turn` has the messages in order. A failed call is ignored if a
+    later call of the same tool succeeded.
     """
     batches = [message.tool_results for message in turn if message.tool_results]
     if not _unrepaired(batches):

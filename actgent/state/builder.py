@@ -24,12 +24,12 @@ class StateBuilder:
         """Keys whose lists and mappings this builder created. Only these may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
-        """Return the current state, which later changes do not affect."""
+        """Return a copy of the current values, which later changes do not affect."""
         self._own.clear()
         return dict(self.values)
 
     def apply(self, changed: StateChangeRecord) -> None:
-        """Apply a recorded change."""
+        """Apply a recorded change: values replace the old ones, or are combined with them by the recorded reducers."""
         for key, value in changed.changes.items():
             name = changed.reduced.get(key, "")
             if name in GROW and key in self._own:

@@ -14,22 +14,34 @@ Reducer = Callable[[Any, Any], Any]
 
 
 def append(old: Any, new: Any) -> list[Any]:
-    """Return the list with one value appended."""
+    """Return the old list with the new value appended. None as the old value is an empty list.
+
+    Raises:
+        UsageError: The old value is not a list.
+    """
     return [*_list("append", old), new]
 
 
 def extend(old: Any, new: Any) -> list[Any]:
-    """Return the list with several values appended."""
+    """Return the old list with all values of the new list appended. None is an empty list.
+
+    Raises:
+        UsageError: One of the values is not a list.
+    """
     return [*_list("extend", old), *_list("extend", new)]
 
 
 def merge(old: Any, new: Any) -> dict[Any, Any]:
-    """Return the old mapping updated with the new one."""
+    """Return the old mapping updated with the new one, not recursively. None is an empty mapping.
+
+    Raises:
+        UsageError: One of the values is not a mapping.
+    """
     return {**_mapping(old), **_mapping(new)}
 
 
 def add(old: Any, new: Any) -> Any:
-    """Return the sum of the old and the new value."""
+    """Return the sum of the old and the new value; the new value if the old one is None."""
     return new if old is None else old + new
 
 

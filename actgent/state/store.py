@@ -271,7 +271,10 @@ class Store(State):
     def _reduce(
         self, pairs: Sequence[Pair], name: str, once: str
     ) -> tuple[dict[str, Any], StateChangeRecord]:
-        """Apply pairs to the state; return the new values and the record of the change."""
+        """Apply the pairs of an action to a copy of the state, with the reducers of their keys.
+
+        Return the new values and the record of the change. The state itself is unchanged.
+        """
         values, changes, reduced = dict(self._values), {}, {}
         for key, raw in pairs:
             value = _copy_input(key, raw)

@@ -58,7 +58,7 @@ _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 
 
 def anything(_: Any) -> str | None:
-    """Return None: accept every value. Default of `check=`."""
+    """Accept every value by returning no error text. Default of `check=`."""
     return None
 
 
@@ -66,7 +66,7 @@ def anything(_: Any) -> str | None:
 
 
 def extract(text: str, check: Check = anything) -> Any:
-    """Return the first value in a text that passes `check`.
+    """Return the first JSON value in a text that passes `check`, a function that returns an error text or None.
 
     Raises:
         ParseError: No value passes, or the text is truncated. The error contains the reason and, for truncated text, the
@@ -109,7 +109,7 @@ def visible(text: str) -> str:
 
 
 def unfenced(text: str) -> str:
-    """Return the content of a text that is one fenced code block; other texts are returned unchanged."""
+    """Return the content of a text that is exactly one fenced code block; other texts are returned unchanged."""
     block = text.strip()
     inside = block[len(_FENCE) : -len(_FENCE)]
     is_fenced = block.startswith(_FENCE) and block.endswith(_FENCE) and len(block) >= 2 * len(_FENCE)
@@ -224,10 +224,10 @@ def _close(text: str, start: int) -> int:
 
 
 def _mismatch(text: str, start: int, end: int) -> int:
-    """Return the index after a mismatched closing bracket if it ends an interval in prose, like `[0, 1)`.
+    """Return the index after a closing bracket that does not match, because the text is prose, like `[0, 1)`.
 
     Raises:
-        ParseError: The bracketed text is a broken value.
+        ParseError: The bracketed text contains a brace or quote, so it is a broken value.
     """
     if any(mark in text[start:end] for mark in "{\"'"):
         raise ParseError(

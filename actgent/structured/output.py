@@ -29,7 +29,7 @@ class Output:
     """Converts decoded JSON to the value. Raises ValueError with the position if it does not match the schema."""
 
     def check(self, value: Any) -> str | None:
-        """Return the error of a decoded JSON value; None if it matches the schema."""
+        """Return an error text if a decoded JSON value does not match the schema; None if it does."""
         try:
             self.convert(value)
         except ValueError as error:
@@ -38,7 +38,7 @@ class Output:
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """Response format for a model request; None for a template."""
+        """Response format for a model request; None if the schema is a template, which providers do not know."""
         return ResponseFormat(self.name, self.schema) if is_json_schema(self.schema) else None
 
     @property
@@ -123,5 +123,8 @@ def _form_converter(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def _name(name: Any) -> str:
-    """Return a schema name of at most 64 letters, digits, `_` and `-`, as providers require."""
+    """Return a name for the schema that providers accept: at most 64 letters, digits, `_` and `-`.
+
+    Other characters become `_`. Without a name, it is `answer`.
+    """
     return _NO_NAME.sub("_", name)[:_MAX_NAME] if isinstance(name, str) and name else "answer"

@@ -49,7 +49,10 @@ class SemanticCompression:
         ]
 
     def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
-        """Return the best sentences of each message in their order, by the index of the message."""
+        """Return the sentences that are most related to the words `asked`, within the token limit.
+
+        The result has the sentences in their order, by the index of their message.
+        """
         words = [_words(sentence) for _, sentence in sentences]
         weights = word_weights([*words, asked])
         worth = [

@@ -71,6 +71,6 @@ class RelevanceFilter:
 
 
 def word_weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
-    """Return the inverse document frequency of each word."""
+    """Return a weight for each word: a word that occurs in fewer of the given texts has a higher weight."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

@@ -45,7 +45,7 @@ def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> l
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
-    """Return the maximum size of one message.
+    """Return the maximum size of one message so that all messages together have at most `budget` characters.
 
     Room that shorter messages leave unused is divided among the longer ones.
     """

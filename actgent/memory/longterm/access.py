@@ -137,9 +137,10 @@ class StoreAccess:
             return await reader.thread.run(fn, reader.store, *args)
 
     async def write(self, todo: Operation | None) -> object:
-        """Execute an operation and return its result.
+        """Execute an operation in a transaction and return its result; it is durable on return.
 
-        None only writes the pending use counts. The first waiting task writes the operations of all waiting tasks.
+        None only writes the pending use counts. Operations of waiting tasks share one transaction. If the
+        call is cancelled while it waits, the operation is not executed.
 
         Raises:
             UsageError: The store is not open.
@@ -161,9 +162,9 @@ class StoreAccess:
         return job.result.unwrap()
 
     async def note_uses(self, numbers: Iterable[int], *, at: float) -> None:
-        """Count one recall of each memory.
+        """Count one recall of each memory at the Unix time `at`, so that memories in use keep their worth.
 
-        The counts are written with the next operation, or when there are more than 500.
+        The counts are written with the next operation, or when they are more than `MAX_PENDING_USES`.
         """
         with self._lock:
             for number in numbers:

@@ -35,7 +35,10 @@ class Embedder:
     _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:
-        """Return the vector of each text as bytes; None for each text if there is no function, or it failed or timed out."""
+        """Return the vector of each text as bytes. If there is no function, or it fails or times out, all are None.
+
+        Failures are logged, and memories are then compared by words only.
+        """
         nothing: list[bytes | None] = [None] * len(texts)
         if self.embed is None or not texts:
             return nothing

@@ -324,7 +324,7 @@ class LongTermMemory(LongTermMemoryBase):
         return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
-        """Return a memory with its predecessors and successors, oldest first.
+        """Return all versions of a memory, from the first one to the current one. The id of any version selects them.
 
         Raises:
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
@@ -349,9 +349,10 @@ class LongTermMemory(LongTermMemoryBase):
         limit: int = 100,
         with_shared: bool = False,
     ) -> list[MemoryRecord]:
-        """Return at most `limit` current memories, oldest first.
+        """Return at most `limit` current memories, oldest first, without counting this as a use.
 
-        The page begins after the memory `after`, the last one of the previous page.
+        The page begins after the memory `after`, the last one of the previous page; None begins with the
+        oldest.
         """
         scope = Scope(_sender(owner), with_shared=with_shared)
         after_id = None if after is None else after.id
@@ -375,7 +376,9 @@ class LongTermMemory(LongTermMemoryBase):
     # --- several changes at once ----------------------------------------------------------
 
     async def mark(self, owner: Sender, name: str, value: str, *, once: bool = False) -> str:
-        """Store a named value for an owner, and return the stored value. `erase` deletes it. With `once`, an existing value stays.
+        """Store a named value for an owner, such as a reading position, and return the stored value.
+
+        With `once`, an existing value stays and is returned. `erase` deletes the value.
 
         Raises:
             ConfigurationError: The owner's name or `name` is too long.
@@ -439,7 +442,11 @@ class LongTermMemory(LongTermMemoryBase):
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, recompute: bool = False) -> int:
-        """Compute the vectors of current memories without one, and return their number. Needed after `embed=` failed or was added.
+        """Compute the vectors of current memories without one, and return their number.
+
+        Needed after `embed=` failed or was added.
+
+        If `embed=` fails again, the call ends without an error, and the rest keeps no vectors.
 
         Args:
             recompute: True deletes all vectors first, as needed after a change of the embedding model.

@@ -21,7 +21,7 @@ _NUMBERED = re.compile(r"\b(\d{4})-(\d\d)(?:-\d\d)?\b")
 
 
 def named_months(question: str) -> tuple[Period, ...]:
-    """Return the months of the dates in a question, in UTC. A month without a year is ignored."""
+    """Return the months of the dates in a question, in UTC. A month without a year and invalid dates are ignored."""
     found = dict.fromkeys(_dates(question))
     return tuple(
         _month(year, month) for year, month in found if 0 < year < MAXYEAR and 0 < month <= len(_NAMES)

@@ -51,7 +51,10 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
 
 
 def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
-    """Return the scores, raised for memories that were created in a period that the question names."""
+    """Return the scores, multiplied by `PERIOD_FACTOR` for the memories in `created_then`.
+
+    These memories were created in a period that the question names.
+    """
     return {
         number: score * PERIOD_FACTOR if number in created_then else score for number, score in scores.items()
     }
@@ -62,11 +65,13 @@ def spread(
     neighbours: Iterable[tuple[int, int, int]],
     sessions: Mapping[int, Hashable],
 ) -> dict[int, int]:
-    """Return the scores with shares of neighbours and sessions added. The memories with the best score stay first.
+    """Return the scores with additions for memories near a found memory in its session, and for the best sessions.
+
+    The memories that had the best score before stay first.
 
     Args:
         scores: Score of each memory by words and vectors.
-        neighbours: A memory that gives, one in the same session that receives, and their distance.
+        neighbours: Number of a found memory, number of a memory near it in its session, and their distance.
         sessions: Session of each of the best memories.
     """
     total, session_of = dict(scores), dict(sessions)
@@ -101,7 +106,7 @@ def in_order(scores: Mapping[int, int]) -> list[int]:
 
 
 def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
-    """Return the importance of a memory, halved for each half-life between its last use and `newest`.
+    """Return the worth of a memory: its importance, halved for each half-life between its last use and `newest`.
 
     Times are Unix times in seconds, `half_life` is in days. None disables the decay.
     """

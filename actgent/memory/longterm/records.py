@@ -153,7 +153,7 @@ def clean(text: str) -> str:
 
 
 def checked_id(label: str, text: str) -> str:
-    """Return an id or key without characters that databases reject. `label` names it in the error.
+    """Return an id or key with the characters replaced that databases reject. `label` names the id in the error.
 
     Raises:
         ConfigurationError: The text is too long for an index of PostgreSQL.

@@ -186,7 +186,10 @@ class SQLiteStore(MemoryStore):
         return results
 
     def _empty_log(self) -> None:
-        """Truncate the write-ahead log after a deletion, so that no file contains the data. Retried with the next write if a reader blocks it."""
+        """Truncate the write-ahead log after a deletion, so that no file contains the deleted data.
+
+        If a reader blocks the log, the next write tries again.
+        """
         self._db.set_busy_timeout(CHECKPOINT_BUSY_MS)
         with contextlib.suppress(
             MemoriesFailed
@@ -271,7 +274,7 @@ def _load_vectors(db: apsw.Connection) -> None:
 
 
 def _to_memories_failed(error: apsw.Error) -> MemoriesFailed:
-    """Convert an error of SQLite."""
+    """Return the `MemoriesFailed` error for an error of SQLite, with the remedy."""
     if isinstance(error, apsw.FullError):
         return MemoriesFailed(f"the disk of the memory file is full: free space ({error})")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):

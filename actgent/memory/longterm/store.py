@@ -148,7 +148,11 @@ class Candidates:
     """True if no other candidates exist, so that a higher maximum would find no more."""
 
     def recalled(self, found: Found, source: Source) -> MemoryMatch:
-        """Return a loaded memory as a search result. `source` is its reason if it was found neither by words nor by its vector."""
+        """Return a loaded memory as a search result with its score, and with the reasons why it was found.
+
+        The reason is `words`, `vectors` or both; `source` is the reason of a memory that neither of them
+        found.
+        """
         number = found.number
         by_words, by_vectors = number in self.words, number in self.vectors
         found_by: tuple[Source, ...] = (source,)
@@ -214,10 +218,13 @@ class MemoryStore(abc.ABC):
 
     @abc.abstractmethod
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
-        """Return cosines with a vector by memory number: those of the `limit` nearest in a scope, and those of `numbers`."""
+        """Return the similarity (cosine) of memories to a vector, by memory number.
+
+        The result has the `limit` most similar memories in a scope, and the memories `numbers`.
+        """
 
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
-        """Return number and text of current memories without a vector."""
+        """Return number and text of at most `limit` current memories without a vector, oldest first."""
         rows = self.run(
             "SELECT number, text FROM memories WHERE replaced_by IS NULL "
             "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
@@ -297,7 +304,10 @@ class MemoryStore(abc.ABC):
         return number
 
     def _next_position(self, owner: str, session_id: str, text: str) -> int:
-        """Return the position of a new memory in its session. A repetition of the last text gets the same position."""
+        """Return the position of a new memory among the memories of its session; 0 without a session.
+
+        A repetition of the last text gets the position of that memory.
+        """
         if not session_id:
             return 0
         rows = self.run(
@@ -332,6 +342,8 @@ class MemoryStore(abc.ABC):
 
     def _make_room(self, unit: MemoryRecord) -> None:
         """Evict the memories of least worth if the owner has reached the capacity.
+
+        Memories with `is_kept` are never evicted.
 
         Raises:
             MemoriesFull: All memories of the owner have `is_kept`.
@@ -455,7 +467,10 @@ class MemoryStore(abc.ABC):
     # --- reading -------------------------------------------------------------------------
 
     def search(self, search: Search) -> list[tuple[int, MemoryMatch]]:
-        """Return the best memories with their numbers, at most `search.limit`, best first."""
+        """Return the best memories with their numbers, at most `search.limit`, best first.
+
+        A search without words returns the memories of most worth.
+        """
         if not search.words:
             return self._best(search, self._by_worth(search), "worth")
         pool = max(FIRST_CANDIDATES, search.limit)
@@ -503,7 +518,7 @@ class MemoryStore(abc.ABC):
         }
 
     def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
-        """Return rows of memory number, number of a neighbour in its session, and distance."""
+        """Return rows for the memories near the given ones in the same session: given number, other number, distance."""
         if not numbers:
             return []
         return self.run(
@@ -570,7 +585,7 @@ class MemoryStore(abc.ABC):
         return self._read(f"{condition} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, limit))
 
     def number_of(self, scope: Scope, memory_id: str) -> int:
-        """Return the number of a memory.
+        """Return the internal number of a memory, by which indexes and pages refer to it.
 
         Raises:
             MemoryNotFound: The scope contains no memory with this id.

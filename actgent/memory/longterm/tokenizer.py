@@ -18,7 +18,8 @@ _COMMON = frozenset(
 def searched_words(question: str) -> list[str]:
     """Return the distinct words of a question to search for, in their order.
 
-    Stop words are included only if there are no other words.
+    Stop words are included only if there are no other words. Of a very long question, words in the middle are
+    left out.
     """
     found = _WORD.findall(spaced(question))
     significant = [word for word in found if word not in _COMMON] or found

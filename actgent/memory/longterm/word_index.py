@@ -111,7 +111,10 @@ class WordIndex:
         return dict(cast(list[tuple[int, float]], rows)), is_all and len(rows) < limit
 
     def has_shared(self, owner: str) -> bool:
-        """Return False if the last `scores` for this owner found that other owners share no memories."""
+        """Return False if other owners are known to share no memories, so that a search can skip shared memories.
+
+        The answer is that of the last `scores` for this owner; without one it is True.
+        """
         known = self._known_scopes.get(owner)
         return known is None or SHARED in known[0]
 
@@ -173,10 +176,13 @@ class WordIndex:
 
 
 def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict[str, int], bool]:
-    """Return the rarest terms with their counts, to rank by, and False if common terms were omitted.
+    """Return the rarest terms with their counts, to rank by.
 
-    A term that more than half of the memories have distinguishes little and takes longest to read. It is omitted if
-    rarer terms have `enough` rows. A query never reads more than `MAX_READ_ROWS` rows.
+    The second result is False if common terms were omitted.
+
+    A term that more than half of the memories have distinguishes little and takes longest to read. It is
+    omitted if rarer terms have `enough` rows. The terms of a query have at most `MAX_READ_ROWS` rows, but at
+    least one term is kept.
     """
     rarest: dict[str, int] = {}
     read = 0

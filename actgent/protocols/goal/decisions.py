@@ -114,7 +114,10 @@ class DecisionReader:
 
 
 def _params(value: Mapping[str, Any]) -> Any:
-    """Return the parameters of a decision from any of the usual keys; None if two keys have different values."""
+    """Return the parameters of a decision, which models write under several keys.
+
+    Return an empty object if there are none, and None if two keys have different values.
+    """
     try:
         return find_arguments(value, value["action"])
     except ParseError:

@@ -111,7 +111,7 @@ class Progress:
         return self.course.count(".")
 
     def add_action(self, action: str) -> None:
-        """Append an action, and drop the oldest actions."""
+        """Append an action to the recent actions, in which `detect_action_loop` searches for repetitions."""
         self.actions = (*self.actions, action)[-_MAX_ACTIONS:]
 
     def add_call(self, call: ToolCall) -> None:
@@ -265,7 +265,7 @@ def goal_view(state: Mapping[str, Any], record: Sequence[Message]) -> dict[str, 
 
 
 def turn_of(record: Sequence[Message]) -> str:
-    """Return the turn id of the last message."""
+    """Return the id of the turn to which the last message belongs."""
     return record[-1].correlation_id or record[-1].id
 
 

@@ -14,7 +14,7 @@ MAX_SHOWN_CHARS = 2_000
 
 
 def tool_changes(view: TurnView) -> list[str]:
-    """Return lines with the current tools if they differ from the system prompt, which never changes."""
+    """Return lines with the current tools if they have changed since the system prompt, which lists the first ones."""
     known, now = view.profile.tools, view.tools
     if known is now or known == now:
         return []
@@ -35,7 +35,10 @@ def feedback(progress: Progress) -> list[str]:
 
 
 def closing_text(progress: Progress, record: Sequence[Message]) -> str:
-    """Return the final answer for the user. If the goal was not achieved, it lists the results and the missing items."""
+    """Return the final answer for the user: the answer of the evaluation, or the summary, or a list of the results.
+
+    If the goal was not achieved, the text begins with the reason and ends with the missing items.
+    """
     evaluation = progress.evaluation or {}
     found: str = progress.summary or _list_results(progress, record) or "Nothing was found."
     if progress.achieved:

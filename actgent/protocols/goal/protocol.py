@@ -171,7 +171,10 @@ class Goal(Protocol):
         return Request(tail=self._tail(progress, view, choice), model=model)
 
     def _choice(self, progress: Progress, view: TurnView) -> list[str]:
-        """Return the names of the actions that the next request offers to the model."""
+        """Return the names of the actions that the next request offers to the model.
+
+        Near the limit of model calls, only the evaluation is offered.
+        """
         if self._is_closing(progress):
             return ["evaluate"]
         if progress.asked:
@@ -180,7 +183,7 @@ class Goal(Protocol):
         return [*choice, *self.actions] if progress.phase in OPEN_PHASES else choice
 
     def _is_closing(self, progress: Progress) -> bool:
-        """Return True if the remaining model calls are reserved for the evaluation and the final answer of the `output=` type."""
+        """Return True if so few model calls remain that they are reserved for the evaluation and the final answer."""
         reserved = min(2 if self._has_form else 1, self.max_iterations - 1)
         return progress.calls >= self.max_iterations - reserved
 
@@ -251,7 +254,11 @@ class Goal(Protocol):
     def _execute_last(
         self, decision: Decision, reason: str | None, progress: Progress, view: TurnView
     ) -> list[Outcome]:
-        """Execute the last permitted decision if it is an evaluation; otherwise end the goal as incomplete."""
+        """Execute the last permitted decision if it is an evaluation; otherwise end the goal as incomplete.
+
+        `reason` is the reason why the decision is not possible. An evaluation that the goal was not achieved
+        is always possible.
+        """
         is_unmet = decision.params.get("achieved") is False
         if decision.action == "evaluate" and (is_unmet or not reason):
             return self._execute(decision, progress, view)
@@ -298,7 +305,10 @@ class Goal(Protocol):
     def _store_text(
         self, action: str, params: Mapping[str, Any], progress: Progress, view: TurnView
     ) -> list[Outcome]:
-        """Store the plan or summary of a decision. A plan of tasks is run instead."""
+        """Store the plan or summary of a decision, and continue. A plan of tasks is run with the tool `run_tasks` instead.
+
+        A repeated plan or summary counts as a decision without a new result.
+        """
         if self._with_tasks and "tasks" in params:
             tasks = tasks_to_arguments(params["tasks"])
             progress.plan = [task["description"] for task in tasks]

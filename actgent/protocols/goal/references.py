@@ -32,7 +32,10 @@ class References:
     """Referenced tasks that are not completed."""
 
     def resolve(self, value: Any) -> Any:
-        """Return a value with all references in it resolved, at any depth."""
+        """Return a value with references such as `{{task_1.output}}` replaced by results of earlier tasks, at any depth.
+
+        A text that is exactly one reference becomes the result itself. An unknown reference stays.
+        """
         if isinstance(value, dict):
             return {key: self.resolve(item) for key, item in value.items()}
         if isinstance(value, list):

@@ -180,7 +180,7 @@ def _shorten(value: Any) -> Any:
 
 
 def tasks_in_result(result: ToolResult) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks in a result of `run_tasks`; empty if the result cannot be parsed."""
+    """Return the tasks in a result of the tool `run_tasks`, as the model sees them; empty if the result cannot be parsed."""
     try:
         content = loads(result.content)
     except ParseError:

@@ -33,7 +33,10 @@ OPEN_PHASES: tuple[Phase, ...] = ("initial", "planning", "executing", "evaluatin
 
 
 def offered_actions(progress: Progress, *, has_tools: bool) -> list[str]:
-    """Return the actions to offer next, in the order of the table."""
+    """Return the actions to offer to the model in the current phase of the goal.
+
+    Possible actions that make no sense yet are left out, such as another plan while all calls succeed.
+    """
     row = TRANSITIONS.get(progress.phase, ())
     return [
         action
@@ -45,7 +48,10 @@ def offered_actions(progress: Progress, *, has_tools: bool) -> list[str]:
 
 
 def rejection_reason(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Return the reason why an action is not possible now, or None. Without tools, a summary needs no earlier results."""
+    """Return the reason why an action is not possible now, or None.
+
+    Calls need tools. A summary or an evaluation needs earlier results; without tools, a summary needs none.
+    """
     if action == "execute" and not has_tools:
         return "there are no tools"
     has_results = bool(progress.used_tools or progress.found)

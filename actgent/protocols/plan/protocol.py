@@ -232,7 +232,10 @@ class Planning(Protocol):
         return [*events, *self._step(answer, view, plan, work)]
 
     def _step(self, answer: ItemAnswer, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
-        """Return the outcomes of an answer about an item: tool calls, another round, or its end."""
+        """Return the outcomes of an answer about an item of the plan: tool calls, another round, or the end of the item.
+
+        An item that needs too many rounds fails.
+        """
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (answer.calls or answer.decision == "continue"):
             result = answer.content or f"stopped after {counted(self.rounds, 'round')}"
@@ -248,7 +251,12 @@ class Planning(Protocol):
         return self._complete(item, found, plan, view)
 
     def _complete(self, item: TodoItem, result: str, plan: Plan, view: TurnView) -> list[Outcome]:
-        """Complete an item with a result; retry or fail it if a required tool was not called."""
+        """Complete an item with a result.
+
+        If a required tool was not called, start the item again, or fail it after retries.
+
+        An item that is not strict is completed without its required tools.
+        """
         validation = item.validate(item.called_tools)
         is_open = validation == "failed" and item.is_strict
         if not is_open or item.attempts >= self.retries:
@@ -329,9 +337,10 @@ def _change(plan: Plan) -> UpdateState:
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
-    """Return the name of the model that a stage of the plan uses.
+    """Return the role of the model, a key of the agent's `models=`, for a stage of the plan.
 
-    The session's configuration decides: `models` by the stage, then `model`. Without both it is the default of the stage.
+    The session's configuration decides: its `models` by stage, then its `model`. Without both, each stage has
+    a default role.
     """
     config = state.get(CONFIG, {})
     role: str = config.get("models", {}).get(ROLES[stage]) or config.get("model") or ROLES[stage]
@@ -384,7 +393,7 @@ def _calls_before(view: TurnView) -> int:
 
 
 def _has_results(view: TurnView) -> bool:
-    """Return True if a tool of this turn has returned a result."""
+    """Return True if a tool of this turn has returned a result, and this is not the turn's first model call."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 

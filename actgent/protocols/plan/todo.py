@@ -81,7 +81,10 @@ class TodoItem(Serializable):
         return bool(self.required_tools) and self.mode != "advisory"
 
     def validate(self, called: Iterable[str]) -> Validation:
-        """Check that the required tools are among the called ones; a reasoning step has nothing to check."""
+        """Return whether the required tools of the item are among the `called` tools: `passed` or `failed`.
+
+        An item that needs no tool returns `skipped`.
+        """
         if not self.is_tool_step:
             return "skipped"
         return "passed" if set(self.required_tools) <= set(called) else "failed"
@@ -259,7 +262,10 @@ def refine(old: Plan, new: Plan) -> Plan:
 
 
 def update(old: Plan, new: Plan) -> Plan:
-    """Return a running plan with a new todo list. Items that are completed or in progress are kept."""
+    """Replace the todo list of a running plan by that of a new plan, and return the plan.
+
+    Items that are completed or in progress stay, and come first. Warnings of both plans are kept.
+    """
     fixed = {item.id: item for item in old.items if item.status in {"completed", "in_progress"}}
     fresh = [item for item in refine(old, new).items if item.id not in fixed]
     warnings = (*old.warnings, *new.warnings)
