@@ -380,7 +380,11 @@ class SessionLifecycle:
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return a function that ends messages already removed from the inbox, once the event `after` is set."""
+        """Return a function that records the failure of messages already removed from the inbox, and notifies their callers.
+
+        Callers and handlers are notified after the event `after`. `ending` receives the progress, for other
+        calls that wait for the end of these messages.
+        """
         for message in messages:
             if (acceptance := context.mailbox.find(message.id)) is not None:
                 acceptance.ending = ending
@@ -550,7 +554,7 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
 
 
 def _endings(context: SessionContext) -> list[MessageEnding]:
-    """Return the ends without a turn that other calls have begun."""
+    """Return the ends of queued messages that other calls have begun, so that the caller can wait for them."""
     acceptances = (context.mailbox.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
