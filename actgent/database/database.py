@@ -159,12 +159,12 @@ class Database:
             self._folder = tempfile.TemporaryDirectory(prefix="actgent-")
             self._place = place = f"sqlite:///{Path(self._folder.name) / 'data.db'}"
         if place.startswith("sqlite:///"):
-            from .sqlite import SQLiteConnection  # noqa: PLC0415 - where it is used
+            from .sqlite import SQLiteDataConnection  # noqa: PLC0415 - where it is used
 
-            return SQLiteConnection(Path(place.removeprefix("sqlite:///")))
-        from .postgres import PostgresConnection  # noqa: PLC0415 - needs an extra
+            return SQLiteDataConnection(Path(place.removeprefix("sqlite:///")))
+        from .postgres import PostgresDataConnection  # noqa: PLC0415 - needs an extra
 
-        return PostgresConnection(place)
+        return PostgresDataConnection(place)
 
     def _delete_temporary_folder(self) -> None:
         if self._folder is not None:

@@ -1,28 +1,24 @@
 """Session index in a PostgreSQL schema, with the words in a column of the type tsvector."""
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import psycopg
-import psycopg.sql
 
 from actgent.errors import JournalFailed
-from actgent.support.postgres_address import connection_failure, split_schema
+from actgent.journal.feed import Written
+from actgent.journal.session_lists import SessionKey
+from actgent.support.postgres_address import connection_failure
+from actgent.support.postgres_connection import DIALECT, PostgresConnection
+from actgent.support.sql_connection import Row
 from actgent.support.word_forms import spaced
 
-from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, Row, WordQuery
-from .tally import IndexedText
+from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
+from .tally import IndexedText, SessionFacts
 
-CONNECT_SECONDS = 10
-"""Maximum seconds for connecting."""
-STATEMENT_MS = 30_000
-"""Maximum milliseconds of a statement."""
 WINDOW = 20_000
 """Number of newest messages that a search reads before it uses the index of words."""
 ANALYZE_ROWS = 10_000
 """Number of added messages after which `ANALYZE` runs. It runs again each time the number has doubled."""
-_OPTIONS = f"-c statement_timeout={STATEMENT_MS} -c client_min_messages=warning -c jit=off"
 _MESSAGES = """
     CREATE TABLE messages (
         id bigint PRIMARY KEY, session bigint NOT NULL, message_id text NOT NULL, role text NOT NULL, text text NOT NULL,
@@ -39,7 +35,7 @@ _INSERT = (
 )
 
 
-class PostgresIndexStore(IndexStore):
+class PostgresIndexStore(PostgresConnection, IndexStore):
     """Connection to an index in a schema.
 
     Raises:
@@ -48,87 +44,36 @@ class PostgresIndexStore(IndexStore):
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         super().__init__()
-        self._address, self._schema = split_schema(url, default="actgent_index", owner="the session index")
         self._is_read_only = read_only
         self._added, self._analyze_at = 0, ANALYZE_ROWS
-        self._db: psycopg.Connection[Any] = self._connect()
+        self._open(url, kind="index", owner="the session index", options="-c jit=off")
 
-    def _connect(self) -> "psycopg.Connection[Any]":
-        try:
-            db = psycopg.connect(
-                self._address, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
-            )
-        except psycopg.Error as error:
-            raise _to_journal_failed(error) from error
-        self._db = db
-        try:
-            with db.transaction():
-                self._prepare(db)
-        except psycopg.Error as error:
-            db.close()
-            raise _to_journal_failed(error) from error
-        except BaseException:
-            db.close()
-            raise
-        return db
+    @staticmethod
+    def _to_error(error: psycopg.Error) -> JournalFailed:
+        return JournalFailed(
+            f"the database of the session index failed: {connection_failure(error) or str(error).strip()}"
+        )
 
-    def _prepare(self, db: "psycopg.Connection[Any]") -> None:
-        schema = psycopg.sql.Identifier(self._schema)
+    def _prepare(self) -> None:
         if not self._is_read_only:
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"actgent index {self._schema}",))
-            db.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
-        db.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
-        exists = db.execute("SELECT to_regclass('versions')").fetchone() != (None,)
-        found = db.execute("SELECT version FROM versions").fetchone() if exists else None
-        if found == (VERSION,):
+            self._create_schema()
+        exists = self.run("SELECT to_regclass('versions')") != [(None,)]
+        if exists and self.run("SELECT version FROM versions") == [(VERSION,)]:
             return
         if self._is_read_only:
             raise JournalFailed(
                 "the session index does not exist, or has another version: start its agents once with index=True"
             )
-        for name in _TABLE_NAMES:
-            db.execute(f"DROP TABLE IF EXISTS {name}".encode())
-        tables = TABLES.format(
-            serial="bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-            integer="bigint",
-            real="double precision",
-            binary='COLLATE "C"',
-            without_rowid="",
-        )
-        db.execute((tables + _MESSAGES).encode())
-        db.execute("INSERT INTO versions VALUES (%s)", (VERSION,))
+        self.script(f"DROP TABLE IF EXISTS {', '.join(_TABLE_NAMES)}")
+        self.script(TABLES.format(**DIALECT) + _MESSAGES)
+        self.run("INSERT INTO versions VALUES (?)", (VERSION,))
 
-    def close(self) -> None:
-        self._db.close()
-
-    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        if self._db.closed:
-            self._db = self._connect()
-        try:
-            cursor = self._db.execute(sql.replace("?", "%s").encode(), list(values))
-            return cursor.fetchall() if cursor.description else []
-        except psycopg.Error as error:
-            raise _to_journal_failed(error) from error
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        try:
-            with self._db.cursor() as cursor:
-                cursor.executemany(sql.replace("?", "%s").encode(), rows)
-        except psycopg.Error as error:
-            raise _to_journal_failed(error) from error
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        if self._db.closed:
-            self._db = self._connect()
-        try:
-            with self._db.transaction():
-                yield
-        except psycopg.Error as error:
-            raise _to_journal_failed(error) from error
+    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[Written]]]) -> list[SessionKey]:
+        gaps = super().add(batch)
         if self._added >= self._analyze_at:
             self._added, self._analyze_at = 0, 2 * self._analyze_at
             self.run("ANALYZE messages")
+        return gaps
 
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
         self._added += len(rows)
@@ -208,9 +153,3 @@ def _match(query: WordQuery) -> str:
     if query.sessions:
         parts.append(f"({' | '.join(f's{number}' for number in query.sessions)})")
     return " & ".join(parts)
-
-
-def _to_journal_failed(error: psycopg.Error) -> JournalFailed:
-    return JournalFailed(
-        f"the database of the session index failed: {connection_failure(error) or str(error).strip()}"
-    )

@@ -1,19 +1,17 @@
 """Session index in a SQLite file, with the words in FTS5."""
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
 
 import apsw
 
-from actgent.errors import JournalFailed, JournalFull
+from actgent.errors import JournalError, JournalFailed, JournalFull
+from actgent.support.sql_connection import Row
+from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from actgent.support.word_forms import spaced
 
-from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, Row, WordQuery
+from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
 from .tally import IndexedText
 
-BUSY_MS = 10_000
-"""Milliseconds to wait for a lock of another connection."""
 CACHE_KIB = 32_768
 """Maximum size of the page cache of a connection in KiB."""
 _MESSAGES = """
@@ -30,7 +28,7 @@ _ADD_WORDS = "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)"
 _REMOVE_WORDS = "INSERT INTO words (words, rowid, text, scope) VALUES ('delete', ?, ?, ?)"
 
 
-class SQLiteIndexStore(IndexStore):
+class SQLiteIndexStore(SQLiteConnection, IndexStore):
     """Connection to an index file, or to an index in memory if the path is empty.
 
     Raises:
@@ -39,30 +37,29 @@ class SQLiteIndexStore(IndexStore):
 
     def __init__(self, path: str, *, read_only: bool = False) -> None:
         super().__init__()
-        flags = (
-            apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        )
-        with _translated():
-            self._db = apsw.Connection(path or ":memory:", flags=flags)
-        try:
-            with _translated():
-                self._prepare(read_only=read_only)
-        except BaseException:
-            self._db.close()
-            raise
+        self._is_read_only = read_only
+        self._open(path, read_only=read_only)
 
-    def _prepare(self, *, read_only: bool) -> None:
-        self._db.set_busy_timeout(BUSY_MS)
+    @staticmethod
+    def _to_error(error: apsw.Error) -> JournalError:
+        if isinstance(error, apsw.FullError):
+            return JournalFull("the disk of the session index is full: free space")
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return JournalFailed(
+                f"the session index is damaged, or not a SQLite file: delete it, and it is built again ({error})"
+            )
+        return JournalFailed(f"the session index cannot be read or written: {error}")
+
+    def _prepare(self) -> None:
         self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         version = self._db.execute("PRAGMA user_version").get
-        if read_only:
+        if self._is_read_only:
             if version != VERSION:
                 raise JournalFailed(
                     "the session index has another version: start its agents once with index=True"
                 )
             return
-        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON"):
-            self.run(f"PRAGMA {setting}")
+        self._enable_log("synchronous=NORMAL", "secure_delete=ON")
         if version != VERSION:
             self._create()
 
@@ -75,39 +72,8 @@ class SQLiteIndexStore(IndexStore):
             for (name,) in names:
                 if not name.startswith("sqlite_"):
                     self._db.execute(f"DROP TABLE {name}")
-            self._db.execute(
-                TABLES.format(
-                    serial="INTEGER PRIMARY KEY AUTOINCREMENT",
-                    integer="INTEGER",
-                    real="REAL",
-                    binary="",
-                    without_rowid=" WITHOUT ROWID",
-                )
-                + _MESSAGES
-            )
+            self._db.execute(TABLES.format(**DIALECT) + _MESSAGES)
             self._db.execute(f"PRAGMA user_version={VERSION}")
-
-    def close(self) -> None:
-        self._db.close()
-
-    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        bound: tuple[Any, ...] = tuple(values)
-        with _translated():
-            return self._db.execute(sql, bound).fetchall()
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        with _translated():
-            self._db.executemany(sql, cast(Sequence[tuple[Any, ...]], rows))
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.run("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
 
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
         words, last = [], -1
@@ -130,12 +96,7 @@ class SQLiteIndexStore(IndexStore):
 
     def finish_erasure(self) -> None:
         """Write the log into the file, so that no file contains the erased texts."""
-        self._db.set_busy_timeout(500)
-        with contextlib.suppress(
-            apsw.BusyError
-        ):  # a reader is active; the next erasure or the close truncates the log
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._db.set_busy_timeout(BUSY_MS)
+        self._truncate_log()  # if a reader blocks it, the next erasure or the close truncates the log
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
         conditions = "".join(f" AND {each}" for each in query.conditions)
@@ -170,18 +131,3 @@ def _match(query: WordQuery) -> str:
 
 def _phrase(words: Sequence[str], *, is_prefix: bool) -> str:
     return f'"{" ".join(words)}"{" *" if is_prefix else ""}'
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of SQLite in the block as journal errors."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise JournalFull("the disk of the session index is full: free space") from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise JournalFailed(
-            f"the session index is damaged, or not a SQLite file: delete it, and it is built again ({error})"
-        ) from error
-    except apsw.Error as error:
-        raise JournalFailed(f"the session index cannot be read or written: {error}") from error

@@ -5,14 +5,14 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 
 from actgent.journal.feed import Written
 from actgent.journal.session_lists import SessionKey
+from actgent.support.sql_connection import Row, SQLConnection
 
 from .queries import (
     Group,
@@ -85,7 +85,6 @@ ALL_OWNERS, EACH_OWNER, WHOLE_OWNER = 0, 1, 2
 HIT_COLUMNS = (
     "m.id, m.message_id, m.role, m.text, s.agent, s.session_id, s.owner, s.cost, s.seconds, s.turns, s.errors"
 )
-Row = tuple[Any, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -105,7 +104,7 @@ class WordQuery:
     """SQL conditions on the session `s` that are checked for each message, with their values."""
 
 
-class IndexStore(abc.ABC):
+class IndexStore(SQLConnection):
     """An open session index, used by one thread."""
 
     def __init__(self) -> None:
@@ -116,21 +115,6 @@ class IndexStore(abc.ABC):
         self._tokenizer = apsw.Connection(":memory:").fts5_tokenizer("unicode61", ["remove_diacritics", "2"])
 
     # --- the database ------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        """Execute a statement with `?` placeholders, and return its rows."""
-
-    @abc.abstractmethod
-    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Execute a statement once for each row of values."""
-
-    @abc.abstractmethod
-    def transaction(self) -> AbstractContextManager[object]:
-        """Return the block of a transaction."""
-
-    @abc.abstractmethod
-    def close(self) -> None: ...
 
     @abc.abstractmethod
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:

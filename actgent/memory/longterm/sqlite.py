@@ -3,19 +3,18 @@
 import contextlib
 import importlib.util
 import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import apsw
 
 from actgent.errors import ConfigurationError, MemoriesFailed
+from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 
 from .operations import Erase, ForgetMemories, Operation, Transaction
 from .ranking import check_dimensions
 from .scope import Scope
-from .store import TABLES, UPGRADE, MemoryStore, Row
+from .store import TABLES, UPGRADE, MemoryStore
 from .word_index import TABLE
 
 VERSION = 2
@@ -26,10 +25,8 @@ FLOAT_BYTES = 4
 """Size of one component of a vector in bytes."""
 CACHE_KIB = 16_384
 """Maximum size of the page cache of a connection in KiB. SQLite's default holds fewer than 1,000 vectors."""
-BUSY_MS, CHECKPOINT_BUSY_MS = 10_000, 500
-"""Milliseconds to wait for a lock: of another writer, and of a reader that blocks the truncation of the log."""
 
-_TERMS = TABLE.format(integer="INTEGER") + " WITHOUT ROWID;"
+_TERMS = TABLE.format(**DIALECT)
 _VECTORS = """
     CREATE TABLE vectors (
         number INTEGER PRIMARY KEY, owner TEXT NOT NULL, is_shared INTEGER NOT NULL, signs BLOB NOT NULL, vector BLOB NOT NULL
@@ -60,7 +57,7 @@ without a second sort key.
 """
 
 
-class SQLiteStore(MemoryStore):
+class SQLiteStore(SQLiteConnection, MemoryStore):
     """Connection to a memory file, which other processes may use concurrently. An empty path is a store in memory.
 
     Raises:
@@ -72,27 +69,25 @@ class SQLiteStore(MemoryStore):
         self, path: str, *, has_vectors: bool, capacity: int | None = None, half_life: float | None = None
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
+        self._has_vectors = has_vectors
         self._has_remains = False
         """True if the write-ahead log still contains deleted data."""
         if path:
             _check_file(Path(path))
-        try:
-            self._db = apsw.Connection(path or ":memory:")
-        except apsw.Error as error:
-            raise _to_memories_failed(error) from error
-        try:
-            self._prepare(has_vectors=has_vectors)
-        except BaseException:
-            self._db.close()
-            raise
+        self._open(path)
 
-    def _prepare(self, *, has_vectors: bool) -> None:
-        self._db.set_busy_timeout(BUSY_MS)
+    @staticmethod
+    def _to_error(error: apsw.Error) -> MemoriesFailed:
+        if isinstance(error, apsw.FullError):
+            return MemoriesFailed(f"the disk of the memory file is full: free space ({error})")
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return MemoriesFailed(f"the memory file is damaged, or not a SQLite file: {error}")
+        return MemoriesFailed(f"the memory file cannot be read or written: {error}")
+
+    def _prepare(self) -> None:
         self._check_kind()
-        self._begin_log()
-        for setting in ("synchronous=FULL", "secure_delete=ON", f"cache_size=-{CACHE_KIB}"):
-            self.run(f"PRAGMA {setting}")
-        if has_vectors:
+        self._enable_log("synchronous=FULL", "secure_delete=ON", f"cache_size=-{CACHE_KIB}")
+        if self._has_vectors:
             _load_vectors(self._db)
         with self.transaction():
             version = self.run("PRAGMA user_version")[0][0]
@@ -101,15 +96,12 @@ class SQLiteStore(MemoryStore):
                     f"a newer actgent wrote these memories (version {version}, this one supports {VERSION}): upgrade actgent"
                 )
             if not version:
-                self._db.execute(
-                    TABLES.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT", integer="INTEGER", real="REAL")
-                )
-                self._db.execute(_TERMS + _VECTORS)
+                self.script(TABLES.format(**DIALECT) + _TERMS + _VECTORS)
             elif version == 1:
-                self._db.execute(UPGRADE.format(integer="INTEGER") + _DROP_VERSION_1 + _TERMS)
+                self.script(UPGRADE.format(**DIALECT) + _DROP_VERSION_1 + _TERMS)
                 self.index_all()
             if version != VERSION:
-                self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
+                self.script(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
 
     def _check_kind(self) -> None:
         """Raise if the file is not a memory file.
@@ -130,50 +122,8 @@ class SQLiteStore(MemoryStore):
             )
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
-    def _begin_log(self) -> None:
-        """Enable the write-ahead log. SQLite does not wait if another process enables it concurrently, so this method retries."""
-        until = time.monotonic() + BUSY_MS / 1000
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode=WAL")
-            except apsw.Error as error:
-                if not isinstance(error, apsw.BusyError) or time.monotonic() > until:
-                    raise _to_memories_failed(error) from error
-                time.sleep(0.01)
-            else:
-                return
-
-    def close(self) -> None:
-        self._db.close()
-
-    # --- the database --------------------------------------------------------------------
-
-    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        bound: tuple[Any, ...] = tuple(values)
-        try:
-            return self._db.execute(sql, bound).fetchall()
-        except apsw.Error as error:
-            raise _to_memories_failed(error) from error
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Execute a statement once for each row of values with `executemany`."""
-        try:
-            self._db.executemany(sql, cast(Sequence[tuple[Any, ...]], rows))
-        except apsw.Error as error:
-            raise _to_memories_failed(error) from error
-
     def data_version(self) -> object:
         return *self.run("PRAGMA data_version"), self._db.total_changes()
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.run("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
 
     def attempt(self) -> apsw.Connection:  # its block is a savepoint
         return self._db
@@ -182,21 +132,11 @@ class SQLiteStore(MemoryStore):
         results = super().apply(operations)
         self._has_remains |= any(map(_removes, operations))
         if self._has_remains:
-            self._empty_log()
+            with contextlib.suppress(
+                MemoriesFailed
+            ):  # the data is committed; the next write truncates the log again
+                self._has_remains = not self._truncate_log()
         return results
-
-    def _empty_log(self) -> None:
-        """Truncate the write-ahead log after a deletion, so that no file contains the deleted data.
-
-        If a reader blocks the log, the next write tries again.
-        """
-        self._db.set_busy_timeout(CHECKPOINT_BUSY_MS)
-        with contextlib.suppress(
-            MemoriesFailed
-        ):  # the data is committed; the next write truncates the log again
-            is_busy, *_ = self.run("PRAGMA wal_checkpoint(TRUNCATE)")[0]
-            self._has_remains = bool(is_busy)
-        self._db.set_busy_timeout(BUSY_MS)
 
     # --- vectors -------------------------------------------------------------------------
 
@@ -271,12 +211,3 @@ def _load_vectors(db: apsw.Connection) -> None:
         db.load_extension(sqlite_vec.loadable_path())
     finally:
         db.enable_load_extension(False)  # noqa: FBT003
-
-
-def _to_memories_failed(error: apsw.Error) -> MemoriesFailed:
-    """Return the `MemoriesFailed` error for an error of SQLite, with the remedy."""
-    if isinstance(error, apsw.FullError):
-        return MemoriesFailed(f"the disk of the memory file is full: free space ({error})")
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return MemoriesFailed(f"the memory file is damaged, or not a SQLite file: {error}")
-    return MemoriesFailed(f"the memory file cannot be read or written: {error}")

@@ -15,6 +15,7 @@ import attrs
 from actgent.errors import ConfigurationError, MemoriesFull, MemoryNotFound, MemoryReplaced
 from actgent.messages import Sender
 from actgent.support.fast_init import fast_constructor
+from actgent.support.sql_connection import Row, SQLConnection
 
 from .operations import (
     Associate,
@@ -45,7 +46,6 @@ from .records import (
 from .scope import Scope, owner_key, owner_of_key
 from .word_index import WordIndex
 
-Row = tuple[Any, ...]
 _PLAIN = (
     *(
         "id",
@@ -163,7 +163,7 @@ class Candidates:
         return MemoryMatch(found.memory, self.scores[number] / UNITS, found_by)
 
 
-class MemoryStore(abc.ABC):
+class MemoryStore(SQLConnection):
     """The memories of all owners in one database.
 
     Args:
@@ -191,22 +191,9 @@ class MemoryStore(abc.ABC):
 
     # --- implemented by each database -----------------------------------------------------
 
-    @abc.abstractmethod
-    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        """Execute a statement with `?` placeholders, and return its rows."""
-
-    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Execute a statement once for each row of values, in order. The statement returns no rows."""
-        for row in rows:
-            self.run(sql, row)
-
     def data_version(self) -> object:
         """Return a value that changes with each change of the database, also by other processes; None if there is no such value."""
         return None
-
-    @abc.abstractmethod
-    def transaction(self) -> AbstractContextManager[None]:
-        """Context manager of a transaction. Its changes are durable when the block exits."""
 
     @abc.abstractmethod
     def attempt(self) -> AbstractContextManager[object]:
@@ -231,10 +218,6 @@ class MemoryStore(abc.ABC):
             (limit,),
         )
         return [(number, text) for number, text in rows]
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Close the connection."""
 
     # --- writing -------------------------------------------------------------------------
 

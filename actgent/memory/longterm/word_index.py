@@ -38,7 +38,8 @@ TABLE = """
     CREATE TABLE terms (
         key {integer} NOT NULL, number {integer} NOT NULL, times INTEGER NOT NULL, size INTEGER NOT NULL,
         PRIMARY KEY (key, number)
-    )"""
+    ){without_rowid};
+"""
 """SQL of the index table. `times` is the count of the term in the memory, `size` the count of all its terms."""
 
 Run = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]

@@ -11,8 +11,8 @@ import apsw
 import trio
 
 from actgent import BareAgent, Consolidation, LongTermMemory, MemoriesFailed, ScriptedLLM, ToolCall
-from actgent.memory.longterm import sqlite
 from actgent.memory.longterm.sqlite import SQLiteStore
+from actgent.support import sqlite_connection
 
 SCRIPT = Path(__file__).with_name("remembering.py")
 
@@ -91,7 +91,7 @@ async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, mo
             other.execute("COMMIT")
         waits.append(seconds)
 
-    monkeypatch.setattr(sqlite, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
+    monkeypatch.setattr(sqlite_connection, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
     async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
         assert len(waits) == 1
         assert await memories.export("ada") == []
