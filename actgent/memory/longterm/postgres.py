@@ -61,8 +61,8 @@ class PostgresStore(PostgresConnection, MemoryStore):
 
     def _prepare(self) -> None:
         self._create_schema()
-        self.run("SELECT set_config('search_path', current_setting('search_path') || ', public', false)")
         is_new = self.run("SELECT to_regclass('versions')") == [(None,)]
+        self.run("SELECT set_config('search_path', current_setting('search_path') || ', public', false)")
         vector = self._vector_type()
         if is_new:
             self.script(TABLES.format(**DIALECT) + _TERMS + _VECTORS.format(vector=vector))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import apsw
+import pytest
 import trio
 
 from actgent import BareAgent, Consolidation, LongTermMemory, MemoriesFailed, ScriptedLLM, ToolCall
@@ -96,6 +97,26 @@ async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, mo
         assert len(waits) == 1
         assert await memories.export("ada") == []
     other.close()
+
+
+async def test_tables_of_another_program_in_public_are_ignored(postgres_url):
+    """Another program may have a table `versions` in the schema `public` of the same database."""
+    psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    server, _, schema = postgres_url.partition("?schema=")
+    database = f"{schema}_database"
+    address = f"{server.rpartition('/')[0]}/{database}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {database}")
+        try:
+            with psycopg.connect(address) as other:
+                other.execute("CREATE TABLE public.versions (version integer NOT NULL)")
+            async with LongTermMemory(address) as memories:
+                await memories.remember("a note", owner="ada")
+                assert [each.text for each in await memories.export("ada")] == ["a note"]
+            with psycopg.connect(address) as other:
+                assert other.execute("SELECT count(*) FROM public.versions").fetchone() == (0,)
+        finally:
+            admin.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 POISON = (
