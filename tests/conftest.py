@@ -130,6 +130,24 @@ def postgres_url():
     connection.close()
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request, tmp_path):
+    """The address of an empty journal of each kind, or of empty memories."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def lasting_url(url):
+    """The address of an empty journal that another block can open again."""
+    if url == "memory:":
+        pytest.skip("a journal in memory ends with its block")
+    return url
+
+
 @pytest.fixture
 def open_cluster():
     """A block with a `Cluster` of the test's own, without nodes; skips where its services are missing."""

@@ -19,24 +19,6 @@ from actgent.journal.records import (
 from actgent.messages import Message, Sender, Text
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request, tmp_path):
-    """The address of an empty journal of each kind."""
-    if request.param == "memory":
-        return "memory:"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    return request.getfixturevalue("postgres_url")
-
-
-@pytest.fixture
-def lasting_url(url):
-    """The same, where another block finds what one has written."""
-    if url == "memory:":
-        pytest.skip("a journal in memory ends with its block")
-    return url
-
-
 @pytest.fixture
 async def journal(url):
     """An open journal of each kind, not acquired yet."""

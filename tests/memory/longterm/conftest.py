@@ -89,16 +89,6 @@ def vector_postgres_url(vector_server):
         db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request, tmp_path):
-    """The address of an empty store of each kind."""
-    if request.param == "memory":
-        return "memory:"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/memories.db"
-    return request.getfixturevalue("postgres_url")
-
-
 @pytest.fixture
 async def memories(url, clock):
     async with LongTermMemory(url, now=clock) as opened:
