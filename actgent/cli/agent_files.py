@@ -44,9 +44,10 @@ class _LoadedFile:
 
 @asynccontextmanager
 async def open_program(target: str) -> AsyncGenerator[tuple[Agent, bool], None]:
-    """Yield the agent of `FILE.py` or `FILE.py:NAME`, and True if the program in the file runs the agent itself.
+    """Yield the agent of `FILE.py` or `FILE.py:NAME`, and True if the file's program runs the agent.
 
-    The program stays held until the block exits, and is then cancelled.
+    Such a program is held: it stops at its first conversation with the agent, and is cancelled when the block
+    exits.
 
     Raises:
         ConfigurationError: The file or the agent is missing, or the file cannot be run.
@@ -115,7 +116,7 @@ def _no_agent(path: str) -> ConfigurationError:
 
 
 def file_not_found(path: str, hint: str = "") -> ConfigurationError:
-    """Return the error for a path at which no agent file or folder exists."""
+    """Return the error for a path at which no agent file or folder exists. `hint` is appended to the text."""
     return ConfigurationError(
         f"no such file or folder: {path}; expected a Python file that defines an agent, or an agent folder "
         f"(`actgent new NAME` creates one){hint}"
@@ -195,7 +196,10 @@ def _catching_main(mains: list[Main]) -> Iterator[None]:
 
 
 def _error_line(error: BaseException, path: str) -> int | None:
-    """Return the line number of the file at which the error was raised; None if the file is not in the traceback."""
+    """Return the line of the file at which the error was raised, for the error text.
+
+    None if the file is not in the traceback.
+    """
     if isinstance(error, SyntaxError):
         return error.lineno
     steps = traceback.extract_tb(error.__traceback__)
@@ -219,7 +223,10 @@ class _HeldProgram:
     """Set when the program is held, or has ended."""
 
     async def hold_if_wanted(self, agent: Agent) -> None:
-        """Block the calling task forever if this is the wanted agent; otherwise return."""
+        """Block the calling task forever if it talks to the wanted agent.
+
+        The command then uses this agent. Otherwise return.
+        """
         if self.agent_name in ("", agent.name):
             self.agent = self.agent or agent
             self.arrived.set()
@@ -228,7 +235,7 @@ class _HeldProgram:
 
 @asynccontextmanager
 async def _hold_program(main: Main, path: str, name: str) -> AsyncGenerator[Agent, None]:
-    """Run the program until it is held, and yield its agent.
+    """Run the program until it starts a conversation with the wanted agent, and yield this agent.
 
     Raises:
         ConfigurationError: The program failed or ended before a conversation with the agent.
@@ -274,7 +281,10 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 @contextmanager
 def _hold_conversations() -> Iterator[None]:
-    """Patch the conversation methods of `Agent` for the block. Only tasks of a held program are affected."""
+    """Patch the conversation methods of `Agent` during the block, so that a held program stops at them.
+
+    Other tasks are not affected.
+    """
     real = {name: getattr(Agent, name) for name in _CONVERSATION_METHODS}
     for name, method in real.items():
         setattr(Agent, name, _holding(method))

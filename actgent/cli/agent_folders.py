@@ -72,7 +72,10 @@ def _tool_names(agent: Agent) -> str:
 
 
 def _missing_policy(read: AgentFolder) -> str | None:
-    """Return a warning if a folder has toolsets with untrusted results and no policy; None if it needs no warning."""
+    """Return a warning if a folder has toolsets with untrusted results but no policy.
+
+    None if it needs no warning.
+    """
     toolsets = ", ".join((*read.documents, *read.servers))
     if read.policy is not None or not toolsets:
         return None
@@ -80,7 +83,7 @@ def _missing_policy(read: AgentFolder) -> str | None:
 
 
 def _describe_folder(folder: str, read: AgentFolder) -> str:
-    """Check one agent folder and return a line with its instructions, skills, cases, APIs and MCP servers."""
+    """Check the model settings and cases of an agent folder, and return a line that summarizes the folder."""
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
@@ -146,7 +149,10 @@ def load_folder(
 
 
 def _default_model(target: str, *, has_model_option: bool) -> str:
-    """Return the default model of the environment for a folder that names no model."""
+    """Return the default model of the environment for a folder that names no model.
+
+    Raise `ConfigurationError` if none is configured.
+    """
     hint = f"set LLM_MODEL, or write `llm:` into its brain.md; `actgent run {target} --offline` tries it without a model"
     return live_models(None, hint=hint, has_model_option=has_model_option)[0]
 

@@ -203,7 +203,7 @@ async def _session_of_journal(
 
 
 async def _latest(journal: Journal, agent: Agent) -> str:
-    """Return the id of the open session of this agent that changed last.
+    """Return the id of the agent's open session that changed last, for `--continue`.
 
     Raises:
         ConfigurationError: The journal has no open session of this agent.
@@ -269,7 +269,7 @@ def _target_exists(target: str) -> bool:
 async def _open(
     options: ChatOptions, *, needs_model: bool = True
 ) -> AsyncGenerator[tuple[Agent, bool], None]:
-    """Yield the agent, and True if the program in its file already runs it."""
+    """Yield the agent of the options, and True if the program in its file already runs the agent."""
     if options.file is not None and is_folder(options.file):
         agent = load_folder(
             options.file,

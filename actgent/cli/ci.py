@@ -115,7 +115,10 @@ async def run_ci(options: CiOptions, terminal: Terminal, shutdown: Shutdown) -> 
 
 
 def _load_agents(options: CiOptions) -> list[Agent]:
-    """Return the agents whose sessions are compared."""
+    """Load the agents whose sessions are compared.
+
+    Without `--code`, a plain agent stands for the recorded one.
+    """
     if options.code is None:
         return [BareAgent(PLAIN_AGENT, llm=ScriptedLLM([]))]
     needs_model = not (options.models or options.offline)
@@ -130,7 +133,9 @@ def _load_agents(options: CiOptions) -> list[Agent]:
 
 
 async def _load_recordings(options: CiOptions, agents: Sequence[Agent]) -> tuple[list[Recording], list[str]]:
-    """Return the latest sessions of the agents with an answer of a model, and a line for each unreadable session.
+    """Load the latest sessions of the agents in which a model answered.
+
+    Also return a line for each unreadable session, which is skipped.
 
     Raises:
         ConfigurationError: The journal has no such session.
@@ -156,7 +161,10 @@ async def _load_recordings(options: CiOptions, agents: Sequence[Agent]) -> tuple
 async def _load_recording(
     journal: Journal, agent: str, session_id: str, skipped: list[str]
 ) -> list[Recording]:
-    """Return a session as a list of one recording; an empty list if no model answered or the session is unreadable."""
+    """Load a session as a list with one recording.
+
+    Empty if no model answered, or if the session is unreadable; `skipped` then gets a line.
+    """
     try:
         recording = Recording(session_id, agent, await journal.load(session_id, agent=agent))
     except (JournalDamaged, JournalVersion, WireError) as error:

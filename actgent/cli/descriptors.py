@@ -59,7 +59,10 @@ class RefusedConnections(logging.Filter):
         self._next_time = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the line is logged. Removes the traceback from the record."""
+        """Log one line instead of many tracebacks if no connection can be accepted.
+
+        Return False for lines that follow too soon.
+        """
         now = time.monotonic()
         if now < self._next_time:
             return False

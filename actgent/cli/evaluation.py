@@ -177,7 +177,7 @@ def _variants_in(values: Mapping[str, object], options: EvalOptions) -> Mapping[
 
 
 async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
-    """Return one agent for each pair of model and prompt, by display name."""
+    """Build one agent for each pair of model and prompt, by display name."""
     target = options.agent or (options.cases if is_folder(options.cases) else None)
     prompts = read_prompts(options.prompts)
     models: Sequence[str] = options.models
@@ -229,7 +229,10 @@ def _offline_variant(target: str | None) -> Mapping[str, Any]:
 
 
 def build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
-    """Return the agent of a folder, or a plain agent, with the given model and prompt."""
+    """Build the agent of a folder, or a plain agent, with the given model and prompt.
+
+    None and an empty prompt keep the folder's.
+    """
     if target is None:
         return BareAgent("assistant", llm=model or "", system_prompt=prompt or None)
     if not prompt and model is None:

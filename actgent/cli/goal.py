@@ -86,7 +86,10 @@ async def work_towards_goal(options: GoalOptions, terminal: Terminal, shutdown: 
 
 
 def _progress_printer(options: GoalOptions, terminal: Terminal) -> Any:
-    """Return the function that prints progress lines; None if progress is not shown."""
+    """Return the function that prints progress lines.
+
+    Without `--verbose` it prints only the main steps; None if progress is not shown.
+    """
     if options.verbose:
         return terminal.notice
     if not terminal.is_live or options.json:

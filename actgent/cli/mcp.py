@@ -267,18 +267,24 @@ def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Ter
 
 
 def _count_words(tools: Sequence[Any], prompts: Sequence[Any]) -> str:
-    """Return the number of tools, and of prompts if there are any, as text."""
+    """Return the number of tools as text, and that of prompts if there are any."""
     return counted(len(tools), "tool") + (f" and {counted(len(prompts), 'prompt')}" if prompts else "")
 
 
 def _all_differences(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the differences of tools and of prompts between two pairs of digest tables."""
+    """Return the differences of tools, then of prompts.
+
+    `old` and `new` are pairs of digests by tool name and by prompt name.
+    """
     prompts = [f"{change[0]} prompt {change[2:]}" for change in differences(old[1], new[1])]
     return differences(old[0], new[0]) + prompts
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return the differences between two digest tables as lines: `+` added, `-` removed, `~` changed."""
+    """Compare two tables of digests by name.
+
+    Return a line for each difference: `+` added, `-` removed, `~` changed.
+    """
     marks = {
         name: "+" if name not in old else "-" if name not in new else "~" for name in old.keys() | new.keys()
     }
@@ -336,7 +342,10 @@ async def _run(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any], 
 
 
 async def _list_all(servers: Sequence[MCPServer], terminal: Terminal) -> list[Listing]:
-    """List the tools and prompts of all servers concurrently, with a progress notice for each."""
+    """List the tools and prompts of all servers concurrently.
+
+    A server that fails is listed with its problem; progress is printed.
+    """
     listings: dict[int, Listing] = {}
 
     async def ask(position: int, server: MCPServer) -> None:
@@ -363,7 +372,10 @@ async def _list_server(server: MCPServer) -> Listing:
 
 
 def _describe_error(error: Exception, *, call_started: bool = False) -> str:
-    """Return the error as text. Add that the outcome is unknown if the connection failed during a tool call."""
+    """Describe an error of a server as text.
+
+    Say that the outcome is unknown if the connection failed during a tool call.
+    """
     found = list(leaves(error))
     leaf = next((each for each in found if isinstance(each, ActgentError)), found[0])
     if isinstance(leaf, ApprovalRequired):
@@ -390,7 +402,7 @@ def _lock_state(server: MCPServer, changes: Sequence[str]) -> str:
 
 
 def _withheld(server: MCPServer, listing: Listing) -> dict[str, str]:
-    """Return why tools are withheld by the lock, by tool name."""
+    """Return why the lock withholds tools from agents, by tool name. Empty without a lock."""
     if server.lock is None:
         return {}
     lock = ToolLock.read(server.lock)

@@ -184,7 +184,10 @@ def _required_journal(options: PipelineOptions) -> str:
 
 @asynccontextmanager
 async def _open_runtime(pipeline: Pipeline, location: str, run: str) -> AsyncGenerator[bool, None]:
-    """Start the pipeline on its journal; other runs stay inactive. Yield True if this run is unfinished."""
+    """Start the pipeline on its journal, without resuming other runs.
+
+    Yield True if the run `run` is unfinished.
+    """
     async with AsyncExitStack() as stack:
         url = location if "://" in location else f"sqlite:///{location}"
         journal = await stack.enter_async_context(open_journal(url))

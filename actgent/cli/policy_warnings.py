@@ -50,7 +50,10 @@ def policy_warnings(agent: Agent) -> list[str]:
 
 
 def _needs_policy(tools: Iterable[Tool], toolsets: Sequence[Toolset]) -> str:
-    """Return the reason why an agent needs a policy; empty if it needs none."""
+    """Return the reason why an agent needs a policy: it reads untrusted text and can call tools with effects.
+
+    Empty if it needs none.
+    """
     connected = [f"the toolset {each.name}" for each in toolsets]
     sources = [each.name for each in tools if each.outside and not isinstance(each, ReadResult)]
     sources += [f"the toolset {each.name}" for each in toolsets if each.outside]
@@ -78,7 +81,10 @@ def _missing_declarations(tools: Iterable[Tool]) -> Iterator[str]:
 
 
 def _is_of_program(tool: Tool) -> bool:
-    """Return True if the program defines the tool: the package declares its own tools."""
+    """Return True if the program defines the tool.
+
+    Tools of this package declare their sources and sinks themselves.
+    """
     inner = unwrap_tool(tool)
     code = inner.func if isinstance(inner, FunctionTool) else type(inner)
     return not str(getattr(code, "__module__", "")).startswith("actgent.")
@@ -102,7 +108,10 @@ def _looks_untrusted(tool: Tool) -> bool:
 
 
 def _looks_active(tool: Tool) -> str:
-    """Return the reason why a tool looks like it has an effect; empty if it does not."""
+    """Return the reason why a tool looks like it has an effect: its name, or a parameter.
+
+    Empty if it does not.
+    """
     words = _words(tool.name)
     if words and words[0] in _ACT:
         return f"its name begins with {words[0]!r}"

@@ -37,13 +37,16 @@ def read_prompt(target: str) -> str:
 
 
 def read_prompts(targets: Iterable[str]) -> dict[str, str]:
-    """Return the texts of prompt files by file name without suffix; one empty text with an empty name without files."""
+    """Return the texts of prompt files by file name without suffix.
+
+    Without files, one empty text under an empty name.
+    """
     return {Path(each).stem: read_prompt(each) for each in targets} or {"": ""}
 
 
 @asynccontextmanager
 async def progress_bar(terminal: Terminal, noun: str, total: int) -> AsyncGenerator[Progress | None, None]:
-    """Yield a progress bar for `total` items; None in a pipe."""
+    """Yield a progress bar for `total` items. None if the output is no terminal."""
     if not terminal.is_live:
         yield None
         return

@@ -35,7 +35,10 @@ class Shutdown:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context manager around a wait for new work (an input line, a pause). The first signal cancels the block."""
+        """Return a context manager around a wait for new work, such as an input line or a pause.
+
+        The first signal cancels the block; later blocks are cancelled at once.
+        """
         with trio.CancelScope() as scope:
             self._waits.add(scope)
             if self.is_requested:
@@ -47,7 +50,10 @@ class Shutdown:
 
     @contextmanager
     def stoppable(self) -> Iterator[trio.Event]:
-        """Return a context manager around one answer. The first SIGINT sets the yielded event instead of ending the command."""
+        """Return a context manager around one answer.
+
+        The first SIGINT sets the yielded event, so that the answer stops and the command continues.
+        """
         self._stop = event = trio.Event()
         try:
             yield event
@@ -67,7 +73,10 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        """Print the notice, set the deadline for running turns, and cancel interruptible waits."""
+        """Begin to end the command after the first signal.
+
+        Running turns get a deadline, and waits for new work are cancelled.
+        """
         self.notice(
             f"finishing running turns, for at most {self.grace:g} s; press Ctrl-C again to force quit"
         )

@@ -212,7 +212,10 @@ def _show_rest(totals: Totals, shown: int, terminal: Terminal) -> None:
 
 
 def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
-    """Run one seed, and print its whole story."""
+    """Run the seed `SEED` or `SEED:DIGEST`, and print its whole story.
+
+    Return 1 if it fails. Another digest is only reported.
+    """
     number, _, digest = text.partition(":")
     if not number.isdecimal():
         raise ConfigurationError(f"--seed: expected SEED or SEED:DIGEST, not {text!r}")

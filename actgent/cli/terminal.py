@@ -45,7 +45,7 @@ class Terminal:
         self._log: logging.Logger | None = None
 
     def with_log(self, log: logging.Logger) -> "Terminal":
-        """Return a terminal that writes notices and errors to a logger; used by `actgent serve`."""
+        """Return a terminal whose notices and errors are log records instead of lines on standard error."""
         terminal = Terminal()
         terminal._log = log
         return terminal
@@ -56,11 +56,11 @@ class Terminal:
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def write(self, text: str, *, style: str | None = None) -> None:
-        """Print escaped text without a line end."""
+        """Print text without a line end. Control characters are escaped."""
         self.console.out(printable(text), style=style, highlight=False, end="")
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
-        """Print escaped text and a line end."""
+        """Print text and a line end. Control characters are escaped."""
         self.console.out(printable(text), style=style, highlight=False)
 
     def json_line(self, text: str) -> None:
@@ -161,7 +161,7 @@ class ConversationView:
         self.aside(f"tool: {result.tool_name}({_arguments(arguments)}) = {one_line(result.text, 200)}")
 
     def aside(self, text: str) -> None:
-        """Print a dim line, such as an event, below the partial answer."""
+        """Print a dim line, such as an event. A partial answer above it ends first."""
         self.end_partial_line()
         self._terminal.line(one_line(text), style="dim")
 

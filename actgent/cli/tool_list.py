@@ -85,7 +85,10 @@ def _agent_tools(
 
 
 async def _connect(toolsets: Sequence[Toolset], registry: ToolRegistry, terminal: Terminal) -> dict[str, str]:
-    """Run all toolsets concurrently until each has published its tools. Return failure reasons by toolset name."""
+    """Run all toolsets concurrently until each has published its tools or failed.
+
+    Return the reasons of failures by toolset name.
+    """
     unavailable: dict[str, str] = {}
     waiting = [toolset.name for toolset in toolsets if toolset.may_change]
     if waiting:

@@ -150,7 +150,7 @@ class Refused(Exception):
 
     @property
     def is_broken(self) -> bool:
-        """True if the gateway relayed the request to another node, and that connection ended before an answer began."""
+        """True if the gateway relayed the request, and its connection to the node broke before an answer."""
         return self.fields.get("broken") is True
 
     @property

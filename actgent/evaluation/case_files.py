@@ -134,7 +134,10 @@ def case_from(found: Any, *, place: str = "the case") -> Case:
 
 
 def _user(found: Any) -> SimulatedUser | None:
-    """Return a simulated user from a goal, or from an object with goal, persona, opening, llm and max_turns."""
+    """Create a simulated user from a goal, or from an object with goal, persona, opening, llm and max_turns.
+
+    None stays None.
+    """
     if found is None or isinstance(found, str):
         return None if found is None else SimulatedUser(found)
     if not isinstance(found, Mapping) or (unknown := [each for each in found if each not in _USER]):
@@ -163,7 +166,10 @@ def _checks(found: Mapping[str, Any]) -> list[Check]:
 
 
 def _calls(value: Any) -> list[Check]:
-    """Return the checks of the key `calls`: tool names, or names with arguments. An empty list checks that no tool is called."""
+    """Create the checks of the key `calls`, which contains tool names, or names with arguments.
+
+    An empty list checks that no tool is called.
+    """
     if isinstance(value, str):
         return [calls(value)]
     if isinstance(value, Mapping):

@@ -57,7 +57,7 @@ class Trial:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """Tool calls of the agent, oldest first."""
+        """Tool calls that the agent made in the run, oldest first."""
         return tuple(call for message in self.history for call in message.tool_calls)
 
     @property
@@ -139,7 +139,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The name, or the beginning of the input."""
+        """Name of the case, or the beginning of its input."""
         if self.name or not (self.input or self.user):
             return self.name
         words = " ".join((str(self.input[0]) if self.input else _goal(self.user)).split())

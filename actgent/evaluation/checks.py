@@ -62,7 +62,10 @@ def equals(value: Any = None) -> Check:
 
 
 def matches(pattern: str, flags: int = 0) -> Check:
-    """Return a check that a regular expression matches somewhere in the answer."""
+    """Return a check that a regular expression matches somewhere in the answer.
+
+    `flags` are those of the module `re`.
+    """
     compiled = re.compile(pattern, flags)
 
     def check(trial: Trial) -> CheckResult:
@@ -73,7 +76,7 @@ def matches(pattern: str, flags: int = 0) -> Check:
 
 
 def calls(tool: str, **arguments: Any) -> Check:
-    """Return a check that the tool was called at least once with these arguments; other arguments are ignored."""
+    """Return a check that the tool was called at least once, with these values among its arguments."""
 
     def check(trial: Trial) -> CheckResult:
         made = [call.arguments for call in trial.calls if call.name == tool]
@@ -88,13 +91,16 @@ def calls(tool: str, **arguments: Any) -> Check:
 
 
 def calls_no_tool(trial: Trial) -> CheckResult:
-    """Check that no tool was called."""
+    """Check that the agent called no tool in the run."""
     names = ", ".join(call.name for call in trial.calls)
     return CheckResult("calls no tool", float(not names), not names, f"called: {names}" if names else "")
 
 
 def checks_of(case: Case) -> tuple[Check, ...]:
-    """Return the checks of a case; without any, the check that its `expected` implies."""
+    """Return the checks of a case.
+
+    If it has no checks and no judge, its `expected` is checked. A simulated user adds `goal_reached`.
+    """
     own = () if case.user is None else (goal_reached,)
     if case.checks or case.judge or (own and case.expected is None):
         return (*case.checks, *own)
@@ -105,7 +111,7 @@ _STOPS = {"gave_up": "gave up", "transferred": "was transferred", "out_of_scope"
 
 
 def goal_reached(trial: Trial) -> CheckResult:
-    """Check that the simulated user stated that the goal is reached."""
+    """Check that the simulated user stated that its goal is reached."""
     simulation = trial.simulation
     if simulation is not None and simulation.achieved:
         return CheckResult("goal reached", 1.0, True)  # noqa: FBT003 - a field

@@ -49,7 +49,7 @@ class DecisionVariant:
     """True asks no model: each decision is answered with the recorded answer. This checks only the agent's code."""
 
     def agent_of(self, recording: Recording) -> Agent | None:
-        """Return the agent of a session; None if it is not among the agents."""
+        """Return the agent that recorded a session, by name. None if it is not among the agents."""
         return next((each for each in self.agents if each.name == recording.agent), None)
 
 
@@ -103,7 +103,7 @@ async def compare_decisions(
 
 
 def join_reports(reports: Iterable[DecisionReport], variants: Sequence[str]) -> DecisionReport:
-    """Return the reports of several sessions as one."""
+    """Combine the reports of several sessions into one. `variants` are the names of the columns."""
     found = list(reports)
     return DecisionReport(
         decisions=tuple(each for report in found for each in report.decisions),
@@ -115,7 +115,7 @@ def join_reports(reports: Iterable[DecisionReport], variants: Sequence[str]) -> 
 
 @asynccontextmanager
 async def _started(variants: Iterable[DecisionVariant]) -> AsyncGenerator[None, None]:
-    """Connect the toolsets of the agents for all replays, so that requests show their tools."""
+    """Connect the toolsets of all agents during the block, so that their requests show the tools."""
     agents = {id(agent): agent for variant in variants for agent in variant.agents if agent.toolsets}
     async with AsyncExitStack() as stack:
         for agent in agents.values():
@@ -157,7 +157,7 @@ async def _compare_session(recording: Recording, variants: Mapping[str, Decision
 
 
 async def _find(recording: Recording, agent: Agent, system: str | None) -> SessionDecisions | str:
-    """Return the decisions of a session, or the error of its replay as text."""
+    """Find the decisions of a session by a replay. If the replay fails, return its error as text."""
     try:
         return await find_decisions(recording, agent, system=system)
     except Exception as error:  # noqa: BLE001 - code of the user runs in the replay
@@ -175,7 +175,7 @@ class _Forks:
     name: str
 
     async def compare(self, decision: RecordedDecision) -> ComparedDecision:
-        """Ask the variant's model at a decision, and return the difference."""
+        """Ask the variant's model at a recorded decision, and compare its answer with the recorded one."""
         recorded = decision.read(decision.answer)
         begun = trio.current_time()
         answer, error = await self._ask(decision)
@@ -205,7 +205,10 @@ class _Forks:
         return models if self.variant.model is None else dict.fromkeys(models, self.variant.model)
 
     async def _ask(self, decision: RecordedDecision) -> tuple[ModelResponse | None, str]:
-        """Return the answer of the model, or None and the error of the call."""
+        """Return the answer of the variant's model, or None and the error of the call.
+
+        Offline, the recorded answer is returned.
+        """
         if self.variant.is_offline:
             await trio.lowlevel.checkpoint()
             return decision.answer, ""
@@ -226,7 +229,10 @@ class _Forks:
         recorded: AnswerReading,
         answered: AnswerReading,
     ) -> ForkEnd | None:
-        """Continue the session from an answer with other calls than recorded; None if the answer has no other calls."""
+        """Continue the session from an answer with other calls than recorded, and return where it ended.
+
+        None if the answer has the same or no calls.
+        """
         if not answered.calls or difference_kind(recorded, answered) == "same":
             return None
         try:

@@ -27,7 +27,7 @@ _KINDS: Mapping[DifferenceKind, str] = {
 
 
 def decisions_to_html(report: DecisionReport, *, title: str = "Compared decisions") -> str:
-    """Return the report as an HTML page. All texts are escaped."""
+    """Render the report of compared decisions as an HTML page. All texts are escaped."""
     return "".join(html_page(title, _body(report)))
 
 

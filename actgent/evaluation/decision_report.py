@@ -53,7 +53,7 @@ class ComparedDecision:
 
     @property
     def kind(self) -> DifferenceKind:
-        """Kind of the difference."""
+        """Kind of the difference between the answer and the recorded one; `failed` without an answer."""
         return "failed" if self.answered is None else difference_kind(self.recorded, self.answered)
 
     @property
@@ -91,7 +91,7 @@ def _keys(reading: AnswerReading) -> list[tuple[str, str]]:
 
 
 def describe_reading(reading: AnswerReading) -> str:
-    """Return the meaning of an answer as text."""
+    """Describe the meaning of an answer as text: its calls, actions, data or reply."""
     if reading.error:
         return f"an unusable answer ({reading.error})"
     found = [*map(call_text, reading.calls), *reading.actions]
@@ -103,7 +103,7 @@ def describe_reading(reading: AnswerReading) -> str:
 
 
 def call_text(call: ToolCall) -> str:
-    """Return a call as text, such as `refund(order=7)`."""
+    """Format a tool call as text, such as `refund(order=7)`."""
     if isinstance(call.arguments, str):
         return f"{call.name}({call.arguments})"
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
@@ -172,7 +172,7 @@ class DecisionReport:
     """Number of sessions."""
 
     def row(self, variant: str) -> DecisionFigures:
-        """Return the metrics of one model and prompt."""
+        """Return the figures of one variant, a pair of model and prompt."""
         found = [each for each in self.decisions if each.variant == variant]
         unreached = sum(each.count for each in self.unreached if each.variant == variant)
         kinds = [each.kind for each in found]
@@ -193,7 +193,7 @@ class DecisionReport:
         return _sum(each.recorded_usage for each in self.decisions if each.variant == self.variants[0])
 
     def meets(self, threshold: float) -> bool:
-        """Return True if there are decisions, and each variant has at least this share of same decisions."""
+        """Return True if each variant has decisions, and at least `threshold` of them are the same."""
         rows = [self.row(variant) for variant in self.variants]
         return all(row.decisions > 0 and row.rate >= threshold for row in rows)
 

@@ -172,7 +172,10 @@ class _Bench:
 
 
 async def _run_inputs(agent: Agent, trial: Trial) -> Trial:
-    """Send the inputs of a case in a new session, and return the run with its answer."""
+    """Send the inputs of a case in a new session, then let its simulated user talk.
+
+    Return the run with its answer, or with the error.
+    """
     case = trial.case
     session = await agent.create_session("evaluation", limits=case.limits)
     began, reply, error, simulation = trio.current_time(), None, "", None

@@ -63,10 +63,10 @@ def html_cells(kind: str, texts: Iterable[str]) -> str:
 
 
 def cost_words(usage: Usage) -> str:
-    """Return the cost in US dollars as text, or `unknown`."""
+    """Format the cost in US dollars as text, or `unknown`."""
     return "unknown" if usage.cost is None else f"${usage.cost:.4f}"
 
 
 def time_words(seconds: float) -> str:
-    """Return a duration as text, in milliseconds below one second."""
+    """Format a duration as text, in milliseconds below one second."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

@@ -11,7 +11,7 @@ from .report import Figures, Report
 
 
 def to_html(report: Report, *, title: str = "Evaluation") -> str:
-    """Return the report as an HTML page. All texts are escaped."""
+    """Render the report of an evaluation as an HTML page. All texts are escaped."""
     return "".join(html_page(title, _body(report)))
 
 
@@ -102,7 +102,7 @@ def _run(trial: Trial) -> Iterator[str]:
 
 
 def _badge(row: Figures) -> str:
-    """Return `passed of all` runs as HTML; the colour adds no information."""
+    """Format the number of passed runs as HTML, such as `2 of 3`. The colour adds no information."""
     if not row.trials:
         return "not run"
     kind = "good" if row.passed == row.trials else "half" if row.passed else "bad"

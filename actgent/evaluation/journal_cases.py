@@ -72,7 +72,7 @@ def _last_rating(records: Iterable[Record]) -> RatingRecord | None:
 
 
 def _last_answer(history: Iterable[Message]) -> str:
-    """Return the agent's last answer; empty if the last message is the user's."""
+    """Return the agent's last answer. Empty if no answer follows the user's last message."""
     last = ""
     for message in history:
         if message.sender.kind in ("assistant", "agent") and not message.tool_calls:

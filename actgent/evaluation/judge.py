@@ -41,7 +41,10 @@ class Judge:
     """Agent of the judge model."""
 
     async def score(self, trial: Trial, criteria: str) -> tuple[CheckResult, Usage]:
-        """Return the judge's result for a run, and the usage of the call. An error of the model is a failed result."""
+        """Ask the judge model if a run meets the criteria.
+
+        Return the result and the usage; an error of the model is a failed result.
+        """
         shown = {"input": trial.case.input, "answer": trial.text, "criteria": criteria}
         if trial.data is not None:
             shown["data"] = repr(trial.data)
@@ -58,7 +61,7 @@ class Judge:
 
 
 def make_judge(model: ModelLike | str) -> Judge:
-    """Return a judge that calls this model; the caller starts its agent."""
+    """Return a judge that calls this model. The caller must start the agent of the judge."""
     return Judge(
         BareAgent(
             "judge",
@@ -83,5 +86,5 @@ class judged:  # noqa: N801 - used like the check functions, so named like them
 
 
 def criteria_of(check: Check) -> str | None:
-    """Return the criteria of a `judged` check; None for other checks."""
+    """Return the criteria of a `judged` check, for which the judge model is needed. None for other checks."""
     return check.criteria if isinstance(check, judged) else None

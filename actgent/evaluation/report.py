@@ -42,7 +42,7 @@ class Figures:
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> "Figures":
-        """Return the metrics of the given runs."""
+        """Summarize runs: their numbers of passes and errors, mean score, durations and usage."""
         found = list(trials)
         seconds = sorted(trial.seconds for trial in found)
         return cls(
@@ -74,18 +74,18 @@ class Report:
 
     @classmethod
     def of(cls, trials: Iterable[Trial], cases: Sequence[Case], variants: Sequence[str]) -> "Report":
-        """Return a report with the runs ordered by case, variant and run number."""
+        """Create a report. Runs are ordered by case, variant and run number."""
         places = {id(case): number for number, case in enumerate(cases)}
         names = {name: number for number, name in enumerate(variants)}
         ordered = sorted(trials, key=lambda trial: (places[id(trial.case)], names[trial.variant], trial.run))
         return cls(tuple(ordered), tuple(cases), tuple(variants))
 
     def row(self, variant: str) -> Figures:
-        """Return the metrics of one variant."""
+        """Return the figures of all runs of one variant."""
         return Figures.of(trial for trial in self.trials if trial.variant == variant)
 
     def cell(self, case: Case, variant: str) -> Figures:
-        """Return the metrics of one case with one variant."""
+        """Return the figures of the runs of one case with one variant."""
         return Figures.of(trial for trial in self.trials if trial.case is case and trial.variant == variant)
 
     @property
@@ -94,7 +94,7 @@ class Report:
         return sum((trial.judge_usage for trial in self.trials), NO_USAGE)
 
     def meets(self, threshold: float) -> bool:
-        """Return True if every variant was run, and at least this share of its runs passed."""
+        """Return True if every variant was run, and at least the share `threshold` of its runs passed."""
         rows = [self.row(variant) for variant in self.variants]
         return all(row.trials > 0 and row.rate >= threshold for row in rows)
 

@@ -79,7 +79,10 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
 
 
 def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that each accepted message ends exactly once, and is accepted again only after an end that allows it."""
+    """Check that each accepted message ends exactly once.
+
+    It may be accepted again only after an end that allows it.
+    """
     for message_id, found in message_marks(session.records).items():
         if not is_sound(found):
             yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
@@ -108,7 +111,7 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
 
 
 def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """No model answers a message whose turn begins after `interrupt()` of this message has returned."""
+    """Check that no model answers a message whose turn begins after its `interrupt()` has returned."""
     current = ""
     for record in session.records:
         if isinstance(record, MessageAppendedRecord):
@@ -121,7 +124,7 @@ def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Check that each call has exactly one result, which agrees with the effect of the tool."""
+    """Check that each tool call has exactly one result, and its status agrees with the effect."""
     calls, results = calls_and_results(session.records)
     counts = Counter(each.call_id for each in results)
     for call in calls.values():
@@ -146,7 +149,10 @@ def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) 
 def _check_result(
     session: SessionStory, result: ToolResult, effect: str, began: int, done: int
 ) -> Iterator[str]:
-    """Compare the status of a result with the number of times that the tool began and took effect."""
+    """Compare the status of a result with how often the tool began and took effect.
+
+    `effect` is the declared effect.
+    """
     name = f"{result.tool_name} in {session.id}"
     if result.status == "success" and not done:
         yield f"{name} is reported as success, but took no effect"
@@ -157,7 +163,7 @@ def _check_result(
 
 
 def _check_delivery(notes: Notes) -> Iterator[str]:
-    """Check that each delivery id has only one outcome."""
+    """Check that handlers never receive two different outcomes for one call."""
     for (session_id, call_id), outcomes in notes.results.items():
         if len(outcomes) > 1:
             yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"

@@ -31,19 +31,28 @@ class Choices:
     """Number of choices made so far, by name."""
 
     def fraction(self, name: str) -> float:
-        """Draw a number from 0 up to, but not including, 1."""
+        """Draw a number from 0 up to, but not including, 1.
+
+        `name` identifies the decision: the same seed and name give the same sequence.
+        """
         return self._draw(name, self._next(name))
 
     def number(self, name: str, low: int, high: int) -> int:
-        """Draw a whole number from `low` to `high`, both included."""
+        """Draw a whole number from `low` to `high`, both included. `name` identifies the decision."""
         return low + int(self.fraction(name) * (high - low + 1))
 
     def pick(self, name: str, options: Sequence[T]) -> T:
-        """Draw one of the options. An option that is listed twice is twice as likely."""
+        """Draw one of the options for the decision `name`.
+
+        An option that is listed twice is twice as likely.
+        """
         return options[int(self.fraction(name) * len(options))]
 
     def happens(self, name: str, chance: float) -> bool:
-        """Draw if an optional event happens, with a probability of `chance`. False if the event is left out in this run."""
+        """Decide whether the optional event `name` happens, with a probability of `chance`.
+
+        Always False if this run leaves the event out.
+        """
         key = (name, self._next(name))
         if self._draw(*key) >= chance or key in self.left_out:
             return False
@@ -51,7 +60,7 @@ class Choices:
         return True
 
     def generator(self, name: str) -> random.Random:
-        """Return a random number generator for one purpose."""
+        """Return a random number generator that depends only on the seed and `name`."""
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 - not for cryptography
 
     def _next(self, name: str) -> int:

@@ -73,7 +73,10 @@ class RandomModel(LLM):
         raise error("simulated failure")
 
     def _calls(self, chat: ModelRequest, name: str) -> tuple[ToolCall, ...]:
-        """Return the tool calls of the answer; empty if the answer is text."""
+        """Draw the tool calls of a simulated answer.
+
+        Empty if the answer is text, or after `MAX_ROUNDS` rounds of calls.
+        """
         choices = self.world.choices
         since = max((n for n, message in enumerate(chat.messages) if message.role == "user"), default=0)
         rounds = sum(message.role == "tool" for message in chat.messages[since:])
@@ -110,7 +113,7 @@ class ValueMaker:
         self._root: Mapping[str, Any] = {}
 
     def make(self, schema: Mapping[str, Any]) -> Any:
-        """Return a value that matches a schema. Keywords such as `pattern` are ignored."""
+        """Draw a value that matches a JSON Schema. Keywords such as `pattern` are ignored."""
         self._root = schema
         return self._value(schema, 0)
 
@@ -186,7 +189,7 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _words_of(chat: ModelRequest) -> list[str]:
-    """Return the words of the newest user message, without punctuation."""
+    """Return the first words of the newest user message, without punctuation, as material for arguments."""
     newest = next((each for each in reversed(chat.messages) if each.role == "user"), None)
     text = "" if newest is None else " ".join(part.text for part in newest.parts if isinstance(part, Text))
     words = [word.strip(".,:;!?\"'()[]") for word in text.split()]

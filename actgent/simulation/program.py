@@ -101,7 +101,7 @@ def own_modules(path: Path) -> Iterator[Callable[[], None]]:
 
 
 def _own_names(folder: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the modules that belong to a program in a folder, of some loaded modules."""
+    """Return those of the loaded modules `names` that belong to a program in `folder`."""
     prefix, found = folder + os.sep, []
     for name in names:
         values = getattr(sys.modules[name], "__dict__", {})
@@ -114,7 +114,10 @@ def _own_names(folder: str, names: Iterable[str]) -> list[str]:
 
 
 def _is_own(name: str, place: str, prefix: str) -> bool:
-    """Return True if a module below the folder of the program is not an installed library, and can be imported again."""
+    """Return True if a module in the program's folder can be imported again.
+
+    Installed libraries and compiled modules cannot.
+    """
     return (
         name.partition(".")[0] not in ("actgent", "__main__")
         and not place.endswith(tuple(EXTENSION_SUFFIXES))
@@ -177,5 +180,5 @@ def load_program(path: Path) -> Program:
 
 @functools.lru_cache(maxsize=8)
 def _compile(path: Path, _mtime_ns: int) -> CodeType:
-    """Compile a Python file. Each life executes it again, and compiling it takes longer than executing it."""
+    """Compile a Python file. The result is cached, because each simulated process executes the file again."""
     return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)

@@ -126,7 +126,10 @@ def play(seed: int, settings: Settings, left_out: Iterable[EventKey] = ()) -> Se
 
 
 def _play_in(world: World, settings: Settings) -> SeedOutcome:
-    """Run the seed of an installed world. On return, only the outcome refers to objects of its lives."""
+    """Run the seed whose world is installed, and check the run.
+
+    On return, only the outcome refers to objects of its simulated processes.
+    """
     run = _Run(world, settings)
     with run.storage.prepared():
         return run.play()
@@ -195,7 +198,10 @@ class _Run:
         """Tools whose runs are recorded in this life. Some belong to all agents of the process."""
 
     def wrong(self, text: str) -> None:
-        """Record a broken rule, unless the life was killed: what its code still notices is of no consequence."""
+        """Record a broken rule.
+
+        It is ignored if the simulated process was killed, because the code of a dead process has no effects.
+        """
         if not self.world.life.is_dead:
             self._report(text)
 
@@ -256,7 +262,10 @@ class _Run:
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
     def _kill_point(self, kind: str) -> None:
-        """Kill the life if this is the moment that the seed has chosen."""
+        """Kill the simulated process if this is the moment that the seed has chosen.
+
+        `kind` is `write`, `effect` or `model`.
+        """
         if kind == self._kill_at and self._kill_countdown > 0:
             self._kill_countdown -= 1
             if not self._kill_countdown:
@@ -305,7 +314,7 @@ class _Run:
 
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[Program]:
-        """Load the program, open the journal and start the agents."""
+        """Start a simulated process: load the program, open the journal and start the agents."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
         for agent in program.all_agents:
@@ -337,13 +346,13 @@ class _Run:
         self.world.kill("at a random moment")
 
     def _is_expected(self, error: BaseException) -> bool:
-        """Return True if a life may end with this error: a start that the disk made impossible."""
+        """Return True if a simulated process may end with this error. The disk then prevented its start."""
         return not self.is_last and self.plan.chance["journal"] > 0 and bool(_only(error, JournalError))
 
     # --- tools and models ------------------------------------------------------------------------
 
     def _wrap(self, tool: Tool, program: Program) -> None:
-        """Record the runs of a tool, and make some of them fail."""
+        """Wrap a tool: record its runs, make some of them fail, and use its simulated function."""
         body = program.bodies.get(id(tool))
         execute = tool.execute
         if body is not None:
@@ -409,7 +418,7 @@ class _Run:
     # --- handlers --------------------------------------------------------------------------------
 
     def _attach(self, session: Session) -> None:
-        """Register handlers of a session that note what it emits."""
+        """Register handlers of a session that note its deliveries, for the checks at the end."""
         world, life, notes = self.world, self.world.life, self.notes
         story = self.story.session(session.agent_name, session.id)
 
@@ -479,7 +488,10 @@ class _Run:
             finished.set()
 
     def _has_second_controller(self, session: Session) -> bool:
-        """Return True if two callers interrupt and close a session, possibly at the same time."""
+        """Return True if a second task interrupts and closes a session.
+
+        It may act at the same time as the first.
+        """
         chance = self.plan.chance
         return bool(chance["interrupt"] or chance["close"]) and self.world.choices.happens(
             f"second controller of {session.id}", SECOND_CONTROLLER
@@ -509,7 +521,7 @@ class _Run:
                 await trio.sleep(choices.pick(f"retry of {prefix}", (0.1, 2)))
 
     async def _send(self, agent: Agent, session: Session, message_id: str, text: str) -> bool:
-        """Send a message. Return True if it was accepted, or never will be."""
+        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted."""
         world, life, notes = self.world, self.world.life, self.notes
         self.story.session(agent.name, session.id).said[message_id] = text
         notes.sent[message_id] = session.id
@@ -539,7 +551,10 @@ class _Run:
         return True
 
     def _draw_options(self, message_id: str) -> tuple[dict[str, Any], float, bool]:
-        """Return the options of `chat()`, the caller's patience in seconds, and True if the caller waits for the answer."""
+        """Draw the options of `chat()`.
+
+        Also return the caller's patience in seconds, and True if the caller waits for the answer.
+        """
         choices, chance = self.world.choices, self.plan.chance
         options: dict[str, Any] = {}
         patience = SLOW_SECONDS * 10
@@ -554,7 +569,10 @@ class _Run:
         )
 
     def _check_refusal(self, error: Exception, session: Session, *, waits: bool) -> None:
-        """Report an error of a call that no caller should receive. A caller that waits receives the errors of the turn."""
+        """Report a broken rule if no caller should receive this error of a call.
+
+        A caller that waits receives the errors of the turn.
+        """
         if isinstance(error, SessionClosed):
             if session.id not in self.notes.closing:
                 self.wrong(f"{session.id} is closed, but no caller has closed it")
@@ -562,7 +580,10 @@ class _Run:
             self.wrong(f"chat() raised {error!r}")
 
     async def _disturb(self, session: Session, controller: int) -> None:
-        """Interrupt messages, also ones that have not arrived, and close the session; some calls are cancelled."""
+        """Interrupt messages at random times, also ones that have not arrived, and close the session.
+
+        Some of these calls are cancelled.
+        """
         world, choices, life, chance = self.world, self.world.choices, self.world.life, self.plan.chance
         name = f"controller {controller} of {session.id}"
         ids = [each for each in self.plan.messages if each.startswith(f"{session.id}-")]
@@ -666,7 +687,10 @@ _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "
 
 
 async def _start(runtime: Runtime, agents: Sequence[Agent]) -> None:
-    """Start the agents in the order of the program, except those that another agent has started as its companion."""
+    """Start the agents in the order of the program.
+
+    Agents that another agent has started as its companion are skipped.
+    """
     names = Counter(agent.name for agent in agents)
     for agent in agents:
         if names[agent.name] > 1 or runtime.find(agent.name) is None:  # two agents of one name raise
@@ -680,7 +704,7 @@ def _only(error: BaseException, kind: type[Exception]) -> bool:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the first leaf of an exception group, with the line of code that raised it."""
+    """Describe the first exception of an exception group, with the line of code that raised it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)

@@ -70,7 +70,7 @@ class Totals:
     """Seeds whose two runs differed."""
 
     def add(self, result: SeedResult) -> None:
-        """Add the result of one seed."""
+        """Add the result of one seed to the totals."""
         self.seeds += 1
         self.kills += result.kills
         self.seconds += result.seconds
@@ -87,12 +87,18 @@ class Totals:
 
     @property
     def never_seen(self) -> list[str]:
-        """Kinds of events that no seed had."""
+        """Kinds of events that no seed had, although each kind should occur.
+
+        A fault that never happens is not tested.
+        """
         return [kind for kind in EXPECTED_KINDS if not self.counts[kind]]
 
 
 def run_seed(seed: int, settings: Settings, *, twice: bool = False) -> SeedResult:
-    """Run one seed and summarise it. `twice` runs it again and compares the digests."""
+    """Run one seed and summarize it.
+
+    With `twice`, run it again, and compare the digests to find nondeterminism.
+    """
     outcome = play(seed, settings)
     is_repeatable = not twice or play(seed, settings).digest == outcome.digest
     return SeedResult(

@@ -46,7 +46,10 @@ def shrink(
 
 
 def necessary_events(best: SeedOutcome, left_out: list[EventKey], settings: Settings) -> list[EventKey]:
-    """Return the events without which the problem does not happen. Used to verify that a story is minimal."""
+    """Return the events without which the problem does not happen.
+
+    A story is minimal if these are all its events.
+    """
     wanted = problem_kinds(best)
     return [
         event
@@ -56,5 +59,5 @@ def necessary_events(best: SeedOutcome, left_out: list[EventKey], settings: Sett
 
 
 def problem_kinds(outcome: SeedOutcome) -> set[str]:
-    """Return the problems without numbers and ids, to compare those of two runs."""
+    """Return the problems with numbers and ids replaced, so that problems of two runs can be compared."""
     return {re.sub(r"[0-9a-f]{6,}|\d+", "#", each.split("\n", 1)[0])[:80] for each in outcome.problems}

@@ -70,7 +70,7 @@ class Storage:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Journal]:
-        """Open the journal in the running life."""
+        """Open the journal for the running simulated process. Records of earlier processes are in it."""
         journal: MemoryJournal | SQLiteJournal
         if self._folder is None:
             journal = self._stored = _MemoryJournal(self, self._stored)
@@ -80,7 +80,10 @@ class Storage:
             yield journal
 
     def end_life(self, verdict: str) -> None:
-        """Release what the operating system releases when a process dies, and lose unsynced writes if the power failed."""
+        """Release what the operating system releases when a process dies.
+
+        `verdict` is its end; after a power failure, unsynced writes are lost.
+        """
         journal, self._open = self._open, None
         if journal is None or verdict == "ended":
             return
@@ -95,7 +98,7 @@ class Storage:
             self._disk.restart()
 
     def fault(self) -> Exception | None:
-        """Choose at random whether a write fails. Return its error, or None."""
+        """Decide whether a journal write fails. Return the error, or None if the write succeeds."""
         if not self.world.choices.happens("journal fails", self.fault_chance):
             return None
         return self.world.choices.pick(
@@ -168,13 +171,16 @@ class _Disk(apsw.VFS):
         super().__init__(self.name, base="unix-none")
 
     def restart(self) -> None:
-        """Begin a new life: unsynced writes of a killed process are in the page cache, so they are not lost."""
+        """Begin the next simulated process.
+
+        Unsynced writes of a killed process are in the page cache, so they are not lost.
+        """
         self._unsynced.clear()
         self.has_lost_power, self._writes = False, 0
         self.fail_next(None)
 
     def fail_next(self, error: Exception | None, after: int = 0) -> None:
-        """Make a write fail with a disk error, `after` more writes from now. None: no write fails."""
+        """Make a later write fail with a disk error, after `after` more writes. None cancels the failure."""
         self._error, self._writes_until_error = error, after
 
     def xOpen(self, name: Any, flags: Any) -> "_DiskFile":  # noqa: N802 - apsw's name
@@ -197,7 +203,7 @@ class _Disk(apsw.VFS):
                 raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
 
     def written(self, path: Path, offset: int, data: bytes) -> None:
-        """Record a write that is not synced yet."""
+        """Record a write to a file that is not synced yet, so that a power failure can lose it."""
         if path not in self._unsynced:
             self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
         self._unsynced[path][1].append((offset, data))

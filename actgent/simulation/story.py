@@ -48,7 +48,7 @@ class SessionStory:
     """Records of the session in the journal after the last life."""
 
     def effects(self, tool: str | None = None) -> list[ToolRun]:
-        """Return the runs of a tool that took effect, or those of all tools, in order."""
+        """Return the runs of a tool that took effect, in order; of all tools if `tool` is None."""
         return [run for run in self.done if tool in (None, run.tool)]
 
 
@@ -69,11 +69,11 @@ class Story:
     """Sessions by agent and id."""
 
     def sessions(self, agent: str | None = None) -> list[SessionStory]:
-        """Return the sessions of an agent, or all sessions."""
+        """Return the sessions of an agent; all sessions if `agent` is None."""
         return [each for each in self.found.values() if agent in (None, each.agent)]
 
     def session(self, agent: str, session_id: str) -> SessionStory:
-        """Return one session; created if it has no events yet."""
+        """Return the story of one session, and create it if it has no events yet."""
         key = (agent, session_id)
         if key not in self.found:
             self.found[key] = SessionStory(agent=agent, id=session_id)

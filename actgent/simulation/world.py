@@ -99,7 +99,10 @@ class World:
         self._reads = 0
 
     def record(self, kind: str, text: str, *, is_shown: bool = True) -> None:
-        """Add an event, which also becomes part of the digest."""
+        """Add an event to the story and to the digest.
+
+        `is_shown` is False for events that only the digest needs.
+        """
         event = SimulatedEvent(self.now, kind, text, is_shown)
         self.events.append(event)
         self._hash.update(f"{event.at:.6f} {kind} {text}\n".encode())
@@ -115,23 +118,26 @@ class World:
         return self._hash.hexdigest()[:12]
 
     def kill(self, text: str) -> None:
-        """Kill the running life. The caller must not return into the life's code; see `wait_for_death`."""
+        """Kill the running simulated process.
+
+        The caller must not return into its code; see `wait_for_death`.
+        """
         if not self.life.is_dead:
             self.record("kill", f"THE PROCESS IS KILLED {text}")
             self.kills += 1
             self.life.is_dead = True
 
     def is_alive(self, life: Life) -> bool:
-        """Return True if `life` is the current life of the process and was not killed."""
+        """Return True if `life` is the current simulated process and was not killed."""
         return life is self.life and not life.is_dead
 
     async def wait_for_death(self) -> NoReturn:
-        """Suspend a task of a killed life for ever."""
+        """Suspend a task of a killed simulated process for ever, so that its code does not continue."""
         await trio.sleep_forever()
         raise LifeEnded
 
     def check_alive(self, life: Life) -> None:
-        """Raise `LifeEnded` if a life has ended or was killed."""
+        """Raise `LifeEnded` if this simulated process has ended or was killed."""
         if not self.is_alive(life):
             raise LifeEnded
 
@@ -292,12 +298,15 @@ class _Clock(trio.abc.Clock):
 
 
 def _has_calls(runner: Any) -> bool:
-    """Return True if `TrioToken.run_sync_soon` was called; trio waits for these calls on a real pipe."""
+    """Return True if `TrioToken.run_sync_soon` was called.
+
+    Trio waits for such calls on a real pipe, which the virtual clock must not skip.
+    """
     return bool(runner.entry_queue.queue or runner.entry_queue.idempotent_queue)
 
 
 def _describe_tasks(runner: Any) -> str:
-    """Return the innermost lines of code at which each task waits."""
+    """Return the innermost lines of code at which each task waits, to explain a run that is stuck."""
     lines = []
     for task in sorted(runner.tasks, key=lambda each: each._counter):
         places = [

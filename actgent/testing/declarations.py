@@ -46,7 +46,10 @@ async def find_leaks(
 
 
 async def _results_of_turn(session: Session[Any]) -> list[ToolResult]:
-    """Send a message to a session, grant all approvals, close the session, and return the results of the calls."""
+    """Run one turn in a session, grant all approvals, and close the session.
+
+    Return the results of its tool calls.
+    """
     results: list[ToolResult] = []
     session.on_tool_result(results.append)
 

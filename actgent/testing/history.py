@@ -64,7 +64,10 @@ def find_contradictions(
 
 
 def message_marks(records: Iterable[Record]) -> dict[str, list[str]]:
-    """Return for each message id its acceptances (`accepted`) and ends (`answered` or the kind of failure), in order."""
+    """Return the acceptances and ends of each message in order, by message id.
+
+    `accepted` is an acceptance, `answered` or the kind of a failure an end.
+    """
     marks = dict[str, list[str]]()
     for record in records:
         if isinstance(record, MessageAcceptedRecord):
@@ -75,7 +78,10 @@ def message_marks(records: Iterable[Record]) -> dict[str, list[str]]:
 
 
 def _check_messages(records: Sequence[Record], *, is_finished: bool) -> Iterator[str]:
-    """Each accepted message ends at most once; only an end that allows it is followed by another acceptance."""
+    """Check that each accepted message ends at most once.
+
+    Another acceptance may follow only an end that allows it. Yield contradictions.
+    """
     for message_id, found in message_marks(records).items():
         if not is_sound(found, is_finished=is_finished):
             yield f"message {message_id} has the records {' '.join(found)}"
@@ -107,7 +113,10 @@ def is_sound(marks: Sequence[str], *, is_finished: bool = True) -> bool:
 
 
 def calls_and_results(records: Iterable[Record]) -> tuple[dict[str, ToolCall], list[ToolResult]]:
-    """Return the tool calls of complete answers by id, and all results, in order."""
+    """Return the tool calls of complete answers by id, and all results, in order.
+
+    Calls of truncated answers are left out.
+    """
     calls, results = dict[str, ToolCall](), list[ToolResult]()
     for record in records:
         if isinstance(record, AgentMessageRecord):
@@ -118,7 +127,10 @@ def calls_and_results(records: Iterable[Record]) -> tuple[dict[str, ToolCall], l
 
 
 def _check_results(records: Sequence[Record]) -> Iterator[str]:
-    """Each call has at most one result, and exactly one before the next answer of the model."""
+    """Check that each call has at most one result, and exactly one before the next answer of the model.
+
+    Yield contradictions.
+    """
     calls, results = calls_and_results(records)
     counts = Counter(each.call_id for each in results)
     for call in calls.values():
@@ -142,7 +154,10 @@ def _check_results(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _check_client_calls(records: Sequence[Record], calls: Sequence[ClientCall]) -> Iterator[str]:
-    """Each sent message is recorded, calls that did not overlap are in their order, and replies are those of the records."""
+    """Check that each message of a client is recorded, in order if calls did not overlap.
+
+    Replies to clients must be those of the records.
+    """
     places = {
         each.message.id: place
         for place, each in enumerate(records)

@@ -81,7 +81,7 @@ def _everything() -> _Found:
 
 
 def _tasks() -> _Found:
-    """Return all tasks of the running trio loop; empty outside trio."""
+    """Return all tasks of the running trio loop, with functions that describe them. Empty outside trio."""
     try:
         root = trio.lowlevel.current_root_task()
     except RuntimeError:
@@ -103,7 +103,10 @@ def _threads() -> _Found:
 
 
 def _descriptors() -> _Found:
-    """Return the open file descriptors with their targets, so that a reused number is detected as new."""
+    """Return the open file descriptors with their targets.
+
+    The target shows that a reused number is a new descriptor.
+    """
     found: _Found = {}
     for entry in _FD.iterdir() if _FD.exists() else ():
         try:

@@ -46,7 +46,7 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
 
 
 def assert_valid_transcript(transcript: Transcript, dialect: str | None = None) -> None:
-    """Fail with a list of errors if `check_transcript` finds any.
+    """Fail with a list of errors if a provider would reject the conversation; see `check_transcript`.
 
     Raises:
         AssertionError: The conversation is invalid.

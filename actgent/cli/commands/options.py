@@ -12,7 +12,10 @@ from actgent.errors import ConfigurationError
 
 
 def _option(name: str) -> Any:
-    """Return an attrs field for one limit: an integer of at least 1 for counts, else a positive number."""
+    """Return an attrs field for the command-line option of a limit.
+
+    Counts take whole numbers of at least 1, others positive numbers.
+    """
     if FORMS[name]["type"] == "integer":
         kind: Any = Annotated[int, Parameter(validator=Number(gte=1), help=OPTIONS[name])]
     else:
@@ -27,12 +30,12 @@ class LimitOptions:
 
     @property
     def limits(self) -> Limits:
-        """The options as `Limits`."""
+        """Limits that the options set."""
         return Limits(**{name: getattr(self, f"limit_{name}") for name in OPTIONS})
 
 
 def to_limits(options: LimitOptions | None) -> Limits | None:
-    """Return the options as `Limits`; None if no limit option was given."""
+    """Convert the limit options to `Limits`. None if the user gave no limit option."""
     return None if options is None else options.limits
 
 

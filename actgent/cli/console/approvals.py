@@ -104,7 +104,10 @@ async def ask_for_decision(
 async def _decide_by_form(
     approval: Approval, fields: Sequence[Asked], terminal: Terminal, receive: Receive
 ) -> Decision | None:
-    """Ask for all form values. Return the decision with these values, or None if the user cancels the form."""
+    """Ask for the values of a form that decides a tool call.
+
+    Return the decision, or None if the user cancels the form.
+    """
     values = await fill_form(fields, terminal, receive)
     if values is None:
         return None

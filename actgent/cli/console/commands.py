@@ -28,7 +28,7 @@ class CommandTarget(Protocol):
     """Attachments of the next message."""
 
     async def start_new_session(self) -> None:
-        """Replace the session by a new one."""
+        """Replace the session by a new one without history."""
 
 
 @attrs.frozen
@@ -44,14 +44,17 @@ class Command:
 
 
 def find_command(line: str) -> tuple[str, str] | None:
-    """Return the command word of a line and the rest; None for a message, such as one that starts with a path."""
+    """Split a line into slash command and arguments.
+
+    None if the line is a message, also if it starts with a path.
+    """
     word, _, rest = line.strip().partition(" ")
     is_command = len(word) > 1 and word[0] == "/" and word[1:].isalpha() and word[1:].islower()
     return (word, rest.strip()) if is_command and "\n" not in line.strip() else None
 
 
 async def run_command(conversation: CommandTarget, word: str, rest: str) -> None:
-    """Run a slash command; print an error if no command has this name."""
+    """Run the slash command `word`; `rest` are its arguments. Print an error if no command has this name."""
     command = COMMANDS.get(word)
     if command is None:
         conversation.terminal.complain(
@@ -132,6 +135,6 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def format_usage(usage: Usage) -> str:
-    """Return token counts and cost as text."""
+    """Format the token counts and the cost of a usage as text."""
     cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
     return f"{counted(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {cost}"

@@ -116,7 +116,7 @@ class TerminalConversation:
         return text
 
     async def _receive(self) -> str | None:
-        """Read the user's decision on a tool call."""
+        """Read the user's decision on a tool call. Reading ahead during the answer stops first."""
         if self._read_ahead_scope is not None:
             self._read_ahead_scope.cancel()
         return await self._prompt_line("")
@@ -153,7 +153,10 @@ class TerminalConversation:
             await self.session.interrupt("stopped at the terminal")
 
     async def _queue_lines(self, stop: trio.Event) -> None:
-        """Read lines while the answer runs: `/stop` interrupts the answer, other lines are queued for afterwards."""
+        """Read lines while the answer runs.
+
+        `/stop` sets `stop`, which interrupts the answer; other lines are queued until the answer ends.
+        """
         with trio.CancelScope() as self._read_ahead_scope:
             while (line := await self._lines.receive()) is not None:
                 if line.strip() == "/stop":

@@ -47,7 +47,10 @@ async def answer(
 
 
 def _ignore(_: Failure | Approval) -> None:
-    """Ignore the delivery. The view shows it; a registered handler only prevents the log line for unhandled deliveries."""
+    """Ignore a delivery, because the view shows it.
+
+    As a registered handler, this only prevents the log line for unhandled deliveries.
+    """
 
 
 @attrs.frozen
@@ -86,5 +89,8 @@ class MessageExchange:
         return ok
 
     async def _decide(self, approval: Approval) -> bool:
-        """Ask for a decision on one approval. Return False if it was rejected because no user can decide."""
+        """Ask the user to decide on one approval.
+
+        Return False if it was rejected because no user can decide.
+        """
         return await ask_for_decision(self.session, approval, self.terminal, self.receive, revise=self.revise)

@@ -114,7 +114,7 @@ def _parse_json(_: Asked, line: str) -> Any:
 
 
 def _parse_option(field: Asked, line: str) -> str:
-    """Return the option with this number or text."""
+    """Return the option with this number or text. Raise `ValueError` if no option matches."""
     options = field.options
     if line in options:
         return line

@@ -99,7 +99,7 @@ class LineEditor:
             self._exit_app()
 
     def _exit_app(self) -> None:
-        """End the read from outside its thread."""
+        """Make a running read return from outside its thread, because its task was cancelled."""
         self._is_cancelled = True
         app = self._session.app
         if app.is_running and app.loop is not None:
@@ -134,7 +134,7 @@ def _open_history(path: Path | None) -> History:
 
 
 def _drop_older_half(path: Path) -> None:
-    """Keep the newer half of the history file, from an entry boundary (an empty line) on."""
+    """Shorten the history file to its newer half. The cut is at an empty line, which separates entries."""
     text = path.read_bytes()[-MAX_HISTORY_BYTES // 2 :]
     path.write_bytes(text[text.find(b"\n\n") + 1 :])
 

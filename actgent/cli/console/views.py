@@ -16,7 +16,7 @@ class DeliveryView(Protocol):
     """Interface for showing the deliveries of one session."""
 
     def show(self, delivery: Delivery, session: Session) -> None:
-        """Show one delivery."""
+        """Show one delivery of a session to the user."""
 
 
 class TextView:
@@ -63,7 +63,7 @@ class JsonView:
 
 
 def _to_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
-    """Return the delivery as a JSON object; None for a token."""
+    """Convert a delivery to a JSON object for `--json`. None for a token, which is not printed."""
     row: dict[str, Any]
     match delivery:
         case Token():
@@ -97,7 +97,10 @@ def _format_progress(progress: CallProgress) -> str:
 
 
 def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
-    """Return the arguments of a tool call, searched from the end of the history; empty if the call is not found."""
+    """Return the arguments of a tool call, searched from the end of the session's history.
+
+    Empty if the call is not found.
+    """
     for message in reversed(session.history):
         for call in message.tool_calls:
             if call.id == call_id:

@@ -127,7 +127,10 @@ async def _run_all(
     agents: int,
     memory: "MemoryFigures | None" = None,
 ) -> float:
-    """Run all sessions concurrently, and return the elapsed time in seconds."""
+    """Run all sessions concurrently, and return the elapsed time in seconds.
+
+    `memory` receives the memory use if it is given.
+    """
     timed = [TimedModel(model) for model in models]
     agents_run = [
         _make_agent(n, timed[n % len(timed)], sessions=math.ceil(sessions / agents)) for n in range(agents)
@@ -147,7 +150,10 @@ async def _run_all(
 
 
 async def _measure_engine(shutdown: Shutdown, *, sessions: int, agents: int) -> EngineFigures:
-    """Run the same turns with a function as model; the first of two runs is a warm-up."""
+    """Measure the cost of turns without SDK and HTTP, with a function as model.
+
+    The first of two runs is a warm-up.
+    """
     results, seconds, cpu = LoadResults(), 0.0, 0.0
     for _ in range(2):
         results, cpu = LoadResults(), time.process_time()
@@ -260,7 +266,7 @@ def _rows(results: LoadResults, elapsed: float) -> list[tuple[str, str]]:
 
 
 def _cost_rows(results: LoadResults, cpu: float, engine: EngineFigures) -> list[tuple[str, str]]:
-    """Return table rows with the CPU time of one turn (two model calls, one tool call), with and without SDK and HTTP."""
+    """Return rows of the results table with the CPU time of one turn, with and without SDK and HTTP."""
     turns = max(len(results.seconds) + len(results.failures), 1)
     if not engine.turns:
         return [("CPU of a turn, with SDK and HTTP", _milliseconds(cpu / turns))]
@@ -285,7 +291,7 @@ class MemoryFigures:
     """Growth of the resident memory since before the sessions were created."""
 
     def rows(self, sessions: int) -> list[tuple[str, str]]:
-        """Return two rows of the results table."""
+        """Return the rows of the results table about memory. `sessions` is the number of sessions."""
         return [
             ("memory of the process", f"{self.total_bytes / 1e6:,.0f} MB"),
             ("memory added per session", f"{self.session_bytes / sessions / 1e3:,.0f} KB"),

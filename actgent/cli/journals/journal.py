@@ -151,7 +151,10 @@ async def load(journal: Journal, session_id: str, agent: str | None) -> tuple[Re
 
 
 def session_not_found(session_id: str) -> ConfigurationError:
-    """Return the error for a session id that the journal does not contain."""
+    """Return the error for a session id that the journal does not contain.
+
+    It names the command that lists the sessions.
+    """
     return ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
 
 
@@ -261,7 +264,7 @@ def _parts(step: int, message: Message) -> Iterator[_Line]:
 
 
 def format_part(part: Part) -> str:
-    """Return one part of a message as text."""
+    """Format one part of a message as text for a transcript."""
     match part:
         case Text(text=text):
             return text
@@ -287,7 +290,7 @@ def _all_steps(records: Sequence[Record]) -> Iterator[_Line]:
 
 
 def _kind(record: Record) -> str:
-    """Return the record's kind as lists show it."""
+    """Return the record's kind as lists show it: its class name without `Record`."""
     return type(record).__name__.removesuffix("Record")
 
 
@@ -415,7 +418,7 @@ def recover_journal(location: str, new: str, terminal: Terminal) -> int:
 
 
 def _sqlite_path(location: str) -> Path:
-    """Return the path of a SQLite journal.
+    """Return the path of a SQLite journal, for commands that need a file.
 
     Raises:
         ConfigurationError: The journal is in PostgreSQL.

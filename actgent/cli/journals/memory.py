@@ -143,7 +143,7 @@ async def export_memories(location: str, terminal: Terminal, *, owner: str) -> i
 
 
 def _owner(owner: str) -> Sender:
-    """Parse an owner name; `agent:cook` is the agent `cook`."""
+    """Parse an owner name from the command line. `agent:cook` is the agent `cook`, other names are users."""
     kind, colon, name = owner.partition(":")
     return Sender(name, "agent") if colon and kind == "agent" else Sender.named(owner)
 

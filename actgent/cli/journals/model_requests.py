@@ -28,7 +28,7 @@ async def list_requests(location: str, session: str, terminal: Terminal, *, agen
 
 
 def _answers(records: Sequence[Record]) -> Iterator[tuple[int, AgentMessageRecord]]:
-    """Yield the records of model answers with their record numbers."""
+    """Yield the records of model answers in a session with their record numbers."""
     return (
         (step, each)
         for step, each in enumerate(records, 1)
@@ -44,7 +44,7 @@ def _describe_usage(usage: Usage) -> str:
 
 
 def _describe_cut(fitting: Fitting) -> str:
-    """Return as text how the request was shortened to fit the context window."""
+    """Describe as text how the request was shortened to fit the context window."""
     reductions = []
     if fitting.shares:
         kept = " and then ".join(f"{share:.0%}" for share in fitting.shares)

@@ -78,7 +78,7 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
 
 
 def _check_changes(who: ChatOptions) -> None:
-    """Raise if `--system` or `--model` cannot be applied to the agent."""
+    """Raise if the options `--system` or `--model` cannot be applied to the agent."""
     if who.file is None:
         return
     if who.system is not None:

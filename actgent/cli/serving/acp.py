@@ -104,7 +104,7 @@ async def _open_journal(
 
 
 async def _acquire(journal: Journal, seconds: float) -> bool:
-    """Return True when the journal is acquired, and False if another process owns it for so long."""
+    """Try to acquire the journal for `seconds`. Return False if another process owns it all this time."""
     deadline = trio.current_time() + seconds
     while True:
         try:

@@ -83,14 +83,14 @@ async def drain_node(cluster: ClusterOptions, node: str, terminal: Terminal) -> 
 
 
 async def change_partitions(cluster: ClusterOptions, partitions: int, terminal: Terminal) -> int:
-    """Change the number of partitions while no node runs."""
+    """Change the number of partitions of a cluster, and print the previous number. No node may run."""
     before = await repartition(cluster.journal_url(), cluster.cluster, partitions)
     terminal.notice(f"the cluster has {counted(partitions, 'partition')}; it had {before}")
     return 0
 
 
 async def release_agent(cluster: ClusterOptions, agent: str, terminal: Terminal) -> int:
-    """Allow another cluster of the same database to host an agent."""
+    """Allow another cluster of the same database to host an agent and resume its sessions."""
     await release(cluster.journal_url(), cluster.cluster, agent)
     terminal.notice(
         f"released {one_line(agent, 100)}: the next cluster that starts this agent resumes its sessions"
@@ -99,7 +99,10 @@ async def release_agent(cluster: ClusterOptions, agent: str, terminal: Terminal)
 
 
 async def end_upgrade(cluster: ClusterOptions, terminal: Terminal) -> int:
-    """Switch the cluster to the record format of this release."""
+    """Switch all nodes of the cluster to the record format of this release.
+
+    Older releases cannot join afterwards.
+    """
     form = await finish_upgrade(cluster.journal_url(), cluster.cluster)
     terminal.notice(f"all nodes now write record format {form}; nodes of older releases can no longer join")
     return 0
@@ -140,7 +143,7 @@ async def redeliver_dead_letter(
 async def drop_dead_letter(
     cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
 ) -> int:
-    """Remove a message from the list of dead letters."""
+    """Remove a message from the list of dead letters. Its session keeps the message as failed."""
     await drop_message(cluster.journal_url(), message_id, session_id=session)
     terminal.notice(f"{one_line(message_id, 100)} was dropped; its session keeps it as failed")
     return 0

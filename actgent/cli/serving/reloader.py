@@ -85,7 +85,10 @@ def _send(process: trio.Process, number: signal.Signals) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    """End the child without waiting for its running turns. Does nothing after the child has ended."""
+    """End the child process without waiting for its running turns.
+
+    It is killed after `KILL_SECONDS`. Does nothing after the child has ended.
+    """
     with trio.CancelScope(shield=True):
         _send(process, signal.SIGTERM)
         with trio.move_on_after(KILL_SECONDS):
@@ -99,7 +102,10 @@ async def _end(process: trio.Process) -> None:
 async def _wait_for_change(
     options: ServeOptions, stamps: dict[str, tuple[int, int]], terminal: Terminal
 ) -> None:
-    """Wait until a watched file has changed and the agents can be made from the files."""
+    """Wait until a watched file has changed and the agents can be loaded from the files.
+
+    Errors of loading are printed.
+    """
     target = options.target
     while True:
         while (now := _file_stamps(target)) == stamps:  # noqa: ASYNC110 - there is no event for changed files
@@ -112,7 +118,7 @@ async def _wait_for_change(
 
 
 async def _load_error(target: str, *, offline: bool) -> str:
-    """Try to make the agents in a process, and return its error; empty if they can be made."""
+    """Try to load the agents in a child process, and return its error text. Empty if they can be loaded."""
     done = await trio.run_process(
         [sys.executable, "-c", _CHECK_CODE, target, *(["--offline"] if offline else [])],
         capture_stdout=True,
@@ -124,7 +130,10 @@ async def _load_error(target: str, *, offline: bool) -> str:
 
 
 async def _report_failure(process: trio.Process, shutdown: Shutdown, terminal: Terminal) -> None:
-    """Print a notice if the child ends by an error."""
+    """Wait until the child ends, and print a notice if it failed.
+
+    The server then restarts at the next change.
+    """
     code = await process.wait()
     if code in _FAILURE_CODES and not shutdown.is_requested:
         terminal.notice("no server is running: it restarts when a file changes")

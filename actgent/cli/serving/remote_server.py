@@ -105,7 +105,7 @@ def _describe(error: httpx2.HTTPError) -> str:
 
 
 def path_of(*segments: str) -> str:
-    """Return a URL path in which each id is one quoted segment."""
+    """Join ids to a URL path. Each id is quoted, so that it stays one segment."""
     return "".join(f"/{quote(each, safe='')}" for each in segments)
 
 
@@ -145,7 +145,9 @@ async def _parse_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]
 
 @asynccontextmanager
 async def open_remote(options: ServerOptions) -> AsyncGenerator[RemoteServer, None]:
-    """Yield a client of the server.
+    """Yield a client of the server that the options name.
+
+    Its access token is sent with each request.
 
     Raises:
         ConfigurationError: The access token is missing.
@@ -164,7 +166,7 @@ class Backoff:
         self._seconds = MIN_BACKOFF_SECONDS
 
     def reset(self) -> None:
-        """Start again with the shortest pause, after a successful request."""
+        """Reset the pauses after a successful request: the next pause is the shortest again."""
         self._seconds = MIN_BACKOFF_SECONDS
 
     async def wait(self) -> None:

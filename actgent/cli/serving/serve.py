@@ -262,7 +262,10 @@ def _announce(
 
 
 def _notify_service_manager(state: str) -> None:
-    """Send a state to systemd if it started this process; see sd_notify(3)."""
+    """Send a state, such as `READY=1`, to systemd if it started this process.
+
+    Failures are ignored; see sd_notify(3).
+    """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address or os.name == "nt":
         return

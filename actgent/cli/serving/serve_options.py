@@ -40,7 +40,10 @@ class OperationOptions:
     """Requests that one token may send at once above its rate. Default: 100."""
 
     def limits(self) -> dict[str, Any]:
-        """Return the limits that were set, by their names in `GatewayLimits`."""
+        """Return the gateway limits that the options set, by their names in `GatewayLimits`.
+
+        Options without a value are left out.
+        """
         limits = {name: getattr(self, name) for name in ("streams", "rate", "burst")}
         return {name: value for name, value in limits.items() if value is not None}
 

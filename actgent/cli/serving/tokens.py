@@ -60,7 +60,7 @@ def _read_existing(file: str) -> list[AccessToken]:
 
 
 def format_expiry(token: AccessToken) -> str:
-    """Return the expiry of a token as text."""
+    """Return the expiry of a token as text, in UTC, or `no expiry`."""
     if token.expires is None:
         return "no expiry"
     return f"until {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%d %H:%M} UTC"

@@ -94,7 +94,7 @@ async def _repeat(
 
 
 async def _read_once(read: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """Read the state once.
+    """Read the state once, and explain an unreachable server.
 
     Raises:
         UsageError: The server cannot be reached.
@@ -156,7 +156,10 @@ def _json(now: _Reading, before: _Reading | None) -> str:
 
 
 def _rates(now: _Reading, before: _Reading | None) -> dict[str, float | None]:
-    """Return turns per second of each agent since the previous reading; None if unknown."""
+    """Return the turns per second of each agent since the previous reading.
+
+    None for an agent without two readings.
+    """
     found: dict[str, float | None] = {}
     for agent, each in now.data.get("agents", {}).items():
         old = None if before is None else before.data.get("agents", {}).get(agent, {}).get("turns")
@@ -168,7 +171,7 @@ def _rates(now: _Reading, before: _Reading | None) -> dict[str, float | None]:
 
 
 def _render(now: _Reading, before: _Reading | None, width: int) -> RenderableType:
-    """Return the state as tables for a terminal of this width."""
+    """Render the state as tables that fit a terminal of `width` columns."""
     data = now.data
     parts: list[RenderableType] = []
     if "problem" in data:
@@ -272,7 +275,7 @@ def fit_table(rows: Sequence[Mapping[str, Text]], width: int, optional_columns: 
 
 
 def _figures_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
-    """Return the width of all columns except the first."""
+    """Return the width of all columns except the first, with the gaps between them."""
     return sum(widths[name] + _GAP for name in columns[1:])
 
 

@@ -129,7 +129,7 @@ async def _generator(events: AsyncIterator[ServerEvent]) -> AsyncGenerator[Serve
 async def _stored_events(
     remote: RemoteServer, path: str, after: int, query: Mapping[str, str]
 ) -> AsyncGenerator[ServerEvent, None]:
-    """Yield the events that are recorded so far."""
+    """Yield the events that are recorded so far, page by page, and then end."""
     while True:
         page = await remote.get(path, after=after, limit=_PAGE_SIZE, **query)
         for each in page["items"]:
@@ -176,7 +176,7 @@ class _View:
         self._shown_text = ""
 
     def show(self, event: ServerEvent) -> None:
-        """Print one event."""
+        """Print one event as a line, or as JSON. Partial answers are printed only on a terminal."""
         if self._is_json:
             if event.id is not None:
                 row = {"id": int(event.id), "event": event.name, "data": event.data}
@@ -201,7 +201,7 @@ class _View:
             self._shown_text += text
 
     def end(self) -> None:
-        """End the line of a partial answer."""
+        """End the line of a partial answer, so that the next event starts on a new line."""
         if self._shown_text:
             self._terminal.line()
             self._shown_text = ""

@@ -22,7 +22,7 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-        """Return the plan of a reply to the request that contains the fault."""
+        """Return the plan of a reply that contains the fault. `pace` sets delays and the size of pieces."""
 
 
 Scripted = ScriptedAnswer | Fault
@@ -30,7 +30,7 @@ Scripted = ScriptedAnswer | Fault
 
 
 def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-    """Return the plan of the reply for one entry of a script: an answer or a fault."""
+    """Return the plan of the reply for one entry of a script, which is an answer or a fault."""
     if isinstance(scripted, Fault):
         return scripted.plan(request, pace)
     return answer_plan(scripted, request, pace)
@@ -209,7 +209,7 @@ def refused_url() -> Iterator[str]:
 def _first(
     plan: ReplyPlan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
-    """Return the pieces that are sent before the fault; half of the body if no limit is set."""
+    """Return the pieces of a reply that are sent before the fault. Without a limit, half of the body."""
     if octets is not None:
         return (b"".join(plan.pieces)[:octets],)
     if plan.length is not None:

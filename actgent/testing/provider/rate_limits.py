@@ -91,7 +91,10 @@ class Meter:
         self.refused = 0
 
     def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
-        """Admit a request and return None, or return its reply with status 429."""
+        """Admit a request and return None.
+
+        If a rate limit is exceeded, return the reply with status 429 instead.
+        """
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
             return self._refuse(request, f"too many requests at once, {most} are allowed", None, now)
@@ -107,7 +110,7 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """Set the usage of a request. It is counted when the request has been answered."""
+        """Set the usage of a running request. It is charged when the request ends."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)
@@ -130,7 +133,10 @@ class Meter:
         return attrs.evolve(plan, headers=headers)
 
     def headers(self, request: ProviderRequest, now: float) -> Mapping[str, str]:
-        """Return the rate limit headers of an answer."""
+        """Return the rate limit headers of an answer, in the format of the provider.
+
+        Empty if the limits are not announced.
+        """
         if not self._limits.is_told:
             return {}
         name = _anthropic_headers if request.dialect.name == "anthropic" else _openai_headers

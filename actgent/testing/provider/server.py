@@ -131,7 +131,10 @@ class Provider:
     # --- deciding ------------------------------------------------------------------------
 
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> ReplyPlan:
-        """Return the plan of the reply to one request."""
+        """Return the plan of the reply to one request.
+
+        It is the script's answer, or an error if a provider would reject the request.
+        """
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path in _COUNTING and head.method == b"POST":
             return self._counting(number, _COUNTING[path], path, head=head, body=body)
@@ -171,7 +174,10 @@ class Provider:
         return self._refusal(request) or json_plan(dialect.compacted(request))
 
     def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
-        """Return the error with which a real provider rejects the request; None if it is valid."""
+        """Return the error reply with which a real provider rejects the request.
+
+        None if the request is valid.
+        """
         error = request.dialect.error
         if self._api_key is not None and _key(request.headers) != self._api_key:
             return error_plan(error(401))
@@ -289,7 +295,7 @@ class _Connection:
         await self._end(plan)
 
     async def _send_at_once(self, plan: ReplyPlan) -> None:
-        """Send the reply in one write, which most tests and demos use."""
+        """Send the reply in one write, without pauses between pieces."""
         if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
             await self.stream.send_all(data)
 
@@ -323,7 +329,7 @@ class _Connection:
             raise _Gone
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, and return as soon as the client closes the connection."""
+        """Sleep for `seconds`. Raise `_Gone` as soon as the client closes the connection."""
         with trio.move_on_after(seconds):
             while data := await self.stream.receive_some(_RECEIVE_BYTES):
                 self._http.receive_data(data)

@@ -162,7 +162,7 @@ _CUMULATIVE = (
 
 
 def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the usage in the API's form; `input_tokens` excludes cached tokens there."""
+    """Encode usage in the API's form, in which `input_tokens` excludes cached tokens."""
     usage = usage_of(answer, request)
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
@@ -212,7 +212,10 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 
 
 def _started_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a content block as its start event contains it: empty if deltas follow, else complete."""
+    """Return a content block as its start event contains it.
+
+    Members that deltas fill are empty; other blocks are complete.
+    """
     return {**block, **_GROWING.get(block["type"], {})}
 
 
@@ -239,7 +242,10 @@ def _input_text(block: Mapping[str, Any]) -> str:
 
 
 def _messages(items: Sequence[Mapping[str, Any]], names: dict[str, str]) -> Iterator[ChatMessage]:
-    """Convert messages of the API. Tool results in user messages become messages with the role `tool`."""
+    """Convert messages of the API to chat messages.
+
+    Tool results in user messages become messages with the role `tool`.
+    """
     for item in items:
         parts = tuple(_parts(item["content"], names))
         results = tuple(part for part in parts if isinstance(part, ToolResult))

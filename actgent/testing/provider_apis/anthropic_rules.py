@@ -27,7 +27,7 @@ _MAX_BREAKPOINTS = 4
 
 
 def check_anthropic_request(body: Mapping[str, Any]) -> Problems:
-    """Yield the errors of a complete request body."""
+    """Yield the errors for which Anthropic rejects a request body."""
     yield from required(body, "model", "max_tokens", "messages")
     yield from in_range(body, "temperature", 0, 1)
     yield from in_range(body, "max_tokens", 1, 10_000_000)
@@ -43,7 +43,7 @@ def check_anthropic_request(body: Mapping[str, Any]) -> Problems:
 
 
 def check_anthropic_messages(messages: object) -> Problems:
-    """Yield the errors of a request's messages."""
+    """Yield the errors for which Anthropic rejects the messages of a request."""
     items, wrong = objects("messages", messages)
     yield from wrong
     if items and items[0][1].get("role") != "user":
@@ -107,7 +107,7 @@ def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
 
 
 def _check_not_blank(where: str, text: object, *, is_said: bool) -> Problems:
-    """Check that a text is not blank, unless the model wrote it."""
+    """Check that a text is not blank. Texts that the model wrote (`is_said`) may have only white space."""
     if not isinstance(text, str):
         yield f"{where}: field required"
     elif not (text if is_said else text.strip()):

@@ -126,7 +126,7 @@ def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 
 
 def _encode_answer(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the assistant message of a complete answer."""
+    """Encode an answer as the assistant message of a response without streaming."""
     text = answer.text or None
     is_refused = answer.stop == "refusal"
     message: dict[str, Any] = {
@@ -201,7 +201,7 @@ def _tool_names(messages: list[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _messages(items: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[ChatMessage]:
-    """Convert messages of the API; consecutive tool messages become one message."""
+    """Convert messages of the API to chat messages. Consecutive tool messages become one message."""
     for is_tool, group in itertools.groupby(items, key=lambda item: item["role"] == "tool"):
         if is_tool:
             yield ChatMessage("tool", tuple(_result(item, names) for item in group))

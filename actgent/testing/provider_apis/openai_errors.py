@@ -22,7 +22,10 @@ _QUOTA = "You exceeded your current quota, please check your plan and billing de
 
 
 def openai_error(status: int, *, code: str | None = None, message: str | None = None) -> dict[str, Any]:
-    """Return the `error` object for a status; the code `insufficient_quota` has a separate type."""
+    """Return the `error` object with which OpenAI answers a status.
+
+    The code `insufficient_quota` has a separate type.
+    """
     kind, default_code, default_message = _KIND.get(status, _UNKNOWN)
     if code == "insufficient_quota":
         kind, default_message = code, _QUOTA

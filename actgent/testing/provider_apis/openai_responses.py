@@ -103,7 +103,7 @@ class OpenAIResponsesAPI(ProviderAPI):
 def _response(
     answer: ModelResponse, request: ProviderRequest, *, output: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the completed response object."""
+    """Encode an answer as the completed response object. `output` are its output items."""
     reason = _INCOMPLETE.get(answer.stop)
     return _head(answer, request) | {
         "status": "completed" if reason is None else "incomplete",
@@ -115,7 +115,7 @@ def _response(
 
 
 def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the response object as it is before its first output item."""
+    """Return the response object as the first event of a stream contains it, without output."""
     asked = request.json
     return {
         "id": answer.id or f"resp_{request.number:08d}",
@@ -153,7 +153,7 @@ def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 
 
 def _echo_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool as the response repeats it, with the API's default values."""
+    """Return a tool of the request as the response repeats it, with the API's default values."""
     if tool.get("type") != "function":
         return tool
     return {"description": None, "strict": True, "parameters": None, **tool}
@@ -244,7 +244,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 
 
 def _started_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an output item as its start event contains it."""
+    """Return an output item as its start event contains it. Members that deltas fill are empty."""
     return {**item, **_GROWING.get(item["type"], {})}
 
 
@@ -306,7 +306,7 @@ def _role(item: Mapping[str, Any]) -> Role:
 
 
 def _messages(items: Iterator[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[ChatMessage]:
-    """Convert input items of the API; consecutive items of the model become one message."""
+    """Convert input items of the API to chat messages. Consecutive items of the model become one message."""
     for role, group in itertools.groupby(items, key=_role):
         parts = tuple(part for item in group for part in _parts(item, names))
         yield ChatMessage(role, parts)

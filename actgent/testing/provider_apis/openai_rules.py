@@ -32,7 +32,7 @@ _MAX_RESPONSES_CALL_ID = 64
 
 
 def check_chat_request(body: Mapping[str, Any]) -> Problems:
-    """Yield the errors of a chat completions request body."""
+    """Yield the errors for which OpenAI rejects the body of a chat completions request."""
     yield from required(body, "model", "messages")
     yield from in_range(body, "temperature", 0, 2)
     if body.get("stream_options") is not None and not body.get("stream"):
@@ -44,7 +44,7 @@ def check_chat_request(body: Mapping[str, Any]) -> Problems:
 
 
 def check_chat_messages(messages: object) -> Problems:
-    """Yield the errors of the messages of a chat completions request."""
+    """Yield the errors for which OpenAI rejects the messages of a chat completions request."""
     items, wrong = objects("messages", messages)
     yield from wrong
     for where, item in items:
@@ -145,7 +145,7 @@ def _schema(where: str, schema: object) -> Problems:
 
 
 def check_responses_request(body: Mapping[str, Any]) -> Problems:
-    """Yield the errors of a responses request body."""
+    """Yield the errors for which OpenAI rejects the body of a responses request."""
     yield from required(body, "model")
     yield from in_range(body, "temperature", 0, 2)
     if body.get("tools"):

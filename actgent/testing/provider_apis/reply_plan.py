@@ -225,12 +225,12 @@ class ErrorBody:
 
 
 def encode(value: object) -> bytes:
-    """Return the value as compact JSON in UTF-8."""
+    """Encode a value as compact JSON in UTF-8."""
     return orjson.dumps(value)
 
 
 def sse(data: object, *, event: str | None = None) -> bytes:
-    """Return one server-sent event with JSON data."""
+    """Encode data as one server-sent event with JSON."""
     head = b"" if event is None else b"event: " + event.encode() + b"\n"
     return head + b"data: " + encode(data) + b"\n\n"
 
@@ -275,7 +275,7 @@ def thinking_data(part: Thinking, dialect: str) -> dict[str, Any]:
 
 
 def call_id(call: ToolCall, *, default: str) -> str:
-    """Return the id that the script gave to a call, or the default."""
+    """Return the id that the script gave to a call, else `default`."""
     return call.provider_id or call.id or default
 
 
@@ -299,7 +299,7 @@ def tokens_of(request: ProviderRequest) -> int:
 
 
 def answer_plan(scripted: ScriptedAnswer, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-    """Return the plan of a reply without faults."""
+    """Return the plan of a reply with this answer and without faults, streamed if the request asks for it."""
     answer, dialect = to_answer(scripted), request.dialect
     if request.is_stream:
         events = tuple(dialect.events(answer, request, chunk=pace.chunk))

@@ -32,7 +32,7 @@ _NOBODY = TranscriptTurn("the end", "")
 
 
 def merged(turns: Iterable[TranscriptTurn], *, roles: Sequence[str]) -> list[TranscriptTurn]:
-    """Return the turns in which adjacent turns of the same role are merged, for the given roles."""
+    """Merge adjacent turns of the same role, as providers do. Only roles in `roles` are merged."""
     whole: list[TranscriptTurn] = []
     for turn in turns:
         if whole and turn.role == whole[-1].role and turn.role in roles:
@@ -62,7 +62,10 @@ def unique_calls(turns: Iterable[TranscriptTurn]) -> Problems:
 
 
 def no_prefill(turns: Sequence[TranscriptTurn]) -> Problems:
-    """Check that the last message is not the model's, unless it contains calls."""
+    """Check that the conversation does not end with an assistant message without calls.
+
+    Some models reject such a prefill.
+    """
     if turns and turns[-1].role == "assistant" and not turns[-1].calls:
         yield f"{turns[-1].where}: the conversation ends with an assistant message (prefill); it must end with user or tool"
 
@@ -102,7 +105,10 @@ def repeated(keys: Iterable[str]) -> list[str]:
 
 
 def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
-    """Return the objects in a list with their locations, and the errors of items that are no objects."""
+    """Return the objects in a list with their locations.
+
+    Also return the errors of a value that is no list, is empty, or has other items.
+    """
     if not isinstance(value, list):
         return [], [f"{where}: an array is required"]
     if not value:
