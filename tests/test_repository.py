@@ -565,7 +565,7 @@ SAID = (
     "runtime.agent_directory",
     "runtime.introspection",
     "sessions.mailbox",
-    "state.handover",
+    "state.handoff",
     "tools.base",
     "toolsets.http.auth",
 )

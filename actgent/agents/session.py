@@ -84,7 +84,7 @@ from actgent.sessions.subscriptions import (
     find_links,
     read_matching,
 )
-from actgent.state.handover import given_back, handover_in
+from actgent.state.handoff import given_back, handoff_in
 from actgent.state.store import Store
 from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
 from actgent.support.name_hints import unknown_argument
@@ -454,7 +454,7 @@ class Session(Generic[DataT_co]):
                 context, message, once=message_id is not None, options=options
             )
         except SessionMoved as moved:
-            await self._elsewhere(moved, sender=sender).chat(
+            await self._remote_session(moved, sender=sender).chat(
                 message.parts,
                 priority=message.priority,
                 message_id=message.id,
@@ -545,7 +545,7 @@ class Session(Generic[DataT_co]):
                 message_id is None and not drop_queued
             ):  # only this turn: another one may be running at the new owner
                 message_id = running
-            remote = self._elsewhere(moved)
+            remote = self._remote_session(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
 
     async def schedule(
@@ -591,7 +591,9 @@ class Session(Generic[DataT_co]):
         try:
             return await schedule_in(self, description, key=key, **times, **options)
         except SessionMoved as moved:
-            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times, **options)
+            made: Schedule = await self._remote_session(moved).schedule(
+                description, key=key, **times, **options
+            )
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:
@@ -605,7 +607,7 @@ class Session(Generic[DataT_co]):
                     was_here = await unset_schedule(context, schedule_id)
                     await write_end(context)
                 return was_here
-        there = self._elsewhere(SessionMoved(self.agent_name, self.id))
+        there = self._remote_session(SessionMoved(self.agent_name, self.id))
         was_set: bool = await there.remove("unschedule", schedule_id, may_be_done=was_tried)
         return was_set
 
@@ -632,7 +634,7 @@ class Session(Generic[DataT_co]):
         try:
             await running.lifecycle.wait_idle(self._context)
         except SessionMoved as moved:
-            await self._elsewhere(moved).wait_idle()
+            await self._remote_session(moved).wait_idle()
 
     async def delegate(
         self,
@@ -673,7 +675,7 @@ class Session(Generic[DataT_co]):
                 agent, task, task_id, priority=Priority.named(priority), deadline=deadline, metadata=metadata
             )
         except SessionMoved as moved:
-            there = self._elsewhere(moved, priority=_not_normal(priority))
+            there = self._remote_session(moved, priority=_unless_normal(priority))
             known: str = await there.delegate(
                 agent, task, task_id=task_id, deadline=deadline, metadata=metadata
             )
@@ -724,14 +726,14 @@ class Session(Generic[DataT_co]):
             tasks = await find_tasks(known.agents, known.journal, context, task_id)
             return await stop_tasks(known.agents, known.journal, context, tasks)
         except SessionMoved as moved:
-            there = self._elsewhere(moved)
+            there = self._remote_session(moved)
             was_at_work: bool = await there.remove("cancel_task", task_id, may_be_done=bool(tasks))
             return was_at_work
 
     @property
     def handoff_agent(self) -> str:
         """Name of the agent that answers after a handoff; empty if the session's own agent answers."""
-        return handover_in(self._here.seen_state).agent
+        return handoff_in(self._here.seen_state).agent
 
     async def hand_back(self) -> None:
         """End a handoff: the session's own agent answers from the next message on. Durable on return.
@@ -743,13 +745,13 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.hand_back()")
         context = self._here
-        handover = handover_in(context.seen_state)
-        if handover.agent:
+        handed_off = handoff_in(context.seen_state)
+        if handed_off.agent:
             context.state.dispatch(given_back)
             await self._agent.core.tell_idle(context)
         await write_end(context)
         for child in tuple((context.children or {}).values()):
-            if handover.number and child.id.endswith(f"/{handover.child}") and child.turn is None:
+            if handed_off.number and child.id.endswith(f"/{handed_off.child}") and child.turn is None:
                 await host_of(child).close(child)
         await trio.lowlevel.checkpoint()
 
@@ -770,7 +772,7 @@ class Session(Generic[DataT_co]):
                 self._context, self._services.running.journal, self._services.delegation.agents.opener
             )
         except SessionMoved as moved:
-            await self._elsewhere(moved).aclose()
+            await self._remote_session(moved).aclose()
 
     # --- approvals ----------------------------------------------------------------
 
@@ -802,7 +804,7 @@ class Session(Generic[DataT_co]):
             context = session_holding(self._context, approval)
             await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
         except SessionMoved as moved:
-            await self._elsewhere(moved).answer(approval, decision, by=by)
+            await self._remote_session(moved).answer(approval, decision, by=by)
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
@@ -822,7 +824,7 @@ class Session(Generic[DataT_co]):
         """
         return caller_calls(self._here)
 
-    def _elsewhere(self, moved: SessionMoved, **given: object) -> Any:
+    def _remote_session(self, moved: SessionMoved, **given: object) -> Any:
         """Return the session as a remote session of the process that owns it, with the same methods.
 
         Raises:
@@ -1082,7 +1084,7 @@ def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
     check_seconds("deadline", deadline)
 
 
-def _not_normal(priority: Priority | PriorityName) -> Priority | None:
+def _unless_normal(priority: Priority | PriorityName) -> Priority | None:
     """Return the priority, or None if it is NORMAL, the default of all calls."""
     named = Priority.named(priority)
     return None if named is Priority.NORMAL else named
@@ -1093,7 +1095,7 @@ def services_of(session: Session) -> SessionServices:
     return session._services  # noqa: SLF001 - this module defines both classes
 
 
-async def was_task_told(session: Session, task_id: str) -> bool:
+async def has_task_result(session: Session, task_id: str) -> bool:
     """Return True if the session received the result of the task with this id, and that result is not the task's cancellation.
 
     Raises:
@@ -1124,12 +1126,12 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
         now, steady = running.clock.now(), running.clock.steady()
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
         is_soon = schedule.at - (steady if schedule.is_delay else now) < TREE_WINDOW_SECONDS
-        fund = partial(_fund_later, running) if is_soon else lambda: None
+        fund = partial(_funding_of_schedule, running) if is_soon else lambda: None
         via = sources_of_caller(context)
         return await set_schedule(context, schedule, running.propagation.take, fund, via=via)
 
 
-def _fund_later(running: AgentActor) -> Funding | None:
+def _funding_of_schedule(running: AgentActor) -> Funding | None:
     """Return the budgets of the calling turn that must also pay for the turn of its schedule; None outside of a turn.
 
     Raises:

@@ -430,7 +430,7 @@ class MessageAdmission:
         """
         limits = None if future is None else future.options.limits
         asker = running_session()
-        if future is None and not any(above is asker for above in _above(context)):
+        if future is None and not any(above is asker for above in _parents_of(context)):
             asker = None
         if asker is None or asker.turn is None:
             return None if limits is None else Funding(limits.shared)
@@ -469,7 +469,7 @@ class MessageAdmission:
             each for acceptance in known for each in self._withdraw_if_impatient(context, acceptance, error)
         ]
         if withdrawn and (
-            context.log is None or not self._runner.start_soon(_tell_written, context, withdrawn)
+            context.log is None or not self._runner.start_soon(_notify_after_write, context, withdrawn)
         ):
             _notify_callers(context, withdrawn)
 
@@ -570,7 +570,7 @@ class _WithdrawnCaller:
             self.future.suspend(self.error)
 
 
-async def _tell_written(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
+async def _notify_after_write(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
     """Notify callers of withdrawn messages, after an attempt to record the withdrawal. Journal errors are ignored."""
     try:
         if context.log is not None:
@@ -591,7 +591,7 @@ def _check_not_closed(context: SessionContext, acceptance: QueuedMessage) -> Non
         raise context.refusal
 
 
-def _above(context: SessionContext) -> Iterator[SessionContext]:
+def _parents_of(context: SessionContext) -> Iterator[SessionContext]:
     """Yield the parent sessions, nearest first."""
     while context.parent is not None:
         context = context.parent

@@ -173,7 +173,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         started = agent.__actgent_start__(self._host)
         if self.membership is not None:
             share_limits(self.agents.models, self.membership.lender)
-        await self._equip(started)
+        await self._connect_agents(started)
         self.agents.start_phase.note_start()
         if is_first and self.journal is not None:
             self._nursery.start_soon(self._watch_start, name="start of agents")
@@ -184,7 +184,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         await trio.lowlevel.checkpoint()
         return agent
 
-    async def _equip(self, agents: "Sequence[Startable]") -> None:
+    async def _connect_agents(self, agents: "Sequence[Startable]") -> None:
         """Announce agents to the cluster, and connect their toolsets. Stop the agents if one of the two fails."""
         try:
             await hosted(self.membership, [agent.name for agent in agents])
@@ -217,15 +217,15 @@ class Runtime(Introspection, Ratings, SessionMigration):
         unrecovered, self._unrecovered = self._unrecovered, []
         await _recover(unrecovered)
         self.agents.start_phase.end()
-        await self._tell_waiting()
+        await self._log_missing_agents()
         await trio.lowlevel.checkpoint()
 
     async def _watch_start(self) -> None:
         """Wait until the start phase has ended. Then log the missing agents."""
         await self.agents.start_phase.wait_ended()
-        await self._tell_waiting()
+        await self._log_missing_agents()
 
-    async def _tell_waiting(self) -> None:
+    async def _log_missing_agents(self) -> None:
         """Log a warning with the agents that are not running but have unfinished sessions in the journal, at most once."""
         if self.agents.start_phase.has_logged or self.journal is None:
             return

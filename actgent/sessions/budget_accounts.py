@@ -187,10 +187,10 @@ class BudgetAccounts:
             LimitReached: The chain of agents that ask agents would exceed the maximum depth.
         """
         context = turn.session
-        depth, deepest = turn.depth + 1, _deepest(turn)
+        depth, deepest = turn.depth + 1, _max_child_depth(turn)
         if depth > deepest:
             raise too_deep(deepest, agent, context.id)
-        budget = self._rooted(turn, agent)
+        budget = self._with_tree_account(turn, agent)
         return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
 
     def fund_caused_turn(self, turn: Turn, agent: str) -> Funding:
@@ -201,12 +201,12 @@ class BudgetAccounts:
         Raises:
             LimitReached: The tree of turns has no model call left.
         """
-        trees = self._rooted(turn, agent).trees
+        trees = self._with_tree_account(turn, agent).trees
         for tree in trees:
             tree.check("model_calls", 1)
-        return Funding(accounts=trees, depth=turn.depth, deepest=_deepest(turn))
+        return Funding(accounts=trees, depth=turn.depth, deepest=_max_child_depth(turn))
 
-    def _rooted(self, turn: Turn, agent: str) -> Budget:
+    def _with_tree_account(self, turn: Turn, agent: str) -> Budget:
         """Return the budget of a turn that starts other turns, including an account for its tree of turns.
 
         The tree account is created if no existing tree account has limits as tight. A turn that starts no other
@@ -215,11 +215,11 @@ class BudgetAccounts:
         limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
         budget = turn.budget or Budget(())
         if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
-            budget.accounts = (*budget.accounts, self._plant(turn, agent, limits))
+            budget.accounts = (*budget.accounts, self._open_tree_account(turn, agent, limits))
             turn.budget = budget
         return budget
 
-    def _plant(self, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
+    def _open_tree_account(self, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
         """Create the account for a turn and all turns that it causes (its tree), starting with the turn's usage so far."""
         context = turn.session
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
@@ -242,7 +242,7 @@ def funding_of_result(child: SessionContext) -> Funding | None:
     return Funding(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
 
 
-def _deepest(turn: Turn) -> int:
+def _max_child_depth(turn: Turn) -> int:
     """Return the maximum depth that the turns started by this turn may have.
 
     It is the lowest limit set by this turn or by the turns that started it.

@@ -137,7 +137,7 @@ class AgentCore:
                 turn.check()
             pending, turn.pending_approvals = turn.pending_approvals, None
             if pending is not None and pending.calls:
-                message = await self._call_again(turn, pending)
+                message = await self._rerun_after_approval(turn, pending)
             elif turn.checkpoint is not None:
                 message = await self._resume(turn, turn.checkpoint)
             elif turn.joined:
@@ -148,13 +148,13 @@ class AgentCore:
             if turn.stop is not None and turn.pending_approvals is None:
                 turn.revoke_stop()  # the stop request came too late
         except ApprovalNeeded as needed:
-            await self._wait_for_person(turn, needed)
+            await self._request_guard_approval(turn, needed)
         except Exception as error:  # noqa: BLE001 - the boundary of a turn: other sessions must continue after any error
             turn.error = error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - exit exceptions of user code, and cancellations
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
-    async def _wait_for_person(self, turn: Turn, needed: ApprovalNeeded) -> None:
+    async def _request_guard_approval(self, turn: Turn, needed: ApprovalNeeded) -> None:
         """Request the approval that a guard needs, after which the turn can be suspended.
 
         When the approval is decided, the turn resumes after its last recorded message. An error of the
@@ -211,7 +211,7 @@ class AgentCore:
         except AnswerError:
             return False
 
-    async def _call_again(self, turn: Turn, pending: PendingCalls) -> Message | None:
+    async def _rerun_after_approval(self, turn: Turn, pending: PendingCalls) -> Message | None:
         """Run the tool calls of an answer again after their approvals were decided.
 
         Return the turn's next message, or None.

@@ -334,7 +334,7 @@ class TurnLifecycle:
         if log is None or context.has_moved or is_open_failure(kind, error):
             return error
         found = filter(None, (context.mailbox.find(message.id) for message in messages))
-        acceptances = [each for each in found if each.failed is None and self._is_heard(context, each)]
+        acceptances = [each for each in found if each.failed is None and self._has_receiver(context, each)]
         records = [failed_record(each.message.id, kind, error) for each in acceptances]
         if records:
             try:
@@ -347,7 +347,7 @@ class TurnLifecycle:
                 acceptance.failed = record
         return error
 
-    def _is_heard(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
+    def _has_receiver(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
         """Return True if the outcome of a message can reach a handler or caller, now or by a repetition of the message."""
         has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
         return bool(

@@ -274,7 +274,7 @@ class Consolidation(Agent[FoundMemories]):
                 "importance": min(1.0, max(0.0, each.importance)),
                 **origin,
             }
-            if each.replaces is None or not (state := await self._state_of(each.replaces, owner, part)):
+            if each.replaces is None or not (state := await self._relative_age(each.replaces, owner, part)):
                 new.append(given)
             elif state == "older":
                 replaced.append((each.replaces, given))
@@ -284,7 +284,7 @@ class Consolidation(Agent[FoundMemories]):
         )
         return len(made)
 
-    async def _state_of(self, memory_id: str, owner: Sender, part: Part) -> str:
+    async def _relative_age(self, memory_id: str, owner: Sender, part: Part) -> str:
         """Return whether a memory that the model wants to replace is `older` or `younger` than the end of the read messages.
 
         The result is empty if the memory does not exist, was replaced already, or belongs to another owner.

@@ -26,7 +26,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
 from actgent.sessions.context import SessionContext, Turn, host_of
 from actgent.sessions.handlers import HandlerKind
-from actgent.state.handover import given_back, handed, handover_in
+from actgent.state.handoff import given_back, handed, handoff_in
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.turns.content_guards import Guards
@@ -132,7 +132,7 @@ class HandBackTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         child = context_of(_session_of(context))
         parent = child.parent
-        current = None if parent is None else handover_in(parent.seen_state)
+        current = None if parent is None else handoff_in(parent.seen_state)
         if parent is None or current is None or not child.id.endswith(f"/{current.child}"):
             raise ToolError("this conversation was not handed over to you")
         if current.agent:
@@ -163,24 +163,24 @@ class AgentReceivers:
     def must_answer(self, turn: Turn) -> bool:
         """Return True if the message is from a user and the session is handed off."""
         context = turn.session
-        return turn.message.sender.kind == "user" and handover_in(context.seen_state).agent in self.tools
+        return turn.message.sender.kind == "user" and handoff_in(context.seen_state).agent in self.tools
 
     async def answer(self, turn: Turn) -> Reply | None:
         """Let the handoff target answer, and record its reply. Return None if the session is no longer handed off."""
         context = turn.session
-        handover = handover_in(context.seen_state)
-        if (tool := self.tools.get(handover.agent)) is None:
+        handed_off = handoff_in(context.seen_state)
+        if (tool := self.tools.get(handed_off.agent)) is None:
             return None
-        opener = await _opener_of(context, handover.agent)
+        opener = await _opener_of(context, handed_off.agent)
         former = await _former_messages(turn) if tool.has_history else ()
         try:
-            child = await opener.ensure_child(context, handover.child, history=former)
+            child = await opener.ensure_child(context, handed_off.child, history=former)
         except SessionClosed:
             context.state.dispatch(given_back)
             return None
-        reply = await self._ask(tool, child, turn, note=handover.note)
+        reply = await self._ask(tool, child, turn, note=handed_off.note)
         self._write(turn, reply, tool.agent.name)
-        if not handover_in(context.seen_state).agent:
+        if not handoff_in(context.seen_state).agent:
             await host_of(child).close(child)
         return reply
 

@@ -96,7 +96,7 @@ class TurnCheckpoint:
     _asked: tuple[ToolCall, ...] = ()
     """Tool calls of the last answer."""
 
-    def say(self, record: AgentMessageRecord, *, state_number: int) -> None:
+    def apply_message(self, record: AgentMessageRecord, *, state_number: int) -> None:
         """Update the checkpoint from the record of an answer or of tool results in this turn.
 
         Results complete the calls of the answer, so their separate records are dropped. `state_number` is the
@@ -117,7 +117,7 @@ class TurnCheckpoint:
                 progress.last_call, progress.identical = record.last_call, record.identical
                 progress.remember(record.called or (record.last_call,))
 
-    def pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
+    def apply_usage(self, record: UsageRecord | DownstreamUsageRecord) -> None:
         """Add recorded usage to the usage of the turn (`spent`), or of the turns that it causes (`tree_spent`)."""
         if record.of:
             self.charged.add(record.of)

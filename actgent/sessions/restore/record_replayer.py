@@ -266,7 +266,7 @@ class RecordReplayer:
         if isinstance(record, UsageRecord) and not record.turn:
             self.spent += Amounts.of(record)
         elif self._turn is not None and self._turn.message_id == record.turn:
-            self._turn.pay(record)
+            self._turn.apply_usage(record)
 
     def _say(self, record: AgentMessageRecord) -> None:
         message = record.message if record.last_call is None else record.with_text_calls()
@@ -280,7 +280,7 @@ class RecordReplayer:
         self._append_message(message)
         self._context.conversation.usage += record.usage
         if self._turn is not None:
-            self._turn.say(record, state_number=self._context.state_number)
+            self._turn.apply_message(record, state_number=self._context.state_number)
 
     def _append_message(self, message: Message) -> None:
         """Append a message of the agent to the conversation."""

@@ -83,7 +83,9 @@ class PolicyCheck:
         """
         if tool.effect == "pure" and sinks:
             texts = [
-                text for each in _held(self.context.conversation.messages) for text in texts_of_owner(each)
+                text
+                for each in _in_memory(self.context.conversation.messages)
+                for text in texts_of_owner(each)
             ]
             if all(is_quoted(arguments[name], texts) for name in sinks):
                 return False
@@ -141,7 +143,7 @@ def _has_url(schema: object) -> bool:
     return isinstance(schema, list) and any(map(_has_url, schema))
 
 
-def _held(messages: Sequence[Message]) -> Sequence[Message]:
+def _in_memory(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the messages that are in memory, without reading the older ones from the journal."""
     return messages[getattr(messages, "missing", 0) :]
 
@@ -170,7 +172,7 @@ def is_quoted(value: object, texts: Iterable[str]) -> bool:
 def _trusted_text(messages: Sequence[Message]) -> str:
     """Return the text of all trusted user messages and tool results in memory, in the form that `occurs` compares."""
     texts: list[str] = []
-    for message in _held(messages):
+    for message in _in_memory(messages):
         texts += texts_of_owner(message)
         texts += [each.content for each in message.tool_results if not (each.origin or each.via)]
     return _normal_form(" ".join(texts))

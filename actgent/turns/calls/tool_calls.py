@@ -127,7 +127,7 @@ class ToolCaller:
                 await self._notify_readers(turn, known)
             turn.expose()
             turn.batch = batch
-            if (board := self._board(turn)) is None:
+            if (board := self._make_progress_publisher(turn)) is None:
                 await batch.run()
             else:
                 batch.context.report = board.put
@@ -182,11 +182,11 @@ class ToolCaller:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
             return
-        batch.on_stage = partial(self._begin_stage, context.log, turn)
+        batch.on_stage = partial(self._record_call_start, context.log, turn)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
-    def _board(self, turn: Turn) -> ProgressPublisher | None:
+    def _make_progress_publisher(self, turn: Turn) -> ProgressPublisher | None:
         """Return a publisher that delivers tool progress to handlers and observers; None if there are none."""
         context = turn.session
         is_heard = "tool_progress" in context.handlers or (turn.listeners and turn.has_stream_listener())
@@ -253,7 +253,9 @@ class ToolCaller:
             else:
                 batch.maybe_started |= {place}
 
-    async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
+    async def _record_call_start(
+        self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]
+    ) -> None:
         """Record durably which calls with side effects are about to start, so that a restart does not repeat them unnoticed.
 
         An interruption does not cancel the write.

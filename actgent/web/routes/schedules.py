@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from actgent.agents.session import Session, context_of, has_fired, schedule_in, was_task_told
+from actgent.agents.session import Session, context_of, has_fired, has_task_result, schedule_in
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, to_parts
 from actgent.runtime.delegation.task_delegation import child_ids
@@ -168,7 +168,7 @@ async def cancel_task(call: HTTPCall) -> Response:
     """Cancel a task."""
     session = await call.session()
     if not await session.cancel_task(call.path["t"]):
-        raise _gone(session, is_otherwise=await was_task_told(session, call.path["t"]))
+        raise _gone(session, is_otherwise=await has_task_result(session, call.path["t"]))
     return Response(status_code=204)
 
 

@@ -9,7 +9,7 @@ import trio
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
-from actgent.state.handover import handed, handover_in
+from actgent.state.handoff import handed, handoff_in
 
 STOPPED_BY = {
     "ctrl-c": lambda: pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True),
@@ -106,7 +106,7 @@ async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock,
         "interrupt": set(await journal.unfinished("clerk")),
         "aclose": {each.session_id for each in await journal.sessions() if not each.closed},
         "unschedule": {each for each, due in await journal.due("clerk") if due},
-        "hand_back": {each for each, state in states.items() if handover_in(state).agent},
+        "hand_back": {each for each, state in states.items() if handoff_in(state).agent},
         "set_mode": {each for each, state in states.items() if MODES.mode_of(state) != "two"},
     }
     assert (ended, left[what]) == ({"idle"}, {"at work"})

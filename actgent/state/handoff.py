@@ -10,7 +10,7 @@ STATE_KEY = "_handoff"
 
 
 @attrs.frozen(kw_only=True)
-class Handover:
+class HandoffState:
     """The last handoff of a session."""
 
     agent: str = ""
@@ -26,18 +26,18 @@ class Handover:
         return f"handoff/{self.number}"
 
 
-def handover_in(state: Mapping[str, Any]) -> Handover:
-    """Return the last handoff in a session's state; an empty `Handover` if there was none."""
+def handoff_in(state: Mapping[str, Any]) -> HandoffState:
+    """Return the last handoff in a session's state; an empty `HandoffState` if there was none."""
     stored = state.get(STATE_KEY)
-    return Handover(**stored) if isinstance(stored, Mapping) else Handover()
+    return HandoffState(**stored) if isinstance(stored, Mapping) else HandoffState()
 
 
 def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any]:
     """Return the state change that hands a session off to the agent `agent`."""
-    number = handover_in(state).number + 1
-    return STATE_KEY, attrs.asdict(Handover(agent=agent, note=note, number=number))
+    number = handoff_in(state).number + 1
+    return STATE_KEY, attrs.asdict(HandoffState(agent=agent, note=note, number=number))
 
 
 def given_back(state: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the state change that ends a handoff, so that the session's own agent answers again."""
-    return STATE_KEY, attrs.asdict(Handover(number=handover_in(state).number))
+    return STATE_KEY, attrs.asdict(HandoffState(number=handoff_in(state).number))
