@@ -27,7 +27,7 @@ from actgent.journal.session_lists import SessionFilter, SessionKey, is_storable
 from actgent.journal.wrappers import WrappedJournal
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.logs import logger_of
-from actgent.support.storage_thread import StorageThread
+from actgent.support.sql_connection import ThreadedStore
 
 from .queries import Group, SearchFilter, SearchPage, Trends
 from .store import IndexStore
@@ -59,38 +59,20 @@ _log = logger_of(__name__)
 T = TypeVar("T")
 
 
-@attrs.frozen(eq=False)
-class _Connection:
-    """A connection to the index, with the thread that uses it."""
-
-    thread: StorageThread
-    store: IndexStore
-    turn: trio.Lock = attrs.field(factory=trio.Lock)
-
-    @classmethod
-    async def open(cls, name: str, open_store: Callable[[], IndexStore]) -> "_Connection":
-        thread = StorageThread(name)
-        try:
-            with trio.CancelScope(shield=True):  # otherwise the store would stay open
-                store = await thread.run(open_store)
-            return cls(thread, store)
-        except BaseException:
-            thread.end(_do_nothing)
-            raise
+class _Connection(ThreadedStore[IndexStore]):
+    """A connection to the index, used by one task at a time."""
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run a method of the store in its thread, and return the result.
+
+        Raises:
+            JournalFailed: The index was closed during the call.
+        """
         async with self.turn:
             try:
                 return await self.thread.run(fn, *args)
             except trio.ClosedResourceError as error:
                 raise JournalFailed("the session index was closed during the call") from error
-
-    def end(self) -> None:
-        self.thread.end(self.store.close)
-
-
-def _do_nothing() -> None:
-    """End a thread without a store."""
 
 
 class SessionIndex:

@@ -1,15 +1,21 @@
-"""Interface of stores in SQL databases, whose statements are the same in SQLite and PostgreSQL. All methods block."""
+"""Interface of stores in SQL databases, whose statements are the same in SQLite and PostgreSQL."""
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
+
+import attrs
+import outcome
+import trio
+
+from .storage_thread import StorageThread
 
 Row = tuple[Any, ...]
 
 
 class SQLConnection(abc.ABC):
-    """A connection that is used by one thread."""
+    """A connection that is used by one thread. All methods block."""
 
     @abc.abstractmethod
     def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
@@ -34,3 +40,37 @@ class SQLConnection(abc.ABC):
     @abc.abstractmethod
     def _prepare(self) -> None:
         """Create or check the tables. Called with a new connection, which is closed if this method raises."""
+
+
+S = TypeVar("S", bound=SQLConnection)
+
+
+@attrs.frozen(eq=False)
+class ThreadedStore(Generic[S]):
+    """An open store, with the thread in which its methods run."""
+
+    thread: StorageThread
+    store: S
+    turn: trio.Lock = attrs.field(factory=trio.Lock)
+    """Lock that is held by the task that uses the thread."""
+
+    @classmethod
+    async def open(cls, name: str, open_store: Callable[[], S]) -> Self:
+        """Start a thread and open a store in it. If this call is cancelled, the thread closes the store later."""
+        thread = StorageThread(name)
+        job = thread.prepare(open_store)
+        try:
+            await thread.wait_for(job)
+            return cls(thread, job.result.unwrap())  # type: ignore[union-attr]
+        except BaseException:
+            thread.end(lambda: _close(job.result))
+            raise
+
+    def end(self) -> None:
+        """Close the store and stop the thread."""
+        self.thread.end(self.store.close)
+
+
+def _close(opened: outcome.Outcome[SQLConnection] | None) -> None:
+    if isinstance(opened, outcome.Value):
+        opened.value.close()

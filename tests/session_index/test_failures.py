@@ -1,5 +1,7 @@
 """An index whose disk fails, cancelled searches, and changes at the same time."""
 
+import threading
+
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
@@ -56,6 +58,37 @@ async def test_a_cancelled_search_leaves_the_index_usable(tmp_path):
                 scope.cancel()
                 await runtime.search("word")
         assert await ids_of(runtime, "word") == {"s1"}
+
+
+async def test_a_cancelled_start_closes_the_index(tmp_path, monkeypatch):
+    """The start is cancelled while the database does not answer. The connection is closed after the answer."""
+    begun, answered, closed = trio.Event(), threading.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+    prepare, close = SQLiteIndexStore._prepare, SQLiteIndexStore.close
+
+    def prepare_slowly(store):
+        token.run_sync_soon(begun.set)
+        answered.wait(20)
+        prepare(store)
+
+    def note_close(store):
+        close(store)
+        closed.set()
+
+    monkeypatch.setattr(SQLiteIndexStore, "_prepare", prepare_slowly)
+    monkeypatch.setattr(SQLiteIndexStore, "close", note_close)
+
+    async def start():
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db", index=True):
+            raise AssertionError("the index is open")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start)
+        await begun.wait()
+        nursery.cancel_scope.cancel()
+    assert not closed.is_set()
+    answered.set()
+    assert await trio.to_thread.run_sync(closed.wait, 20)
 
 
 async def test_concurrent_turns_searches_and_erasures(tmp_path):

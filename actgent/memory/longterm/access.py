@@ -9,7 +9,7 @@ import outcome
 import trio
 
 from actgent.errors import UsageError
-from actgent.support.storage_thread import StorageThread
+from actgent.support.sql_connection import ThreadedStore
 
 from .operations import Operation, Transaction, Use
 from .store import MemoryStore
@@ -32,36 +32,6 @@ class _Job:
     result: outcome.Outcome[Any] | None = None
 
 
-@attrs.frozen(eq=False)
-class _Connection:
-    """A connection to the store, with the thread that uses it."""
-
-    thread: StorageThread
-    store: MemoryStore
-    turn: trio.Lock = attrs.field(factory=trio.Lock)
-    """Lock that is held by the task that uses the thread."""
-
-    @classmethod
-    async def open(cls, name: str, fn: Callable[[], MemoryStore]) -> "_Connection":
-        thread = StorageThread(name)
-        job = thread.prepare(fn)
-        try:
-            await thread.wait_for(job)
-            return cls(thread, job.result.unwrap())  # type: ignore[union-attr]
-        except BaseException:
-            thread.end(lambda: _close(job.result))
-            raise
-
-    def end(self) -> None:
-        self.thread.end(self.store.close)
-
-
-def _close(opened: outcome.Outcome[MemoryStore] | None) -> None:
-    """Close a store whose opening was finished after its task was cancelled."""
-    if isinstance(opened, outcome.Value):
-        opened.value.close()
-
-
 class StoreAccess:
     """A reading and a writing connection to a store, open as long as it is acquired.
 
@@ -82,8 +52,8 @@ class StoreAccess:
         """Protects `_jobs` and `_uses`, which the event loop and the writing thread change. Held for microseconds."""
         self._opening = trio.Lock()
         self._users = 0
-        self._writer: _Connection | None = None
-        self._reader: _Connection | None = None
+        self._writer: ThreadedStore[MemoryStore] | None = None
+        self._reader: ThreadedStore[MemoryStore] | None = None
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -91,10 +61,10 @@ class StoreAccess:
         """Open the connections, or count one more user if they are open."""
         async with self._opening:
             if not self._users:
-                self._writer = await _Connection.open("memories", self._open)
+                self._writer = await ThreadedStore.open("memories", self._open)
                 try:
                     self._reader = (
-                        self._writer if self._is_alone else await _Connection.open("recall", self._open)
+                        self._writer if self._is_alone else await ThreadedStore.open("recall", self._open)
                     )
                 except BaseException:
                     self._writer.end()
@@ -117,7 +87,7 @@ class StoreAccess:
                 reader.end()
             writer.end()
 
-    def _checked(self, found: _Connection | None) -> _Connection:
+    def _checked(self, found: ThreadedStore[MemoryStore] | None) -> ThreadedStore[MemoryStore]:
         if found is None:
             raise UsageError(
                 f"{self._name} is not open: use it inside `async with memories:`, or while an agent with these memories runs"
