@@ -332,7 +332,11 @@ def start(
     concurrency: int = 1,
     line_of: LineOf | None = None,
 ) -> ActorRef:
-    """Start an actor as a task of `nursery` and return its address. An escalated failure is raised in the nursery."""
+    """Start an actor as a task of `nursery` and return its address. An escalated failure is raised in the nursery.
+
+    `siblings` are the actors that restart together with it. The other arguments are those of
+    `ActorSystem.spawn`.
+    """
     name = siblings.context.name_for(getattr(factory, "__name__", "actor"), name)
     context = ActorContext(MessageGroups(name, concurrency, line_of), factory, siblings, children=children)
     siblings.start(context, nursery, grace=grace)

@@ -80,7 +80,10 @@ class BoundedInbox(typing.Protocol[M]):
     def enter(
         self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
     ) -> QueueEntry[WaitingSender[M]]:
-        """Add a sender to the queue of its bound."""
+        """Add a sender to the queue of the bound for which the sender waits.
+
+        Owners take turns in `rotation`, this queue.
+        """
 
     def leave(self, sender: WaitingSender[M]) -> None:
         """Undo the changes that `enter` made to the counts, when a sender leaves."""

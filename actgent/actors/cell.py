@@ -224,7 +224,10 @@ class Siblings:
         """Restart count that all siblings share with `one_for_all`."""
 
     def start(self, body: Body, nursery: trio.Nursery, *, grace: float | None = None) -> "Cell":
-        """Start an actor as a task of `nursery`. An escalated failure is raised there."""
+        """Start an actor as a task of `nursery`, in which an escalated failure is raised.
+
+        `grace` is the time in seconds to finish messages when the system block ends; None uses the default.
+        """
         cell = Cell(body, self, grace=self.context.grace if grace is None else grace)
         body.run_in(cell)
         nursery.start_soon(cell.run, name=f"actor {cell.name}")

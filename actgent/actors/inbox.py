@@ -468,7 +468,10 @@ class PriorityInbox(Generic[M]):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def restore(self, message: M, *, now: float, first: bool = False) -> Place[M]:
-        """Enqueue without checking bounds: the slot was granted earlier, for example before a restart. Returns the place."""
+        """Enqueue a message without checking bounds, because its place was granted earlier, e.g. before a restart.
+
+        Return the place. `now` is the arrival time, by which messages are ordered.
+        """
         place = self._stamp(message, now, first=first)
         self._push(self._count(place), place)
         return place
@@ -643,7 +646,10 @@ class PriorityInbox(Generic[M]):
     def enter(
         self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
     ) -> QueueEntry[WaitingSender[M]]:
-        """Add a sender to the queue of its bound. A sender that waits for the whole inbox takes a slot of its session."""
+        """Add a sender to the queue of its bound, in which owners take turns (`rotation`).
+
+        A sender that waits for the whole inbox already takes a place of its session.
+        """
         queue = self._queue_of(sender.place[2].session_id)
         if sender.bound is None:
             queue.places += 1
@@ -652,7 +658,7 @@ class PriorityInbox(Generic[M]):
         return self._add(rotation, sender, sender.place, queue)
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Release the slot that a sender took in `enter`."""
+        """Release the place that a sender took in `enter`, when it stops waiting."""
         if sender.bound is None:
             self._queues[sender.place[2].session_id].places -= 1
         elif sender.bound == URGENT_BYTES:

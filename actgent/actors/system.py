@@ -80,6 +80,8 @@ class ActorSystem:
     def host(self, body: Body, *, grace: float) -> None:
         """Start a body that dispatches its messages itself, such as an agent with many concurrent sessions.
 
+        `grace` is the time in seconds to finish messages when the system block ends.
+
         Raises:
             ConfigurationError: The name of the body is taken.
         """

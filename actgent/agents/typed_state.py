@@ -56,7 +56,7 @@ def state_check_of(declared: object) -> StateCheck | None:
 
 
 def _is_of_framework(key: str, fields: Mapping[str, Any]) -> bool:
-    """Return True if actgent or a protocol writes the key, so that the declared type does not describe it."""
+    """Return True if actgent or a protocol writes the key, and the declared type has no field of this name."""
     return key not in fields and (key.startswith("_") or "." in key or key in _OF_PROTOCOLS)
 
 

@@ -449,7 +449,10 @@ class Budget:
     # --- what is taken ---------------------------------------------------------------------
 
     def _take(self, amounts: Amounts, now: float, of: str = "", *, written: Amounts = NOTHING) -> None:
-        """Count amounts and the seconds until `now`. Record the part that is not `written` yet."""
+        """Count amounts and the seconds until `now`. Record the part that is not `written` yet.
+
+        `of` is the id of the answer that used the amounts, so that a restart does not count its calls twice.
+        """
         timed = amounts
         if now > self._since:
             timed, self._since = amounts.lasting(now - self._since), now

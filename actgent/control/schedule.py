@@ -67,6 +67,9 @@ def parse_schedule(
 ) -> Schedule:
     """Return a schedule from exactly one of `after` (seconds), `at` (date) and `cron` (expression).
 
+    `now` is the wall-clock time and `steady` the time of `Clock.steady`, both in Unix seconds. `zone` is the
+    time zone of `cron` or of a date without one. The same `key` gives the same id.
+
     Raises:
         ConfigurationError: An argument is invalid, or not exactly one of the three is given.
     """

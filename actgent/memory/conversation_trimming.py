@@ -171,7 +171,10 @@ class _Trimmer:
             self._replace(index, shorten_unsigned_answer(self._now[index]))
 
     def trim_new_results(self, *, is_last_fixed: bool) -> None:
-        """Shorten the newest results, oldest first, then omit all rounds but the last, until the conversation fits."""
+        """Shorten the newest results, oldest first, then omit all rounds but the last, until the conversation fits.
+
+        `is_last_fixed` keeps the results of the last round whole.
+        """
         for index in self._results:
             if (
                 index >= self._protected_from
@@ -299,7 +302,10 @@ def shorten(part: Part, limit: int) -> Part:
 
 
 def _shorten_text(text: str, limit: int, known: str) -> str:
-    """Return the beginning of a text with a notice of its full length. The text may have been shortened before."""
+    """Return the beginning of a text with a notice of its full length. The text may have been shortened before.
+
+    `known` is the text about the id of the result, which the notice contains.
+    """
     if len(text) <= max(limit, 0):
         return text
     body, total, rest = text, str(len(text)), known

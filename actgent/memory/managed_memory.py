@@ -93,7 +93,10 @@ class ManagedView(ModelView):
         return sum(count_characters(message.parts) for message in self.messages())
 
     def _cut(self, wanted: float, measure: Measure, *, is_deep: bool = False) -> bool:
-        """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut."""
+        """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut.
+
+        `is_deep` also shortens the newest results.
+        """
         pinned = set(map(id, self._pinned))
         front = sum(measure(message.parts) for message in self._front)
         found = trim_conversation(

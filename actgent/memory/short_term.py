@@ -361,7 +361,10 @@ class ShortTermView(ModelView):
     def _shorten(
         self, wanted: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True
     ) -> bool:
-        """Cut the conversation to about `wanted`, in the unit of `measure`. Return False if nothing can be cut."""
+        """Cut the conversation to about `wanted`, in the unit of `measure`. Return False if nothing can be cut.
+
+        `is_deep` also shortens the newest results; `is_last_fixed` keeps those of the last round whole.
+        """
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
         front = [message for message in (*self._tasks, *self._kept) if id(message) in pinned]

@@ -90,7 +90,10 @@ class SlidingView(ShortTermView):
         return pack((_FORM, self._turns, begun, self._saved()))
 
     def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
-        """Restore the first messages of the turns from their indexes in the shown messages."""
+        """Restore the beginnings of the turns: `places` has the index of each turn's first message in the shown messages.
+
+        `turns` is the maximum number of turns to show; None shows as many as fit.
+        """
         gone = ChatMessage("user", ())
         self._turns = turns
         self._begun = [gone if place == _GONE else self._chat[place] for place in places]

@@ -144,7 +144,13 @@ class Modes(NoticeSource):
         self._assigned = self.named_tools | CONFIGURATION | TESTING
 
     def _collect_modes(self, own: Sequence[Mode]) -> dict[str, Mode]:
-        """Return all modes by name, the built-in ones first."""
+        """Return all modes by name: the built-in ones if they are enabled, then the custom modes `own`.
+
+        A custom mode replaces a built-in mode of the same name.
+
+        Raises:
+            ConfigurationError: A value is not a `Mode`, two modes have the same name, or there is no mode.
+        """
         for mode in own:
             if not isinstance(mode, Mode):
                 raise ConfigurationError(f"Modes takes Mode objects, not {mode!r}")

@@ -123,6 +123,9 @@ class CallFormat:
 def find_arguments(value: Mapping[str, Any], name: str, *, decodes: bool = False) -> Any:
     """Return the arguments of a call from any of the usual keys; an empty object if none is present.
 
+    `name` names the call in the error. With `decodes`, arguments in JSON text are decoded; invalid JSON stays
+    text.
+
     Raises:
         ParseError: Two keys have different arguments.
     """

@@ -250,7 +250,10 @@ class MessageAdmission:
     async def _reserve_and_record(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool = False
     ) -> None:
-        """Reserve an inbox place, record the message, and queue it. Undo all steps if one fails or is cancelled."""
+        """Reserve an inbox place, record the message, and queue it. Undo all steps if one fails or is cancelled.
+
+        With `is_granted`, the place is reserved above the inbox limits.
+        """
         self._count_sending(context, acceptance)
         try:
             place = await self._reserve(context, acceptance, is_granted=is_granted)
@@ -283,7 +286,10 @@ class MessageAdmission:
     async def _reserve(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
     ) -> Place[Message]:
-        """Wait for a place in the inbox. Without waiting there is no checkpoint."""
+        """Reserve a place in the inbox, and wait for room if there is none. Without waiting there is no checkpoint.
+
+        With `is_granted`, the inbox limits do not apply.
+        """
         message, inbox = acceptance.message, self._inbox
         first = message.on_busy == "interrupt"
         if is_granted:

@@ -92,7 +92,7 @@ class RetentionJob:
         self._arrived.set()
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop sessions that other processes own now from the list of sessions to erase."""
+        """Drop sessions that other processes own now from the sessions to erase; `is_left` selects them by id."""
         for keys in (self._ended, self._kept):
             for key in [key for key in keys if is_left(key.session_id)]:
                 del keys[key]
@@ -155,7 +155,10 @@ class RetentionJob:
     async def _erase(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        """Erase sessions with all descendants, except trees in use. Return the erased sessions."""
+        """Erase the sessions `roots` with all descendants, except trees in use. Return the erased sessions.
+
+        Trees that changed at or after the Unix time `unchanged_since` in seconds are kept.
+        """
         trees = await self._trees([key for key in roots if self.journal.owns(key.session_id)])
         held: dict[SessionKey, Held | None] = {}
         with ExitStack() as still:
@@ -182,9 +185,10 @@ class RetentionJob:
     async def _erase_frozen(
         self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
     ) -> Sequence[SessionKey]:
-        """Erase frozen session trees from the journal, and return the roots of the erased trees.
+        """Erase frozen session trees from the journal, and return the erased sessions.
 
-        If the journal reports a failure, the trees that it has erased in spite of it are found and returned.
+        If the journal reports a failure although it has erased trees, their roots are returned. Trees that
+        changed at or after the Unix time `until` in seconds are kept.
 
         Raises:
             JournalError: No tree was erased, or the journal cannot be read.

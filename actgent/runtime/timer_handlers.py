@@ -52,7 +52,7 @@ async def end_task(
     context: SessionContext,
     timer: TaskDeadline,
 ) -> None:
-    """Stop a task at its deadline, with the session and its descendants."""
+    """Stop a task whose deadline has passed, and close its session with all descendants."""
     with running.lifecycle.kept(context):
         await running.lifecycle.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
         await close_tree(context, running.journal, opener_of)

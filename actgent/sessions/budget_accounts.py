@@ -69,7 +69,10 @@ class BudgetAccounts:
                 account.log = None
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Remove the accounts of sessions that another process owns now. Usage that is still counted here is not recorded."""
+        """Remove the accounts of sessions that another process owns now; `is_left` selects the sessions by id.
+
+        Usage that is still counted here is not recorded.
+        """
         for key, account in list(self._accounts.items()):
             if key.agent != HOLDER and is_left(key.session_id):
                 account.log = None
@@ -80,7 +83,10 @@ class BudgetAccounts:
     def open_session(
         self, context: SessionContext, agent: str, limits: Mapping[str, float], *, spent: Amounts = NOTHING
     ) -> None:
-        """Set the accounts of a session: its own, if the session has limits, and those of its parent sessions."""
+        """Set the accounts of a session: its own, if the session has limits, and those of its parent sessions.
+
+        `spent` is the usage of the session so far.
+        """
         above = () if context.parent is None else context.parent.accounts
         own = []
         if limits:
@@ -251,7 +257,7 @@ def _max_child_depth(turn: Turn) -> int:
 
 
 def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
-    """Return the error for a call that exceeds the maximum depth of agents that ask agents."""
+    """Return the error for a call that exceeds `deepest`, the maximum depth of agents that ask agents."""
     return LimitReached(
         "levels of agents that ask agents",
         deepest,

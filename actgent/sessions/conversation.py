@@ -396,7 +396,7 @@ def _digest(call_id: str) -> bytes:
 
 
 def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
-    """Return the positions of a page: its first message, and the position after its last message."""
+    """Return the positions of a page of a history with `total` messages: its first message, and the position after its last."""
     at_least_one("limit", limit)
     if before is not None and after is not None:
         raise ConfigurationError("before= and after= cannot both be positions: pass one of them")

@@ -181,7 +181,9 @@ def _required(function: FunctionType) -> int:
 
 
 def _takes_session(handler: Handler, taken: int, required: int) -> bool:
-    """Return True if a handler with this number of positional parameters also receives the session.
+    """Return True if a handler also receives the session, because it has two required positional parameters.
+
+    `taken` is the number of its positional parameters, and `required` the number of those without a default.
 
     Raises:
         ConfigurationError: The handler cannot be called with one or two arguments.

@@ -105,7 +105,7 @@ def _is_system(given: ImportedMessage) -> bool:
 
 
 def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
-    """Yield the messages of one history item, split so that each message has a role that fits its parts.
+    """Yield the messages of the item at index `place` of `history=`, split so that each role fits its parts.
 
     Anthropic's API puts tool results and the user's next text into one message. An assistant message without
     content is skipped, because some providers send one before a message with calls.

@@ -129,6 +129,9 @@ def message_to(
 ) -> Message:
     """Create a message to a session. The default sender is the owner of the session, as a user.
 
+    `deadline` is the maximum time in seconds to wait for room in the inbox. `via` has the untrusted sources
+    of the sender.
+
     Raises:
         ConfigurationError: The content is empty, or an argument is invalid.
     """

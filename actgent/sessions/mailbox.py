@@ -204,7 +204,10 @@ class SessionMailbox:
         self.acceptances[acceptance.message.id] = acceptance
 
     def forget(self, message_id: str, *, is_refused: bool) -> None:
-        """Remove a queued message that ended before the restart. The id of a rejected message can be used again."""
+        """Remove a queued message that ended before the restart.
+
+        If it was rejected (`is_refused`), its id can be used again.
+        """
         if self.acceptances is not None:
             self.acceptances.pop(message_id, None)
             self.acceptances = self.acceptances or None

@@ -396,7 +396,7 @@ class SessionLog:
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
-        """Stop writing, because a write showed that another process owns the session."""
+        """Stop writing, because a write showed that another process owns the session, and call `on_fenced` with this log."""
         if not self.has_moved:
             self.leave()
             on_fenced(self)

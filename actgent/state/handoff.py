@@ -33,7 +33,7 @@ def handoff_in(state: Mapping[str, Any]) -> HandoffState:
 
 
 def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any]:
-    """Return the state change that hands a session off to the agent `agent`."""
+    """Return the state change that hands a session off to the agent `agent`. `note` is a text for that agent."""
     number = handoff_in(state).number + 1
     return STATE_KEY, attrs.asdict(HandoffState(agent=agent, note=note, number=number))
 

@@ -181,7 +181,7 @@ def _outermost(text: str) -> Iterator[Any]:
 
 
 def _is_fragment(text: str, start: int, end: int) -> bool:
-    """Return True if a bracketed part is only a fragment of a value.
+    """Return True if the bracketed part between two indexes of a text is only a fragment of a value.
 
     Fragments are an argument in code, and a part that is followed by another member.
     """

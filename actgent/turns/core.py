@@ -199,7 +199,10 @@ class AgentCore:
         return self.inbox.next_followup(context.id)
 
     def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
-        """Return True if the tool calls in an answer's text cannot be restored: the answer is redacted, or the protocol changed."""
+        """Return True if the tool calls in the text of a recorded answer cannot be restored after a restart.
+
+        The answer was redacted, or the current protocol does not read it as calls.
+        """
         if not (resume.unsettled or resume.is_redacted):
             return False
         asks = self._asks_for_tools(turn, view, answer)
@@ -496,7 +499,10 @@ class AgentCore:
         message: Message,
         further: Sequence[CallTools | Continue | Finish],
     ) -> None:
-        """Create the turn's next message, unless the turn is finished. Tool calls take precedence over `Continue`."""
+        """Create the turn's next message from the remaining outcomes of an answer, unless one of them finishes the turn.
+
+        Tool calls take precedence over `Continue`.
+        """
         context = turn.session
         if turn.is_only_read and context.log is not None:
             turn.is_only_read = False
@@ -590,9 +596,9 @@ def _check_stop(answer: ModelResponse) -> None:
 
 
 def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
-    """Return the outcome that decides the next step.
+    """Return the outcome that decides the next step of the turn.
 
-    It is a `Finish`, else all tool calls combined, else a `Continue`.
+    It is a `Finish`, else all tool calls combined, else the first `Continue`.
     """
     if ends := [outcome for outcome in further if isinstance(outcome, Finish)]:
         return ends[0]
@@ -639,7 +645,10 @@ def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
 
 
 def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
-    """Return the error of an answer whose retries are used up. Its `reason` describes the last answer."""
+    """Return the error of an answer that is still invalid after `repairs` retries.
+
+    Its `reason` describes the last answer.
+    """
     tries = "once" if not repairs else f"{repairs + 1} times"
     answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
     text = (

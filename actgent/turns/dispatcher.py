@@ -53,8 +53,8 @@ def to_deliveries(
 ) -> list[Delivery]:
     """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
-    Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply has the id of
-    the answer itself.
+    Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply
+    has the id of the answer itself. `origin` and `via` are the untrusted sources of the replies.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -165,7 +165,7 @@ class Dispatcher:
         raise HandlerFailed(name_of(guard), error_text(error)) from error
 
     def unusable(self, guard: Handler, value: object, wanted: str) -> HandlerFailed:
-        """Return the error of a guard that returned an invalid value."""
+        """Return the error of a guard or hook that returned an invalid value; `wanted` lists the valid ones."""
         return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {wanted}")
 
     async def deliver(self, turn: Turn, delivery: Delivery) -> None:

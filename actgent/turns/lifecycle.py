@@ -553,7 +553,7 @@ def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord
 
 
 def _chain_errors(lost: Exception, error: Exception) -> Exception:
-    """Return the journal error that prevented the storage of a failure, with the original error as its cause."""
+    """Return the journal error `lost`, which prevented the storage of a failure, with that failure as its cause."""
     lost.__cause__ = error
     return lost
 

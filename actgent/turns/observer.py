@@ -75,7 +75,7 @@ class Observer:
             self.spans.cut(turn)
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop the spans of sessions that are no longer in this process."""
+        """Drop the spans of sessions that are no longer in this process; `is_left` selects them by id."""
         if self.spans is not None:
             self.spans.leave(is_left)
 

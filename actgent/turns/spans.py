@@ -106,7 +106,10 @@ class TurnSpans:
         activated.span.end(facts, error=error)
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop the suspended spans of sessions that are no longer in this process. Spans of running turns end normally."""
+        """Drop the suspended spans of sessions that are no longer in this process; `is_left` selects them by id.
+
+        Spans of running turns end normally.
+        """
         for key in [each for each, turn in self._turns.items() if turn.ended_as and is_left(each[0])]:
             del self._turns[key]
         for session_id in [each for each in self._deciders if is_left(each)]:

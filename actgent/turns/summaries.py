@@ -76,7 +76,7 @@ class SummaryMaker:
             view.is_making = False
 
     async def _write_summary(self, context: SessionContext, material: Material) -> str:
-        """Return the text of a new summary from the model.
+        """Return the text of a new summary, which the model writes from the earlier messages in `material`.
 
         Raises:
             ModelError: The model failed, timed out, or returned no complete text.

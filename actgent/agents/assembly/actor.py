@@ -105,7 +105,19 @@ def build_opener(
     database: Database | None,
     runs_session_hooks: Callable[[SessionContext], bool],
 ) -> SessionOpener:
-    """Build the session opener of an actor, and connect the actor's callbacks to it."""
+    """Build the session opener of an actor, and connect the actor's callbacks to it.
+
+    Args:
+        actor: Actor of the agent.
+        runtime: Runtime in which the agent runs.
+        reducers: Reducers of the session state by key; None for none.
+        state_check: Check of state changes against the type of `state=`; None checks nothing.
+        on_busy: Treatment of messages for busy sessions that set no other rule.
+        on_session: Functions that are called before the first message of each session.
+        deps: Deps of the agent, and their check.
+        database: Database of the agent; None for none.
+        runs_session_hooks: Returns True if `on_session` is called for a session.
+    """
     admission = MessageAdmission(
         actor.lifecycle,
         actor.propagation,

@@ -225,6 +225,9 @@ def _was_answered(history: Iterable[Message]) -> bool:
 def tools_from(tools: Tools, *, bound: int | None = None) -> list[Tool | Toolset]:
     """Return the tools of a goal agent. Functions of `(state, args)` become `StateTool`s that see the goal.
 
+    `bound` is the maximum size of the state in characters of JSON, above which such a tool stores large
+    values elsewhere; None is no limit.
+
     Raises:
         ConfigurationError: `tools` is neither a list nor a dict, or a function cannot become a tool.
     """

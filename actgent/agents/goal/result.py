@@ -143,7 +143,10 @@ def _apply_handler(
     history: Sequence[Message],
     progress: Progress,
 ) -> tuple[Any, Progress]:
-    """Return the value of an output handler. If the handler raises, return None and the progress with the error."""
+    """Call an output handler with the state and the goal's results, and return its value and the progress.
+
+    If the handler raises, return None and the progress with the error.
+    """
     try:
         return handler(copy_state(state, goal_view(state, history))), progress
     except Exception as error:  # noqa: BLE001 - calls a function of the program

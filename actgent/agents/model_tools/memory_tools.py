@@ -287,7 +287,10 @@ class RecallBeforeAnswer:
         return f"{_HEADING}\n{fence(chr(10).join(lines), ORIGIN)}"
 
     def _lines_that_fit(self, found: Iterable[MemoryMatch]) -> Iterable[str]:
-        """Yield lines of memories that fit into the budget, best first. A memory that is too long is skipped."""
+        """Yield a line for each found memory that fits into the token budget, best first.
+
+        A memory that is too long is skipped.
+        """
         left = self.budget - tokens(length(_HEADING) + length(fence("", ORIGIN)) + 10)
         for each in found:
             line = f"- ({day_of(each.memory)}, {each.memory.kind}, {each.memory.id}) {neutralize(each.memory.text)}"

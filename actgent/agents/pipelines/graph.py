@@ -129,7 +129,11 @@ class Graph:
         return ""
 
     def _unreachable(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield an error text for each step whose conditions exclude each other, so that it can never run."""
+        """Yield an error text for each step that can never run, because the conditions for it exclude each other.
+
+        These are the condition of the step and those of the steps whose outputs it must read. `groups` has
+        the names of the steps in an order of execution.
+        """
         needed: dict[str, tuple[When, ...]] = {}
         for name in (name for group in groups for name in group):
             step = self.steps[name]

@@ -57,7 +57,7 @@ class StepResult(Serializable):
 
 
 def results_in(state: Mapping[str, Any], names: "tuple[str, ...]") -> dict[str, StepResult]:
-    """Return the result of each step from the state of a run; pending if the state has none."""
+    """Return the result of each step in `names` from the state of a run; a step without a result is pending."""
     known = state.get(STEPS) or {}
     return {name: _result(name, known.get(name)) for name in names}
 

@@ -35,7 +35,7 @@ def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
 
 
 def input_error(given: Mapping[str, Any], graph: Graph) -> str:
-    """Return an error text for the inputs of a run; empty if they are valid."""
+    """Return an error text if an input of a run is missing, or if no step reads it; empty if the inputs are valid."""
     missing = [name for name in graph.read_inputs if name not in given]
     if missing:
         return f"the input {missing[0]!r} is missing: the steps read {_join_names(graph.read_inputs)}"

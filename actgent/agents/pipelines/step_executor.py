@@ -276,7 +276,10 @@ def _one_line(reason: str) -> str:
 
 
 def _read(step: GraphStep, answered: TaskOutcomeRecord) -> tuple[StepResult, str]:
-    """Return the result of a step from the outcome of its task, and the kind of its failure."""
+    """Convert the outcome of a step's task to the result of the step, and return it with the kind of its failure.
+
+    The kind is empty after success. An incomplete answer counts as a failure.
+    """
     if answered.failed is not None:
         return StepResult(name=step.name, status="failed", reason=answered.text), answered.failed
     if answered.shortfall:

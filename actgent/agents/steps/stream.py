@@ -62,7 +62,10 @@ class PartialStep:
 
 
 def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
-    """Convert a parsed step to its stream event; `complete` is False while the answer is still streamed."""
+    """Convert a parsed step to its stream event. `complete` is False while the answer is still streamed.
+
+    `step_id` is the id of the model answer that contains the step.
+    """
     if step.kind == "plan":
         return PlanEvent(step_id=step_id, plan=step.plan, complete=complete)
     if step.kind == "step":

@@ -150,7 +150,9 @@ class AgentTool(Tool):
 
 
 def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) -> str:
-    """Return the text of a task's outcome as a tool result, and set the origin of untrusted text.
+    """Return the text of a task's outcome as a tool result, and mark untrusted text in it with its sources.
+
+    An incomplete answer gets a note with its status.
 
     Raises:
         ToolError: The task failed; the text has the agent, the kind of the failure and the reason.

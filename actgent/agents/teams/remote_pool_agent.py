@@ -312,9 +312,10 @@ def _joined_message(turn: Turn, *, via: str) -> Message:
 async def _record_outcome(
     context: SessionContext, message_id: str, task: Mapping[str, Any], report: PoolReport
 ) -> Mapping[str, Any]:
-    """Record the outcome of a task, then refund its unused budget. Return the task with its outcome.
+    """Record the outcome of a task from its `report`, then refund the budget that the task did not use.
 
-    A crash between both steps loses the unused budget, and charges nothing twice.
+    Return the task with its outcome. A crash between both steps loses the unused budget, and charges nothing
+    twice.
     """
     answered = report.answered
     known: dict[str, Any] = {"text": report.refused, "failed": UNREACHABLE, "shortfall": "", "is_json": False}

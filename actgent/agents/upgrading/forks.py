@@ -188,7 +188,8 @@ class _RecordedCalls:
     def take(self, call: ToolCall, *, is_pure: bool) -> tuple[ToolResult | None, Sequence[StateRecord]]:
         """Return the recorded result of a call, and the state changes to apply with it.
 
-        The result is None if the recording has none that may be used.
+        Each result is used once. A tool with the effect `pure` (`is_pure`) may also use other results of the
+        session. The result is None if no recorded result may be used.
         """
         key = call_key(call)
         if results := self.due.get(key):

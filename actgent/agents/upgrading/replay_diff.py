@@ -47,7 +47,8 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between recorded and replayed records; None if they are equal.
 
-    The replay of an unfinished recording may have additional records.
+    The replay of an unfinished recording may have additional records. `states` are the states after each
+    replayed turn. `prompts` also compares system prompts and tools.
     """
     has_prompts = prompts and all(r.prompt for r in records if isinstance(r, AgentMessageRecord) and r.stop)
     waiting = range(0) if _is_unfinished(records) else _records_after_last_turn(records)

@@ -474,7 +474,7 @@ class MemoryStore(SQLConnection):
         return Candidates({number: 0 for (number,) in rows})
 
     def _candidates(self, search: Search, pool: int) -> Candidates:
-        """Return candidates by words and vectors with their scores, before filters are applied."""
+        """Return at most `pool` candidates by words and as many by vectors, with their scores, before filters are applied."""
         words, is_all = self.words.scores(search.scope.key, search.words, pool)
         cosines: dict[int, float] = {}
         if search.vector is not None:

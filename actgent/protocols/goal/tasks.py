@@ -121,7 +121,10 @@ def tasks_to_arguments(written: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def read_tasks(written: Sequence[Mapping[str, Any]], before: Sequence[PlannedTask]) -> list[PlannedTask]:
-    """Convert the tasks of a plan to objects, numbered after the tasks of earlier plans."""
+    """Convert the tasks of a plan, as the model wrote them, to objects.
+
+    Tasks without an id are numbered after the tasks of earlier plans (`before`).
+    """
     cycle = 1 + max((task.cycle for task in before), default=0)
     return [
         PlannedTask(

@@ -203,7 +203,9 @@ class PoolTasks:
         return await self._request_report(task, self._answer, wait=wait)
 
     async def cancel(self, task: PoolTask, *, wait: float) -> PoolReport:
-        """Close the session of a task and return its report. A task that never started gets a closed session, so that it cannot start later.
+        """Close the session of a task and return its report after at most `wait` seconds.
+
+        A task that never started gets a closed session, so that it cannot start later.
 
         Raises:
             SessionMoved, Fenced: Another process owns the session of the task.

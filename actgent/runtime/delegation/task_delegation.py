@@ -374,7 +374,11 @@ class Delegation:
     async def _post_with_retries(
         self, child: SessionContext, task: Task, message: Message, baggage: Mapping[str, Any]
     ) -> None:
-        """Send a task's outcome, and retry every second while the journal fails. Until then the task stays open, also after a restart."""
+        """Send a task's outcome, and retry every second while the journal fails.
+
+        Until then the task stays open, also after a restart. `baggage` has the context variables that the
+        journal stores.
+        """
         has_failed = False
         while True:
             try:
@@ -397,7 +401,14 @@ class Delegation:
     async def _post(
         self, task: Task, message: Message, funding: Funding | None, baggage: Mapping[str, Any]
     ) -> None:
-        """Deliver a task's outcome to the parent session, in any process. If the parent's agent is not running, record it for the next start."""
+        """Deliver a task's outcome to the parent session, in any process.
+
+        If the parent's agent is not running, record the outcome for its next start. `baggage` has the context
+        variables that the journal stores.
+
+        Raises:
+            NotRunning: The agent is not running, and the runtime has no journal.
+        """
         try:
             opener = self.agents.opener(task.parent_agent)
             parent = await opener.find(task.parent_id)

@@ -225,7 +225,10 @@ class SessionLifecycle:
         self.runner.pump()
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
-        """Unload a session whose handlers could not be attached. The journal keeps it with its messages."""
+        """Unload a session whose handlers could not be attached. The journal keeps it with its messages.
+
+        `is_claimed` is True if the session was claimed in the inbox, and must be released.
+        """
         self.inbox.withdraw(context.id)
         if is_claimed:
             self.inbox.release(context.id)
@@ -501,7 +504,7 @@ class SessionLifecycle:
                 await context.wait_idle()
 
     def check_not_inside(self, context: SessionContext, what: str) -> None:
-        """Raise if a call would wait for the session that it is part of.
+        """Raise if a call would wait for the session that it is part of. `what` names the call in the error.
 
         Raises:
             WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.

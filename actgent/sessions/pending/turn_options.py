@@ -41,7 +41,7 @@ def turn_options(
 
 
 def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
-    """Return the agent's call options, changed by the recorded options of one turn.
+    """Return the agent's call options `base`, changed by the recorded options of one turn (`form`).
 
     Typed output is returned as plain JSON data.
     """

@@ -238,7 +238,10 @@ class TurnAssigner:
         return self._turn
 
     def _begin(self, record: MessageAppendedRecord, behind: Iterable[Record]) -> None:
-        """Start a turn. Its id is that of the last message that it answers."""
+        """Start a turn at its first record. Its id is that of the last message that the turn answers.
+
+        `behind` are the following records, which may add further messages to the turn.
+        """
         joins = itertools.takewhile(
             lambda each: isinstance(each, MessageAppendedRecord) and each.joins, behind
         )

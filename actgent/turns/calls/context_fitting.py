@@ -60,8 +60,9 @@ class ContextFitter:
     async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
         """Return the request, shortened if it exceeds the model's context window.
 
-        Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive, the provider
-        counts the tokens, if it offers that.
+        Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive,
+        the provider counts the tokens, if it offers that. `assemble` returns the messages again after the
+        memory view was shortened.
 
         Raises:
             ContextOverflow: The request does not fit, even when shortened.
@@ -127,7 +128,10 @@ class ContextFitter:
         return counted
 
     def compact(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest | None:
-        """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened."""
+        """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened.
+
+        `assemble` returns the messages again after the memory view was shortened.
+        """
         context = turn.session
         size = window.upper_bound(llm, chat, self._counted.get(context.conversation))
         try:
@@ -216,7 +220,7 @@ def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
 
 
 def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOverflow:
-    """Return the ContextOverflow error of a shortened request that its provider still rejects as too long."""
+    """Return the ContextOverflow error for a shortened request that its provider rejected with error `refused`."""
     size, parts = int(window.estimate_request(chat)), _largest(chat)
     text = (
         "the provider finds the request too long, also after what can be left out was left out: "
@@ -226,7 +230,7 @@ def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOve
 
 
 def _overflow(llm: LLM, chat: ModelRequest, size: int, room: int) -> ContextOverflow:
-    """Return the ContextOverflow error of a request that does not fit, even when shortened."""
+    """Return the ContextOverflow error for a request of `size` tokens that does not fit into `room` tokens when shortened."""
     parts = _largest(chat)
     text = (
         f"the request would take about {size:,} tokens, and of the context window of {llm.name} "

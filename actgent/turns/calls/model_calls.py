@@ -106,7 +106,10 @@ class ModelCaller:
         model: str,
         prompt: str,
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        """Call the model with a request that fits its context window. If the provider rejects the request as too long, shorten it and retry once.
+        """Call the model with a request that fits its context window.
+
+        If the provider rejects the request as too long, shorten it and retry once. `assemble` returns the
+        messages again after the memory view was shortened. The other arguments are those of `ask`.
 
         Raises:
             ContextOverflow: The request does not fit, even when shortened.
@@ -306,7 +309,7 @@ class ModelCaller:
 
 
 async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
-    """Emit a text delta of an answer once the message guards have accepted the message.
+    """Pass a text delta to `show` after the message guards have accepted the message, which sets `gate`.
 
     The model stream waits until then.
     """

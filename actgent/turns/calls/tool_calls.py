@@ -103,9 +103,11 @@ class ToolCaller:
         *,
         stage: str | None,
     ) -> Message | None:
-        """Run the tool calls of the answer to `message`. Return the message with their results, which the turn processes next.
+        """Run the tool calls of the answer to `message`, and deliver their results to the handlers.
 
-        Return None if calls wait for approval. Then `turn.pending_approvals` holds the calls to resume after all decisions.
+        Return the message with the results, which the turn processes next. `stage` is the stage of the
+        protocol, such as `execution`, in which it is processed; None without stages. Return None if calls
+        wait for approval. Then `turn.pending_approvals` holds the calls to resume after all decisions.
         """
         context = turn.session
         if self.registry.connecting:
@@ -378,8 +380,8 @@ class ToolCaller:
     ) -> Message:
         """Append one result per call to the conversation, directly after the calls.
 
-        The results are written to the journal unless the process stops. In that case the next start resumes from the results
-        recorded so far.
+        `is_over` is True if the results are final, so that they are written to the journal. It is False if
+        the process stops: then the next start resumes from the results recorded so far.
         """
         context = turn.session
         results = batch.results()
