@@ -12,7 +12,7 @@ from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
 from .commands import app
-from .descriptors import RefusedConnections, open_standard_streams, raise_file_limit
+from .file_descriptors import RefusedConnections, open_standard_streams, raise_file_limit
 from .signals import handled_signals
 from .terminal import Terminal, one_line
 

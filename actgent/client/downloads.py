@@ -1,4 +1,4 @@
-"""Return the open approvals of all sessions that the token may access, at most `limit`."""
+"""Downloads of files: a file gets its name when it is complete, and a lost connection restarts the download."""
 
 import os
 import secrets

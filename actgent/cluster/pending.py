@@ -224,7 +224,9 @@ class PendingMessages:
         return True
 
     async def _dead_letter(self, message: PendingMessage, words: str) -> None:
-        """Dead-letter a pending message: remove it, keep it for an operator, and log the reason `words`.
+        """Move a pending message to the dead letters, and log the reason `words`.
+
+        An operator can retry it.
 
         Raises:
             JournalFailed: The database does not answer.

@@ -340,5 +340,5 @@ def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bo
 
 
 def _root(session_id: str) -> str:
-    """Return the id of the root session of a session's tree, which is the text before the first `/`."""
+    """Return the id of the root session of a session's tree, which is the part before the first `/`."""
     return session_id.partition("/")[0]

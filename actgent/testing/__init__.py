@@ -2,7 +2,6 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
-from .declarations import find_leaks
 from .history import ClientCall, find_contradictions, load_client_calls
 from .journal_faults import CrashingJournal, FaultyJournal
 from .leaks import assert_no_leaks
@@ -26,6 +25,7 @@ from .provider import (
 from .provider_apis import ProviderRequest
 from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcript_validation import assert_valid_transcript, check_transcript
+from .undeclared_sources import find_leaks
 
 __all__ = [
     "ClientCall",

@@ -9,7 +9,7 @@ from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.messages import ToolCall, ToolSpec
 
 from .base import Tool, ToolContext
-from .options import check_options
+from .option_checks import check_options
 from .registry import ToolRegistry
 
 MAX_TOOLS = 128

@@ -21,7 +21,7 @@ from actgent.support.user_code import is_awaitable
 from . import schemas
 from .base import ApprovalRule, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .callables import drain_with_progress
-from .options import check_options
+from .option_checks import check_options
 from .threads import Threads
 
 P = ParamSpec("P", default=...)

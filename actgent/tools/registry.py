@@ -16,7 +16,7 @@ from actgent.support.logs import logger_of
 
 from .adapters import AdaptedTool, ToolProtocol, is_tool_like
 from .base import Tool, WrappedTool
-from .options import check_options
+from .option_checks import check_options
 from .outputs.result_text import replace_control_characters
 from .outputs.untrusted_results import neutral
 

@@ -116,7 +116,7 @@ class Pages:
     async def count(self, agent: str | None) -> dict[State, int]:
         """Return the number of sessions in each state, for one agent or all agents.
 
-        The counts are cached between writes.
+        The first call queries the storage; later ones use counts that follow the writes.
         """
         counts = dict(NO_COUNTS)
         async with self._storage:

@@ -44,7 +44,9 @@ def reported_cost(usage: Mapping[str, Any]) -> float | None:
 
 
 def check_price(price: object) -> tuple[float, float] | None:
-    """Validate `price=` and return it as US dollars for prompt and answer tokens; None stays None.
+    """Validate `price=`, the US dollars for a million prompt and answer tokens.
+
+    Return it as two floats; None stays None.
 
     Raises:
         ConfigurationError: The price is not a pair of amounts in US dollars.

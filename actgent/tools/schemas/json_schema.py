@@ -317,7 +317,10 @@ def _format_branches(
 
 
 def _format_required_choice(error: jsonschema_rs.ValidationError, schema: Any) -> str:
-    """Return a text such as "needs a or b" if all branches only require one member each. Empty otherwise."""
+    """Return a text such as "at least one of a, b must be present", if all branches require one member only.
+
+    Empty otherwise.
+    """
     if not hasattr(error.kind, "context"):
         return ""
     for step in error.schema_path:

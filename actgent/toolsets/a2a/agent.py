@@ -231,7 +231,7 @@ def _state(task: Mapping[str, Any]) -> str:
 
 
 def _outcome(task: Mapping[str, Any]) -> object:
-    """Return the answer of a task of the remote agent that has ended.
+    """Return the answer of a completed task of the remote agent.
 
     Raises:
         ApprovalRequired: The task waits for input.

@@ -141,7 +141,7 @@ class ConfinedFolder:
     def search(self, text: str, folder: str) -> list[str]:
         """Return the lines below a folder that contain a text, with file name and line number.
 
-        Large files and links are skipped.
+        Large files and links are skipped. The last line says if the search is incomplete.
         """
         if not text:
             raise ToolError("text must not be empty")

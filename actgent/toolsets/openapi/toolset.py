@@ -14,7 +14,7 @@ from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.callables import check_rule_function, rule_allows
-from actgent.tools.options import check_options
+from actgent.tools.option_checks import check_options
 from actgent.tools.registry import make_valid_name
 from actgent.toolsets.http import (
     APIKey,

@@ -363,7 +363,7 @@ def check_media(verb: str, headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=256)
 def _check_media(verb: str, encoding: str, media: str) -> None:
-    """Raise `Problem` unless the body is JSON in UTF-8 without encoding.
+    """Raise `Problem` if the body is encoded, or if a POST, PUT or PATCH is not JSON in UTF-8.
 
     Cached, because nearly all requests have the same values.
     """

@@ -188,8 +188,8 @@ class FrameQueue:
     def put(self, batch: FrameBatch, now: float) -> bool:
         """Send a batch to an idle connection, or queue it.
 
-        If the queue is full, it is replaced by a `lagged` event and closed. Returns False if the queue is
-        closed.
+        If the queue is full, a `lagged` event replaces its frames, and the stream is closed. Return False if
+        the queue is closed.
         """
         if not self.is_live or self._is_closed:
             return not self._is_closed
