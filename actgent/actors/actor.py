@@ -149,7 +149,7 @@ class ActorContext:
         return self._groups.node(entry[1], self.inbox)
 
     def run_in(self, cell: Cell) -> None:
-        """Set the cell that runs this actor."""
+        """Set the cell that starts, restarts and stops this actor."""
         self._cell = cell
 
     def stop(self) -> None:

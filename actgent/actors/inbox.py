@@ -290,7 +290,7 @@ class PriorityInbox(Generic[M]):
         return f"<PriorityInbox {shown(self.name)}, {waiting}, {self._urgency.waiting:,} urgent, {self._claimed:,} claimed>"
 
     def statistics(self) -> InboxStatistics:
-        """Return the current counters."""
+        """Return the current counters of the inbox, such as waiting messages and claimed sessions, for monitoring."""
         return InboxStatistics(
             waiting=self._waiting,
             urgent=self._urgency.waiting,
@@ -434,7 +434,7 @@ class PriorityInbox(Generic[M]):
         return True
 
     def give_back(self, place: Place[M]) -> None:
-        """Cancel the reservation of a place."""
+        """Cancel the reservation of a place, so that other messages can use the room."""
         queue = self._queues[place[2].session_id]
         self._reserved -= 1
         self._free(queue, place)
@@ -989,7 +989,10 @@ class PriorityInbox(Generic[M]):
         self._held.discard(session_id)
 
     def is_parked(self, session_id: str) -> bool:
-        """Return True if the session is parked and has waiting messages."""
+        """Return True if the session is parked with messages that wait for `unpark`.
+
+        A parked session without any returns False.
+        """
         queue = self._queues.get(session_id)
         return queue is not None and queue.state is _PARKED
 

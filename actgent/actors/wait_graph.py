@@ -114,7 +114,10 @@ def _walk(
 
 
 def _path_from_start(node: WaitNode | None, reached_from: dict[WaitNode, WaitNode | None]) -> list[WaitNode]:
-    """Return the nodes from `node` back to the start of its search."""
+    """Return the nodes from `node` back to the start of a search, in this order.
+
+    `reached_from` has the predecessor of each node; that of the start is None.
+    """
     path = []
     while node is not None:
         path.append(node)

@@ -595,7 +595,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def inbox_bounds(self) -> InboxBounds:
-        """Bounds of the agent's inbox."""
+        """Maximum numbers of messages and bytes in the agent's inbox."""
         return self._bounds.inbox
 
     async def open_toolsets(self, runtime: Runtime) -> None:

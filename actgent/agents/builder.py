@@ -179,7 +179,7 @@ class AgentBuilder:
         return self._with(goal=text)
 
     def capabilities(self, text: str) -> Self:
-        """Set the abilities of the agent."""
+        """Set the abilities of the agent, used in the system prompt and for the search of agents by capability."""
         return self._with(capabilities=text)
 
     def body(self, text: str) -> Self:
@@ -237,7 +237,7 @@ class AgentBuilder:
         return self._with(deps=deps)
 
     def tools(self, *tools: Tool | ToolProtocol | Toolset) -> Self:
-        """Add tools and toolsets to the agent."""
+        """Add tools and toolsets that the model may call. Earlier ones stay."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
     def memory(self, memory: MemoryLike) -> Self:
@@ -257,7 +257,7 @@ class AgentBuilder:
         return self._with(long_term_memory=memories, recall_before_answer=recall_before_answer)
 
     def database(self, database: Database) -> Self:
-        """Set the database of the agent, for its tools."""
+        """Set the database whose tables the tools of the agent use, as `ToolContext.database`."""
         return self._with(database=database)
 
     def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:

@@ -26,7 +26,7 @@ class TextFile(Protocol):
     """A file that is open for text."""
 
     def write(self, text: str, /) -> object:
-        """Write a text to the file."""
+        """Write one printed line to the file."""
         ...
 
 

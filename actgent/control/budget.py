@@ -84,7 +84,7 @@ class Amounts:
 
     @classmethod
     def of(cls, record: UsageRecord | DownstreamUsageRecord) -> "Amounts":
-        """Convert a usage record of the journal."""
+        """Convert a usage record of the journal to amounts."""
         if isinstance(record, DownstreamUsageRecord):
             return cls(model_calls=record.model_calls, tool_calls=record.tool_calls)
         return cls(

@@ -148,7 +148,7 @@ class Limits:
 
     @cached_property
     def is_shared(self) -> bool:
-        """True if a shared limit is set."""
+        """True if a limit is set that sessions and owners can also have, such as `tokens` or `cost`."""
         return bool(self.shared)
 
     @cached_property

@@ -80,7 +80,7 @@ class Memory(abc.ABC):
 
     @abc.abstractmethod
     def open_view(self) -> ModelView:
-        """Return an empty view for a session."""
+        """Return a new view, which will select the messages of one session. `ModelView.add` adds its messages."""
 
     def restore_view(self, saved: bytes) -> ModelView | None:
         """Return a view from the bytes of `ModelView.save`; None if they belong to another memory class or to other settings.

@@ -153,7 +153,7 @@ def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
 
 
 def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
-    """Return the last notice of each source."""
+    """Return the last notice of each source, such as modes or tools, because later notices replace earlier ones."""
     return {each.sender.name: each for each in record if each.is_note}.values()
 
 

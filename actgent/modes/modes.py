@@ -307,7 +307,7 @@ class Modes(NoticeSource):
         return who | {"agent"} if mode in self.agent_may else who
 
     def _change(self, state: Store, mode: str, *, by: str, reason: str, key: str) -> ModeChange:
-        """Record a permitted mode change in the state."""
+        """Record a mode change in the state without checking the rules, and return the change."""
         last = changes_in(state)
         change = ModeChange(
             previous=stored_name(state.get(STATE_KEY)) or self.initial,

@@ -42,7 +42,7 @@ def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
 
 
 def _is_universal(modes: Modes, tool: Tool) -> bool:
-    """Return True if every mode allows the tool."""
+    """Return True if every mode allows the tool, so that the prompt lists it only once."""
     return tool.name in modes.universal or tool.in_every_mode
 
 

@@ -527,7 +527,7 @@ class AsyncPortal:
         return make_handler_proxy(LoopContext(running_loop()), handler, self._wrap_session)
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
-        """Return proxies of all given handlers, by name."""
+        """Return functions, by handler name, that trio can call and that run the given handlers on the event loop."""
         return {
             name: self.make_handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
         }

@@ -79,7 +79,7 @@ class AgentActor:
         return "running"
 
     def run_in(self, cell: Cell) -> None:
-        """Store the actor cell that runs this agent."""
+        """Store the actor cell that starts, restarts and stops this agent."""
         self._cell = cell
         self.runner.run_in(cell)
 

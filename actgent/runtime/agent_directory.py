@@ -116,7 +116,7 @@ class Directory(Mapping[str, AgentCard]):
     # --- for the agents themselves -----------------------------------------------------------
 
     def add(self, agent: Listed) -> None:
-        """Add an agent that has started."""
+        """Add an agent that has started, so that programs and other agents find it by name."""
         self._agents[agent.name] = agent
 
     def add_opener(self, name: str, opener: SessionOpener) -> None:

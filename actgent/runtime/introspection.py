@@ -312,7 +312,7 @@ class Introspection:
 
 
 def _statistics_of(running: AgentActor) -> AgentStatistics:
-    """Return the statistics of an agent."""
+    """Return the statistics of a running agent: its inbox, limits and sessions in memory."""
     inbox, contexts = running.inbox, running.sessions.values()
     return AgentStatistics(
         agent=running.name,

@@ -38,7 +38,7 @@ SCHEDULED_PREFIX = "Running scheduled task: "
 def timer_handlers(
     running: AgentActor, admission: MessageAdmission, opener_of: Callable[[str], SessionOpener]
 ) -> TimerHandlers:
-    """Return the action of each timer class for the sessions of an agent."""
+    """Return the function that handles each class of due timers: task deadlines, approval deadlines and schedules."""
     return {
         ScheduleTimer: partial(fire_schedule, running, admission),
         TaskDeadline: partial(end_task, running, opener_of),

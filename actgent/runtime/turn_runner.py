@@ -156,7 +156,7 @@ class TurnRunner:
 
     @property
     def is_running(self) -> bool:
-        """True if there is a nursery for turns."""
+        """True from the start or restart of the agent until its end: while turns can run as tasks of a nursery."""
         return self._nursery is not None
 
     @property

@@ -291,7 +291,7 @@ class Turn:
         listener.turn = self
 
     def remove_listener(self, listener: TurnFuture) -> None:
-        """Remove the future of a caller. The turn continues."""
+        """Remove the future of a caller without stopping the turn, even if no other caller waits."""
         self.listeners = tuple(each for each in self.listeners if each is not listener)
         listener.detach()
 
@@ -503,7 +503,7 @@ class SessionContext:
 
     @property
     def has_state(self) -> bool:
-        """True if the session has a store."""
+        """True if the state store was created, because the state was used or loaded."""
         return self._state is not None
 
     @property
@@ -607,7 +607,7 @@ class SessionContext:
 
     @property
     def timers(self) -> Mapping[str, DurableTimer]:
-        """Timers of the session that are set, by timer id."""
+        """Timers of the session that have not fired, by timer id: schedules, task deadlines and approval deadlines."""
         return _NO_TIMERS if self._timers is None else self._timers.due
 
     @property

@@ -189,7 +189,10 @@ class SessionConversation:
         self.description = message.text[:MAX_DESCRIPTION_CHARS]
 
     def add_child_usage(self, usage: Usage) -> None:
-        """Add the usage of a session that worked for this one."""
+        """Add the usage of a child session, or of another call made for this session.
+
+        It is recorded with the next answer or tool results.
+        """
         self.usage = self.usage.with_child(usage)
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
 

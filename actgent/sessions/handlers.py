@@ -74,7 +74,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         return attached
 
     def remove(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
+        """Remove all registrations of a handler, also from a running dispatch. An unknown handler is ignored."""
         each = (attached for group in self.values() for attached in group)
         self.drop([attached for attached in each if attached.handler == handler])
 

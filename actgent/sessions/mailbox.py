@@ -137,7 +137,10 @@ class SessionMailbox:
     # --- ids that were given by callers ---------------------------------------------------
 
     def has_accepted(self, message_id: str) -> bool:
-        """Return True if a message with this id was accepted before."""
+        """Return True if a message with this id was accepted before, so that another one is a repetition.
+
+        Only the newest ids are remembered.
+        """
         return self._accepted is not None and message_id in self._accepted
 
     @property

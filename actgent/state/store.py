@@ -479,7 +479,7 @@ class Store(State):
                 self._go_back(number)
 
     def save(self) -> SavedStore:
-        """Return the content of the store, for `load`."""
+        """Return the content of the store with its history, for a snapshot; `load` restores it."""
         return SavedStore(
             base=dict(self._base.values),
             first=self._first,

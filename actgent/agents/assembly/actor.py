@@ -179,5 +179,5 @@ def _on_released(actor: AgentActor, accounts: BudgetAccounts) -> Callable[[Sessi
 
 
 def _create_session_handle(services: SessionServices, context: SessionContext, deps: object) -> Session:
-    """Create the public `Session` of a context."""
+    """Create the public `Session` object, through which a program uses an internal session context."""
     return Session(context, services, deps)

@@ -36,7 +36,7 @@ class AgentDeps:
 
     @property
     def is_function(self) -> bool:
-        """True if the deps are made by a function for each session."""
+        """True if `deps=` is an async function that makes the deps of each session, and not one value for all sessions."""
         return inspect.iscoroutinefunction(self.value)
 
     @property
@@ -111,7 +111,7 @@ class AgentDeps:
 
 
 def _class_of(annotation: Any) -> type | None:
-    """Return the class in `ToolContext[CLASS]`; None if the annotation is not a class."""
+    """Return the class in the annotation `ToolContext[CLASS]`, for the type check of deps; None if it is not a class."""
     declared = get_origin(annotation) or annotation
     return declared if isinstance(declared, type) and declared is not object else None
 

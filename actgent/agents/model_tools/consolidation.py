@@ -232,7 +232,7 @@ class Consolidation(Agent[FoundMemories]):
         return found
 
     async def _messages_of(self, read: Session[Any], part: Part) -> Sequence[Message]:
-        """Return the messages of a part."""
+        """Return the messages of a part of the observed session `read`; fewer if the session has become shorter."""
         found: list[Message] = []
         while (at := part.start + len(found)) < part.end:
             page = await read.messages(after=at - 1, limit=min(PAGE_SIZE, part.end - at))

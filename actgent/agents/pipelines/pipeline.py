@@ -232,7 +232,7 @@ class Pipeline(Agent[Any, Any]):
         return await self._result(session, run)
 
     async def _result(self, session: Session[Any], run: Awaitable[object]) -> PipelineResult:
-        """Wait for a run, and return its result."""
+        """Wait until `run` has ended, and build the result from the state of its session."""
         error: ActgentError | None = None
         try:
             await run

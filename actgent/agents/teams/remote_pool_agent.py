@@ -351,7 +351,7 @@ def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
 
 
 def _add_answer(turn: Turn, message: Message, usage: Usage) -> None:
-    """Add an answer and its usage to the history and the journal."""
+    """Add the answer of the other pool to the history and the journal, and its usage to the session and its parents."""
     context = turn.session
     turn.answer_id = message.id
     context.conversation.append(message)

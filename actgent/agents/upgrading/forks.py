@@ -120,7 +120,7 @@ class _Fork:
 
 
 def _last_reply(records: Sequence[Record]) -> str:
-    """Return the text of the last reply or answer."""
+    """Return the text of the last reply in a replay, or of the last model answer if no reply was recorded; else ""."""
     for record in reversed(records):
         if isinstance(record, OutcomeRecord) and record.kind == "reply":
             return record.text or ""

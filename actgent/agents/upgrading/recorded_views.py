@@ -37,7 +37,7 @@ def without_new_summaries(memory: Memory) -> Memory:
 
 
 def is_summary(message: Message) -> bool:
-    """Return True if the message is a note with a summary."""
+    """Return True if the message is a system note with a summary of earlier messages."""
     return message.is_note and message.sender.name == SUMMARY
 
 
@@ -49,7 +49,7 @@ class RecordedSummaries:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedSummaries":
-        """Return the summaries of a recording."""
+        """Collect the recorded summaries of a session, so that a replay shows the same ones at the same positions."""
         return cls(
             deque(
                 each.message

@@ -169,7 +169,7 @@ class WordIndex:
         )
 
     def _terms(self, text: str) -> list[str]:
-        """Return the stems of the words of a text, in order."""
+        """Return the index terms of a text: the stems of its words, in order and with repetitions."""
         found = self._tokenize(
             spaced(text).encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False
         )

@@ -326,7 +326,7 @@ class PlanningOutput(WithOutput):
 
 
 def plan_of(state: Mapping[str, Any]) -> Plan | None:
-    """Return the plan in a session's state, or None."""
+    """Return the plan that the `plan` protocol stores in a session's state; None before the first plan."""
     text = state.get(STATE)
     return None if text is None else Plan.from_text(text)
 

@@ -113,7 +113,10 @@ def opened_record(
     given: FirstRecordFields,
     now: float,
 ) -> SessionCreatedRecord:
-    """Build the first record of a session."""
+    """Build the record that creates a session, with its owner, parent, limits and budget accounts.
+
+    `given` are options that the context does not store; `now` is the creation time in Unix seconds.
+    """
     parent = context.parent
     return SessionCreatedRecord(
         agent=context.agent,

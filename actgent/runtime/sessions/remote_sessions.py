@@ -14,7 +14,7 @@ class RemoteSessions(Protocol):
     """Forwards gateway requests to the owners of sessions."""
 
     def agent(self, name: str) -> Any:
-        """Return the remote agent with this name."""
+        """Return a client of the agent with this name, which sends calls to the processes that own its sessions."""
 
     def session(self, agent: str, session_id: str, *, owner: str) -> Any:
         """Return a handle of a remote session without checking that it exists."""

@@ -199,7 +199,7 @@ class SessionTrees:
         self._purged_at = PURGE_THRESHOLD
 
     def add(self, table: SessionTable) -> None:
-        """Add the session table of a started agent."""
+        """Add the session table of a started agent, so that sessions find parents and children of this agent."""
         self._tables[table.agent] = table
 
     def remove(self, agent: str) -> None:

@@ -59,7 +59,10 @@ def approval_for(
 
 
 def question_of(approval: Approval) -> ApprovalRequired:
-    """Return the question of an approval as `ApprovalRequired`."""
+    """Return the question of an approval in the form in which the tool asked it.
+
+    So a waiting call can be shown as waiting again after a restart.
+    """
     if approval.for_caller:
         return AskCaller()
     question = ApprovalRequired(

@@ -328,7 +328,7 @@ class ApprovalDeadline(DurableTimer):
 
 
 def restore_ledger(records: Iterable[Record]) -> ApprovalLedger:
-    """Return the approval ledger of a session, built from all its records."""
+    """Rebuild the approvals and decisions of a session from all its records."""
     ledger = ApprovalLedger()
     for record in records:
         match record:

@@ -141,7 +141,7 @@ class TurnCheckpoint:
         | GuardDecisionRecord
         | ApprovalRequestRecord,
     ) -> None:
-        """Update the checkpoint from the record of a call, an outcome, a guard or an approval."""
+        """Update the checkpoint from one record: calls that started or finished, deliveries made, or guard decisions."""
         match record:
             case ApprovalRequestRecord(
                 approval=approval

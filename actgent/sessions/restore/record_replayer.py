@@ -104,7 +104,7 @@ def is_unused(records: Sequence[Record]) -> bool:
 
 
 def owner_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
-    """Return the record that created the session; None if it is missing."""
+    """Return the record that created the session, which names its owner; None if the record is missing."""
     return next((record for record in records if isinstance(record, SessionCreatedRecord)), None)
 
 

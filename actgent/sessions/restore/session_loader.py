@@ -98,7 +98,7 @@ def begin(reader: RecordReplayer, beginning: DecodedSnapshot, journal: Journal, 
 
 
 async def restore_loaded(loaded: LoadedSession, context: SessionContext, journal: Journal) -> RestoredSession:
-    """Restore a new session context from a loaded session."""
+    """Restore a new session context from the snapshot and the records that `load_session` has read."""
     reader = RecordReplayer(context)
     if loaded.beginning is not None:
         begin(reader, loaded.beginning, journal, context.key)
@@ -106,7 +106,7 @@ async def restore_loaded(loaded: LoadedSession, context: SessionContext, journal
 
 
 async def restore(records: Sequence[Record], context: SessionContext) -> RestoredSession:
-    """Restore a new session context from all records of the session."""
+    """Restore a new session context by applying all records of the session, without a snapshot."""
     return await _read_all(RecordReplayer(context), records, owner_of(records))
 
 

@@ -213,7 +213,7 @@ class TurnAssigner:
                 yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)
 
     def turns(self, step: Written) -> list[tuple[Record, str]]:
-        """Return the records of a written step, each with the id of its turn."""
+        """Return the records of a journal step, each with the id of its turn; the id is empty outside of turns."""
         records, found = step.records, list[tuple[Record, str]]()
         for place, record in enumerate(records, 1):
             if type(record) is MessageAppendedRecord:

@@ -95,7 +95,10 @@ class ObservationView:
         """Ids of calls whose results were already observed."""
 
     def read(self, item: FollowedRecord) -> Iterator[Observed]:
-        """Yield the observations of one record."""
+        """Convert one record to observations for users; most records give one, some none or several.
+
+        Records must be read in order, because later ones refer to earlier calls.
+        """
         for each in self._made(item):
             identity, kind, title, content, *rest = each
             metadata = rest[0] if rest else {}

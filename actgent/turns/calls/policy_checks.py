@@ -137,7 +137,7 @@ def _url_parameters(schema: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _has_url(schema: object) -> bool:
-    """Return True if a schema, or a schema inside of it, has the format of a URL."""
+    """Return True if values of a schema can be URLs, at any depth: a request to a URL can send data out."""
     if isinstance(schema, Mapping):
         return schema.get("format") in _URI_FORMATS or any(map(_has_url, schema.values()))
     return isinstance(schema, list) and any(map(_has_url, schema))

@@ -459,7 +459,7 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
 
 
 def _json_size(arguments: Mapping[str, Any] | str) -> int:
-    """Return the size of arguments in bytes of JSON."""
+    """Return the size in bytes that the arguments of a call have as JSON, for the limit of an answer."""
     if not arguments:
         return 2
     if isinstance(arguments, str):
