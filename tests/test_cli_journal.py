@@ -338,7 +338,7 @@ def test_damaged_journal_is_checked_and_recovered(folder):
         (("replay", "a.db", "s1", "--code", "clerk.py", "--fork", "f", "--system", "x"), "--system"),
         (("replay", "a.db", "s1", "--code", "clerk.py", "--fork", "f", "--model", "x"), "--model"),
         (("journal", "export", "a.db", "a.db"), "exists"),
-        (("journal", "import", "b.db", "clerk.py"), "first line"),
+        (("journal", "import", "b.db", "clerk.py"), "lacks the header"),
         (("journal", "check", "postgres://h/d"), "SQLite"),
         (("inspect", "."), "is a folder"),
         (("inspect", "postgres://ada:s3cret@h/d?shema=x"), "parameter 'shema': did you mean 'schema'?"),

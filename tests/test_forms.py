@@ -122,7 +122,7 @@ def test_foreign_forms_have_fields_by_json_type():
         (lambda: Field(""), "not empty"),
         (lambda: Field("x", "select"), "need some"),
         (lambda: Field("x", "text", options=["a"]), "select and multiselect"),
-        (lambda: Field("x", "custom"), "needs one"),
+        (lambda: Field("x", "custom"), "must have one"),
         (lambda: to_form([Field("x"), Field("x")]), "two fields"),
         (lambda: to_form(["x"]), r"Field\(...\)s"),
         (lambda: to_form([]), r"Field\(...\)s"),

@@ -235,6 +235,10 @@ class AsyncPortalClient(AsyncProxy):
     ratings = AsyncioMethod(Client.ratings)
     export_session = AsyncioMethod(Client.export_session)
     schedules = AsyncioMethod(Client.schedules)
+    search = AsyncioMethod(Client.search)
+    trends = AsyncioMethod(Client.trends)
+    dead_letters = AsyncioMethod(Client.dead_letters)
+    send_again = AsyncioMethod(Client.send_again)
 
     def agent(self, name: str) -> AsyncPortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""

@@ -229,6 +229,10 @@ class PortalClient(Proxy):
     ratings = SyncMethod(Client.ratings)
     export_session = SyncMethod(Client.export_session)
     schedules = SyncMethod(Client.schedules)
+    search = SyncMethod(Client.search)
+    trends = SyncMethod(Client.trends)
+    dead_letters = SyncMethod(Client.dead_letters)
+    send_again = SyncMethod(Client.send_again)
 
     def agent(self, name: str) -> PortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""

@@ -54,6 +54,8 @@ LANGUAGES = {
     "dockerfile",
     "markdown",
     "javascript",
+    "ts",
+    "tsx",
 }
 """What the language of a block may be; blocks of the first three are compared with what runs."""
 

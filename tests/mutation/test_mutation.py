@@ -164,7 +164,7 @@ def test_each_module_has_its_tests():
         "tests/protocols",
         "tests/agents",
     ]
-    assert hunt.suite_of("actgent/control/excess.py")[0] == "tests/agents/limits/test_answer_size.py"
+    assert hunt.suite_of("actgent/control/budget.py")[0] == "tests/agents/limits/test_budget.py"
 
 
 def test_mutants_are_detected_by_the_tests_of_their_module():

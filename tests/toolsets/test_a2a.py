@@ -216,7 +216,7 @@ async def test_running_task_is_polled_to_its_end(server):
         ({"result": {"task": {"status": 5}}}, "no status"),
         ({"result": {}}, "no message"),
         ({"result": 5}, "no result"),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
     ],
 )
 async def test_other_results_are_errors(server, result, words):
