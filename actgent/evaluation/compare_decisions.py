@@ -217,10 +217,11 @@ class _Forks:
         try:
             with trio.fail_after(decision.timeout):
                 return check_answer(await model.complete(attrs.evolve(decision.chat)), model), ""
+        except trio.TooSlowError:
+            return None, f"no answer within {decision.timeout:g} s"
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - a model of the user may raise anything
-            if isinstance(raised, trio.TooSlowError):
-                return None, f"no answer within {decision.timeout:g} s"
-            return None, describe(convert_user_error(raised, "model", model.name))
+            error = convert_user_error(raised, "model", model.name)
+        return None, describe(error)
 
     async def _follow(
         self,
