@@ -200,7 +200,8 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
     assert await judge(path, confirmed) == SESSIONS
     assert await judge(without, confirmed) == 0
     with pytest.raises(
-        JournalDamaged, match=r"another SQLite program copied the log .* the file is complete: recover it"
+        JournalDamaged,
+        match=r"another SQLite program has copied the -wal file .* nothing is lost: recover the journal",
     ):
         async with open_journal(f"sqlite:///{without}") as journal:
             await journal.acquire()

@@ -71,7 +71,7 @@ async def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(JournalDamaged):
             pytest.fail(f"image {number} gave {load_sessions(tmp_path / 'y')}")
     (tmp_path / "y").write_bytes(b"something else")
-    with pytest.raises(ConfigurationError, match="first line"):
+    with pytest.raises(ConfigurationError, match="lacks the header"):
         load_sessions(tmp_path / "y")
 
 

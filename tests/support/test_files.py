@@ -72,6 +72,6 @@ def test_file_is_written_completely_or_not_at_all(tmp_path):
 
 async def test_unwritable_folder_is_named_in_the_error(tmp_path):
     """With the file that was to be changed."""
-    with pytest.raises(ConfigurationError, match=r"nowhere/n cannot be changed"):
+    with pytest.raises(ConfigurationError, match=r"nowhere/n cannot be locked"):
         async with file_change(tmp_path / "nowhere" / "n"):
             pytest.fail("there is no such folder")

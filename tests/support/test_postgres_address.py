@@ -9,7 +9,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import ConfigurationError, DatabaseFailed, JournalFailed, open_runtime
-from actgent.database.postgres import PostgresConnection
+from actgent.database.postgres import PostgresDataConnection
 from actgent.support.postgres_address import split_schema
 
 
@@ -86,7 +86,7 @@ async def test_a_server_that_cannot_be_reached(postgres_url, place, words):
     lines = "".join(traceback.format_exception(caught.value)).splitlines()
     assert len([line for line in lines if line.lstrip().startswith("File")]) <= 8
     with pytest.raises(DatabaseFailed) as caught_by_database:
-        PostgresConnection(f"postgres://{place}")
+        PostgresDataConnection(f"postgres://{place}")
     for text in (str(caught.value), str(caught_by_database.value)):
         assert words in text
         assert "\n" not in text
