@@ -293,7 +293,7 @@ class ActorContext:
 
 
 def _is_cancelled() -> bool:
-    """Return True if the calling task is cancelled, since another failure has ended this incarnation."""
+    """Return True if the calling task is cancelled. This happens if another task of the actor failed before it."""
     return trio.current_effective_deadline() == -math.inf
 
 

@@ -68,7 +68,9 @@ class MessageGroups:
             return str(next(self._serial))
         group = self.line_of(payload)
         if not isinstance(group, str):
-            raise ConfigurationError(f"actor {self.name!r}: line_of= returns a text, not {group!r:.200}")
+            raise ConfigurationError(
+                f"actor {self.name!r}: line_of= must return a text, the group of the message, not {group!r:.200}"
+            )
         return group
 
     def node(self, group: str, inbox: PriorityInbox[Any]) -> WaitNode:

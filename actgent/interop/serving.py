@@ -82,7 +82,7 @@ class Run:
     is_whole: bool = False
     """True if suspensions of the turn that were resumed since do not end the run."""
     reads_on: bool = False
-    """True if no suspension ends the run; see `RunReader.reads_on`."""
+    """True to continue after a suspension of the turn, so that only the end of the turn ends the run."""
     is_stateless: bool = False
     """True if the session ends after its last reader, and its turn stops when all clients have disconnected."""
 

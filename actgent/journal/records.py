@@ -569,7 +569,7 @@ class ScheduleRecord:
     request: str = ""
     """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""
     via: str = ""
-    """Untrusted sources of the session whose turn set this schedule in another session; empty if none."""
+    """Untrusted sources of the setting session, if a turn of another session set this schedule; else empty."""
 
 
 @attrs.frozen(kw_only=True)

@@ -533,7 +533,7 @@ class AsyncPortal:
         }
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Wrap a hook of an asyncio program, so that agents call it on the event loop that runs now.
+        """Wrap a hook of an asyncio program, so that agents on trio call it in the asyncio event loop of the caller.
 
         A hook of `on_session` receives an asyncio session. An `on="input"` hook is returned unchanged.
         """

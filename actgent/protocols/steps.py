@@ -93,7 +93,7 @@ class Step:
     thought: str = ""
     calls: tuple[ToolCall, ...] = ()
     answer: Any = None
-    """Final answer: text or another JSON value; None for a plan or a step."""
+    """Final answer of the model: text or another JSON value; None if the model plans or acts instead."""
 
     @property
     def is_decided(self) -> bool:

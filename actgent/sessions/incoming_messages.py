@@ -204,9 +204,10 @@ def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
 
 
 def finish_listeners(turn: Turn) -> None:
-    """Wake all callers that wait for a turn, after its last delivery, and keep the outcome for repetitions.
+    """Wake all callers that wait for a turn, after its last delivery.
 
-    A caller that joined after the last delivery receives the outcome first.
+    A caller that joined too late for the last delivery receives the outcome of another caller. The outcome of a turn without
+    a failure is kept, so that a repeated message with the same id gets it again.
     """
     receiver = next((each for each in turn.listeners if each.has_outcome), None)
     failure = turn.failure

@@ -335,6 +335,9 @@ async def test_group_that_is_not_text_is_rejected():
     """The actor hears nothing of it."""
     async with open_system() as system:
         ref = await system.spawn(Desk, name="desk", concurrency=2, line_of=lambda payload: payload)
-        with pytest.raises(ConfigurationError, match="actor 'desk': line_of= returns a text, not 5"):
+        with pytest.raises(
+            ConfigurationError,
+            match="actor 'desk': line_of= must return a text, the group of the message, not 5",
+        ):
             await ref.tell(5)
         assert ref.is_idle

@@ -256,6 +256,7 @@ def _announce(
     if gateway.key is not None:
         terminal.line(f"token (for this run only): {gateway.key}")
         terminal.line(f"dashboard: {gateway.link}")
+    show(f"API documentation: {gateway.url}/docs")
     for protocol in protocols:
         show(f"{protocol.title}: {gateway.url}{protocol.address}")
     _notify_service_manager("READY=1")

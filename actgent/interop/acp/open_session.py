@@ -60,7 +60,7 @@ class Prompt:
     stop: str = ""
     """Reason for which the model stopped its last answer."""
     usage: Usage = NO_USAGE
-    """Usage of the model calls of the turn."""
+    """Tokens and cost of the model calls that answered the prompt."""
 
     def end(self, failed: str | None, reason: str = "") -> None:
         """Record that the message of the prompt has ended. Only the first call has an effect."""

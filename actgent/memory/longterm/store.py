@@ -523,7 +523,10 @@ class MemoryStore(SQLConnection):
         return {number: (owner, session) for number, owner, session in rows}
 
     def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, MemoryMatch]]:
-        """Load the best candidates that pass the filters. Of several memories with equal text, only one is returned."""
+        """Load the best candidates that pass the filters, each with its memory number. Memories with equal text take one place.
+
+        `source` is the reason of a match that neither words nor vectors found.
+        """
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         scores, numbers = candidates.scores, in_order(candidates.scores)
         best: list[tuple[int, MemoryMatch]] = []

@@ -63,7 +63,7 @@ class ItemAnswer:
     """Parsed answer about one item. A part that the answer does not contain is None."""
 
     content: str | None = None
-    """Result of the item; None if the answer has none."""
+    """Result of the plan item; None if the model stated no result."""
     calls: tuple[ToolCall, ...] | None = None
     """Tool calls that the answer contains; None if it has no list of calls."""
     decision: str | None = None

@@ -83,7 +83,7 @@ class Round:
         text = json.dumps(known, separators=(",", ":"))
         if len(text) > MAX_STATE_CHARACTERS:
             raise ToolError(
-                f"the state of the server's question is longer than {MAX_STATE_CHARACTERS:,} characters"
+                f"the MCP server asked a question with a state of more than {MAX_STATE_CHARACTERS:,} characters: it cannot be answered"
             )
         return text
 
