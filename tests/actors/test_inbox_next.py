@@ -24,12 +24,17 @@ def inbox_with(items):
     return inbox
 
 
-def drain(inbox, step):
-    """Process all messages one by one. Return their numbers and the counters after each."""
+def drain(inbox, step, arrivals=()):
+    """Process all messages one by one. Return their numbers and the counters after each.
+
+    Each turn begins with the next of `arrivals`: a session and a priority, or None.
+    """
     seen = []
     item = inbox.poll()
     while item is not None:
         seen.append((item.number, inbox.statistics()))
+        if len(seen) <= len(arrivals) and (arrival := arrivals[len(seen) - 1]) is not None:
+            inbox.put_nowait(Item(*arrival, number=100 + len(seen)), now=100.0 + len(seen))
         item = step(inbox, item.session_id)
     return seen, inbox.statistics()
 
@@ -47,6 +52,16 @@ def release_and_claim(inbox, session_id):
 def test_the_order_and_the_counters_are_the_same(items):
     """With several sessions and priorities, URGENT included."""
     assert drain(inbox_with(items), release_and_claim) == drain(inbox_with(items), release_and_poll)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(Priority)), min_size=1, max_size=6),
+    st.lists(st.none() | st.tuples(st.sampled_from("ab"), st.sampled_from(Priority)), max_size=8),
+)
+def test_messages_that_arrive_during_turns_have_the_same_order(items, arrivals):
+    """An URGENT message may arrive for the session that is processed, or for another one."""
+    claimed = drain(inbox_with(items), release_and_claim, arrivals)
+    assert claimed == drain(inbox_with(items), release_and_poll, arrivals)
 
 
 def test_the_next_message_of_a_single_session_is_claimed():

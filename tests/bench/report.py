@@ -69,7 +69,7 @@ class Results:
 
 
 def commit() -> str:
-    """Return the commit that is measured; `+` stands for changes that are not committed."""
+    """Return the measured commit, followed by `+` if the working tree has uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty=+"]
     done = subprocess.run(command, cwd=PAGE.parent, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -21,7 +21,7 @@ from actgent.session_index.tally import bucket_of, seconds_of
 
 
 class Counting(LLM):
-    """Says yes, calls the tool that it is told to, or fails."""
+    """Answer yes, call the named tool, or fail."""
 
     name = "counting"
 

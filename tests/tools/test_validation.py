@@ -211,7 +211,7 @@ def test_unusable_schema(schema):
     )
 )
 def test_validate_returns_or_refuses(arguments):
-    """Any object is either returned with the text of an integer as a number, or refused for a reason of its own."""
+    """Any object is either returned with the text of an integer as a number, or refused with a reason."""
     expected = dict(arguments)
     if isinstance(number := arguments.get("a"), str) and re.fullmatch(r"\s*-?(0|[1-9][0-9]*)\s*", number):
         expected["a"] = int(number)

@@ -52,7 +52,7 @@ from actgent.web.tokens import AccessToken, Caller
 RELAY_SENDER = "cluster"
 """Token name of relayed requests."""
 UNLIMITED = 1_000_000_000
-"""Number that stands for a limit that is never reached."""
+"""Limit that is never reached, for quantities that relayed requests do not limit."""
 LIMITS = GatewayLimits(requests=UNLIMITED, messages=None, rate=float(UNLIMITED), burst=UNLIMITED)
 """Limits of relayed requests. The gateway that received them from the client has already applied its limits."""
 CACHE_SIZE = 4096
