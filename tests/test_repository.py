@@ -564,7 +564,7 @@ SAID = (
     "protocols.prompt_layers",
     "runtime.agent_directory",
     "runtime.introspection",
-    "sessions.mailbox",
+    "sessions.context",
     "state.handoff",
     "tools.base",
     "toolsets.http.auth",

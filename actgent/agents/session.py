@@ -260,7 +260,7 @@ class Session(Generic[DataT_co]):
                 f"itself, without calling it: session.on_{kind}(fn)"
             )
         context = self._held
-        if context.public_session is None or context.mailbox.has_moved:
+        if context.public_session is None or context.has_moved:
             context = self._here
         if context.handlers.pop_missed(kind):
             self._agent.core.dispatcher.failure_logger.warn_late_handler(context, kind)
@@ -980,7 +980,7 @@ class Session(Generic[DataT_co]):
     @property
     def on_busy(self) -> OnBusy:
         """Treatment of messages while the session is busy: queue, collect, interrupt or reject."""
-        return self._context.mailbox.on_busy
+        return self._context.on_busy
 
     @property
     def state(self) -> Store:

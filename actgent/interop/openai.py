@@ -710,7 +710,7 @@ async def get_response(call: HTTPCall) -> Response:
         encoder = ResponseEncoder(resource, starting_after=call.query.get("starting_after", -1))
         return RunStream(run, encoder.encode, first=encoder.first)
     context = context_of(session)
-    waiting = any(each.id == turn_id for each in context.mailbox.waiting)
+    waiting = any(each.id == turn_id for each in context.waiting_messages)
     if waiting or (context.turn is not None and context.turn.message.id == turn_id):
         return JSON(resource("queued" if waiting else "in_progress", [], None))
     encoder = ResponseEncoder(resource)
@@ -737,7 +737,7 @@ async def _run_of(call: HTTPCall) -> tuple[Session, Run, str]:
 async def cancel_response(call: HTTPCall) -> Response:
     """Stop the run of a response, and return the response."""
     session, _, turn_id = await _run_of(call)
-    if not context_of(session).mailbox.has_accepted(turn_id):
+    if not context_of(session).has_accepted(turn_id):
         raise missing()
     opened = await call.gateway.access.session(call.caller, session.id, session.agent_name)
     await opened.interrupt("cancelled by the client", message_id=turn_id)

@@ -109,7 +109,7 @@ class Run:
             key, journal = context_of(self.session).key, self.call.gateway.access.journal
             table = services_of(self.session).running.sessions if streams else None
             context = context_of(self.session)
-            is_idle = is_new and not context.mailbox.pending and context.open_turn_id is None
+            is_idle = is_new and not context.pending and context.open_turn_id is None
             async with follow_session(journal, table, key, after=after, is_idle=is_idle) as follower:
                 if is_new:
                     await self._submit()
@@ -167,7 +167,7 @@ class Run:
             place = await self.find_decision()
             return place.after, False, place.is_waiting
         # The head was read before this test, so that records which are written in between follow it.
-        if not self.is_read and not context_of(self.session).mailbox.has_accepted(self.message_id):
+        if not self.is_read and not context_of(self.session).has_accepted(self.message_id):
             self._check_has_results()
             return head.records, True, False
         story = await find_message(journal, key, self.message_id, head.records)

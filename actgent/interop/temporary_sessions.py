@@ -68,7 +68,7 @@ async def _end(opener: SessionOpener, session: Session, shared: TemporarySession
             context = context_of(session)
             if shared.is_kept and not shared.is_over and context.suspension is not None:
                 return
-            if message_id and not context.mailbox.has_accepted(message_id):
+            if message_id and not context.has_accepted(message_id):
                 await opener.withdraw(context)
                 return
             if not shared.is_over:

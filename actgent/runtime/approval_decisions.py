@@ -129,7 +129,7 @@ async def _write(
         ledger.undo(approval)
         context.update_approval_timer()
         _note_suspended(context)
-        context.mailbox.tell_idle()
+        context.wake_idle_waiters()
         running.runner.withdraw_impatient(
             context
         )  # callers that joined since: the turn waits for an approver again

@@ -14,10 +14,9 @@ from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record, TurnOptions
 from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
-from actgent.sessions.context import SessionContext, is_inside, running_turn
+from actgent.sessions.context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, join, tell_moved
-from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_log import SessionLog
 from actgent.support import span_names as names
@@ -89,7 +88,7 @@ class MessageAdmission:
         message = self._admit_granted(context, message) if is_granted else self._admit(context, message)
         if once:
             message = await self._wait_for_first(context, message)
-            if context.mailbox.has_accepted(message.id):
+            if context.has_accepted(message.id):
                 await _join_earlier(context, message, future)
                 return
         if message.on_busy == "reject":
@@ -108,7 +107,7 @@ class MessageAdmission:
         if future is not None and context.suspension is not None:
             self._handle_suspended_session(context, future)
         if once and not (future is not None and future.is_sent_away):
-            context.mailbox.add_accepted_id(message.id)
+            context.add_accepted_id(message.id)
         if context.log is None:  # journal writes already give other tasks time to run
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -267,11 +266,11 @@ class MessageAdmission:
 
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Start the turn of a message whose session was just claimed, without using inbox and journal."""
-        context.mailbox.pending += 1
+        context.pending += 1
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
-        if context.mailbox.unwanted is not None:
+        if context.unwanted is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
@@ -279,7 +278,7 @@ class MessageAdmission:
 
         A suspended session stays parked in the inbox.
         """
-        context.mailbox.expect(acceptance)
+        context.add_message(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
             self._inbox.park(context.id)
 
@@ -334,11 +333,11 @@ class MessageAdmission:
             )  # after the earlier messages, which are already being forwarded
             return
         if self._runner.try_claim_place(place):
-            self._start(context, context.mailbox.take(acceptance.message))
+            self._start(context, context.take_message(acceptance.message))
         else:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
-        if context.mailbox.unwanted is not None:
+        if context.unwanted is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
@@ -346,7 +345,7 @@ class MessageAdmission:
 
         Messages to child sessions, and messages that a caller has stopped, are still processed here.
         """
-        is_unwanted = message.id in (context.mailbox.unwanted or ())
+        is_unwanted = message.id in (context.unwanted or ())
         return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
 
     def _start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
@@ -362,7 +361,7 @@ class MessageAdmission:
         if (log := acceptance.log) is not None:
             self._record_rejection(context, acceptance, log)
             log.flush_soon()
-        context.mailbox.refuse(acceptance)
+        context.remove_rejected(acceptance)
         self._lifecycle.unload_if_finished(context)
         self._sessions.mark_idle(context)
 
@@ -404,13 +403,13 @@ class MessageAdmission:
             InboxFull: The other message got no room before the deadline of this message.
             SessionClosed, NotRunning: The session or agent no longer accepts messages.
         """
-        while (first := context.mailbox.find(message.id)) is not None and not first.is_in:
+        while (first := context.find_message(message.id)) is not None and not first.is_in:
             message = await self._wait_settled(context, message, first)
             self._lifecycle.check_reachable(context)
         # Ids chosen by callers are remembered from the start; an id of this process is searched when it is
         # repeated.
         if is_id_of_process(message.id) and _was_sent(context, message.id):
-            context.mailbox.add_accepted_id(message.id)
+            context.add_accepted_id(message.id)
         return message
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
@@ -470,7 +469,7 @@ class MessageAdmission:
         """
         if (error := _suspended(context)) is None:
             return
-        known = tuple((context.mailbox.acceptances or {}).values())
+        known = tuple((context.acceptances or {}).values())
         withdrawn = [
             each for acceptance in known for each in self._withdraw_if_impatient(context, acceptance, error)
         ]
@@ -490,7 +489,7 @@ class MessageAdmission:
         is_waiting = acceptance.is_in and acceptance.ending is None
         if future is None or not is_waiting or future.is_patient:
             return withdrawn
-        context.mailbox.release_accepted_id(message_id)
+        context.release_accepted_id(message_id)
         if acceptance.place is not None:
             self._inbox.take_out(acceptance.place)
         acceptance.place = None
@@ -608,7 +607,7 @@ def _was_sent(context: SessionContext, message_id: str) -> bool:
     """Return True if the session has a message with this id: queued, running, or in its history."""
     turn = context.turn
     return (
-        context.mailbox.find(message_id) is not None
+        context.find_message(message_id) is not None
         or (turn is not None and turn.message.id == message_id)
         or any(message.id == message_id for message in context.conversation.messages)
     )

@@ -143,7 +143,7 @@ def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
 
 def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer) -> bool:
     """Return True if the last message that a schedule sent is unfinished."""
-    if not timer.last_id or not context.mailbox.pending:
+    if not timer.last_id or not context.pending:
         return False
     for begun in (context.turn, context.suspension):
         if begun is not None and begun.message.id == timer.last_id:

@@ -17,10 +17,9 @@ from actgent.actors.workers import Workers
 from actgent.errors import ActorFailed, Interrupted, SessionMoved
 from actgent.journal.records import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
-from actgent.sessions.context import SessionContext, Suspension, Turn, host_of
+from actgent.sessions.context import QueuedMessage, SessionContext, Suspension, Turn, host_of
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected
-from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.support.logs import LogVariable, logger_of
@@ -201,7 +200,7 @@ class TurnRunner:
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
-            acceptance = context.mailbox.take(joined[-1] if joined else message)
+            acceptance = context.take_message(joined[-1] if joined else message)
             turn = self.turn_lifecycle.begin_turn(context, acceptance, joined[:-1])
             self.stop_if_superseded(turn)
             self._workers.start_with(turn.variables, turn)
@@ -270,7 +269,7 @@ class TurnRunner:
             if task is not None and turn.message.id == task.message_id:
                 with trio.CancelScope() as turn.scope:  # for `leave`
                     await self.report_task(context, error, blame=turn.blame)
-            if error is None and not context.mailbox.has_moved:
+            if error is None and not context.has_moved:
                 self.turn_lifecycle.end_turn(turn)
             else:
                 await self._end_otherwise(turn, error)
@@ -284,7 +283,7 @@ class TurnRunner:
             ):  # the turn was interrupted before its failure was recorded, so it has not ended
                 self._release(context)
         if urgent is not None and self._workers is not None:
-            self.start(context, context.mailbox.take(urgent))
+            self.start(context, context.take_message(urgent))
         if self.inbox.owners and urgent is None and self.inbox.is_wanted_by_others(context.id):
             await self._yield_to_callers()
             self._pump()
@@ -413,7 +412,7 @@ class TurnRunner:
         """
         if context.log is not None or context.parent is not None:
             return
-        owner = None if context.mailbox.is_transient else context.owner
+        owner = None if context.is_transient else context.owner
         for message in messages:
             letter = DeadLetter(self.name, message, "it was stopped", priority=message.priority, owner=owner)
             self.dead_letter(letter)
@@ -445,7 +444,7 @@ class TurnRunner:
             self._on_suspended(context)
             for future in _queued(context):
                 future.hold()
-            context.mailbox.tell_idle()
+            context.wake_idle_waiters()
             self.sessions.mark_idle(context)
 
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
@@ -526,7 +525,7 @@ class TurnRunner:
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
     """Return the futures of the callers of queued messages that accept waiting for approvals."""
-    futures = [each.future for each in (context.mailbox.acceptances or {}).values() if each.is_in]
+    futures = [each.future for each in (context.acceptances or {}).values() if each.is_in]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 
 

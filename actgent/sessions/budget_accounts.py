@@ -99,7 +99,7 @@ class BudgetAccounts:
         context.open_tree().accounts = await self.find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
-            acceptance = context.mailbox.find(accepted.message.id)
+            acceptance = context.find_message(accepted.message.id)
             assert acceptance is not None  # noqa: S101 - the acceptance was restored with the message
             within = await self.find_all(accepted.within)
             acceptance.funding = Funding(

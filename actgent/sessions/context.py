@@ -1,13 +1,23 @@
-"""`SessionContext`, the internal data of one session, and `Turn`, the turn that it runs.
+"""`SessionContext`, the internal data of one session, with its `QueuedMessage`s and its `Turn`.
 
 A turn has all model calls and tool calls from one outside message to its outcome, and a state machine.
+
+A `QueuedMessage` exists from the call that sends a message until the message's turn starts, or until the message
+ends without a turn. Its states:
+
+    sending   waits for room in the inbox, then for the journal; if rejected or cancelled, nothing of the message
+        remains
+    accepted  waits for its turn; a second message with the same id joins it
+
+Each session has one table of queued messages by message id. An entry is removed once: when the turn starts, when
+the message ends without a turn, or when it is rejected.
 """
 
 import itertools
 import math
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context, ContextVar
 from types import MappingProxyType
@@ -17,27 +27,31 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.inbox import Place
 from actgent.actors.timer import TimerHandle
 from actgent.actors.wait_graph import WaitNode
-from actgent.control.budget import Account, Budget
+from actgent.control.budget import Account, Budget, Funding
 from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
 from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Fenced, Interrupted, JournalError, NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
 from actgent.journal.records import (
+    NOTHING,
     ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
+    FailureRecord,
     Fitting,
     ResumptionRecord,
     StateChangeRecord,
     SuspensionRecord,
     SystemPromptRecord,
+    TurnOptions,
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.journal.state_patches import StatePatcher
-from actgent.messages import NO_METADATA, Failure, Message, Sender, ToolResult
+from actgent.messages import NO_METADATA, Failure, Message, OnBusy, Sender, ToolResult
 from actgent.protocols.partial_answers import PartialAnswer
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateCheck, StateRecord, Store
@@ -47,11 +61,10 @@ from actgent.tools.execution import Batch
 
 from .conversation import SessionConversation
 from .handlers import Handlers
-from .mailbox import QueuedMessage, SessionMailbox
 from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
 from .pending.tasks import Task
 from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
-from .pending.turn_future import CallOptions, TurnFuture
+from .pending.turn_future import CallOptions, Outcome, TurnFuture
 from .session_log import SessionLog
 from .session_tree import Children, SessionTree
 
@@ -59,6 +72,77 @@ _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
 """Status of a session. `suspended`: the session's turn waits for approvals and for nothing else."""
 _NO_TIMERS: Mapping[str, DurableTimer] = MappingProxyType({})
+ACCEPTED_IDS = 10_000
+"""Maximum number of accepted message ids that a session remembers, to detect repetitions."""
+UNWANTED_IDS = 100
+"""Maximum number of cancellations that a session remembers for messages that have not arrived."""
+
+
+@attrs.define(eq=False)
+class MessageEnding:
+    """The end of queued messages without a turn."""
+
+    recorded: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when the failure of the messages is recorded, or cannot be recorded."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when handlers and callers of the messages were notified."""
+    error: Exception | None = None
+    """Error of the messages, or the journal's error if the failure could not be recorded; None before `recorded`."""
+
+
+class QueuedMessage:
+    """A sent message whose turn has not started."""
+
+    # Not made by attrs: a turn that starts at once needs none of the defaults, and setting them costs it half a percent.
+
+    baggage: Mapping[str, Any] = NOTHING
+    """Stored context variables, if the message was loaded from the journal; empty for messages of this process."""
+    options: TurnOptions | None = None
+    """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
+    place: Place[Message] | None = None
+    """Reserved or occupied entry in the agent's inbox; None before the reservation."""
+    log: SessionLog | None = None
+    """Session log that may have recorded the message; None without a journal."""
+    is_in: bool = False
+    """True if the message was accepted."""
+    settled: trio.Event | None = None
+    """Event that is set when the message is accepted or rejected; None if no caller waits for that."""
+    joined_futures: tuple[TurnFuture, ...] = ()
+    """Futures of callers that sent a message with the same id."""
+    ending: MessageEnding | None = None
+    """End of the message without a turn; None unless the message is being ended."""
+    failed: FailureRecord | None = None
+    """Recorded failure of the message that its handlers may not have received yet; None if the message has not
+    failed.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        variables: Context,
+        future: TurnFuture | None = None,
+        funding: Funding | None = None,
+    ) -> None:
+        self.message = message
+        self.variables = variables
+        """Context variables of the sender, in which the turn runs."""
+        self.future = future
+        """Future of the caller that waits for the outcome; None if no caller waits."""
+        self.funding = funding
+
+    def __repr__(self) -> str:
+        return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_in else 'on its way'}>"
+
+    async def wait_settled(self) -> None:
+        """Wait until another task has accepted or rejected this message."""
+        if self.settled is None:
+            self.settled = trio.Event()
+        await self.settled.wait()
+
+    def mark_done(self) -> None:
+        """Mark the message as accepted or rejected, and wake the tasks in `wait_settled`."""
+        if self.settled is not None:
+            self.settled.set()
 
 
 class TurnHost(typing.Protocol):
@@ -396,8 +480,8 @@ class SessionContext:
     """Name of the agent."""
     host: SessionHost | None = None
     """The running agent of the session; None if the session is only read."""
-    mailbox: SessionMailbox = attrs.field(factory=SessionMailbox)
-    """Messages that were sent to the session and have no outcome yet."""
+    on_busy: OnBusy = "queue"
+    """Default handling of messages that arrive during a turn."""
     reducers: Mapping[str, Reducer] | None = None
     """Reducers of the agent's state by key; None without reducers."""
     state_check: StateCheck | None = None
@@ -427,8 +511,35 @@ class SessionContext:
     """Approvals of the session; None before the first one."""
     suspension: Suspension | None = None
     """The suspended turn; None if no turn waits for approvals."""
+    is_transient: bool = False
+    """True if the session closes after its last pending message."""
+    has_moved: bool = False
+    """True if another process owns the session, or is about to own it."""
+    is_left: bool = False
+    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are then not
+    final.
+    """
+    is_forwarded: bool = False
+    """True if queued messages were passed to another process, so this process must not close the session."""
+    pending: int = 0
+    """Number of outside messages that are being sent, queued or processed."""
+    pins: int = 0
+    """Number of callers that currently prevent the eviction of the session from memory."""
+    acceptances: dict[str, QueuedMessage] | None = None
+    """Queued messages by message id; None if there are none."""
+    outcomes: dict[str, Outcome] | None = None
+    """Outcomes of ended messages that callers may send again, by message id; None if there are none."""
+    unwritten_turn: TurnCheckpoint | None = None
+    """Checkpoint of the last turn, if the journal failed during the turn. The turn resumes when its message is sent again."""
+    is_only_read: bool = False
+    """True if only readers of the journal may receive the next answer."""
+    unwanted: dict[str, str] | None = None
+    """Cancellation reasons of messages that have not arrived, by message id; None if there are none."""
     due_index: DueIndex | None = None
     """Index of the agent's sessions by next timer; None while the session is not loaded."""
+    _accepted: dict[str, None] | None = None
+    _idle: trio.lowlevel.ParkingLot | None = None
+    """Tasks in `wait_idle`; None if no task waits."""
     _timers: SessionTimers | None = None
     _state: Store | None = None
     seen_state: Mapping[str, Any] = _NO_STATE
@@ -445,15 +556,7 @@ class SessionContext:
             return "closed"
         if self.suspension is not None:
             return "suspended"
-        return "working" if self.mailbox.pending else "idle"
-
-    @property
-    def has_moved(self) -> bool:
-        """True if another process owns the session, or is about to own it.
-
-        In this process the session is closed then.
-        """
-        return self.mailbox.has_moved
+        return "working" if self.pending else "idle"
 
     @property
     def refusal(self) -> SessionClosed | SessionMoved:
@@ -475,7 +578,7 @@ class SessionContext:
             return answered[0]
         if self.checkpoint is not None:
             return self.checkpoint.message_id
-        return None if self.host is not None else next((each.id for each in self.mailbox.waiting), None)
+        return None if self.host is not None else next((each.id for each in self.waiting_messages), None)
 
     @property
     def key(self) -> SessionKey:
@@ -568,14 +671,134 @@ class SessionContext:
     @property
     def is_quiescent(self) -> bool:
         """True if the session has no work, no timers and no unwritten records."""
-        has_work = self.is_busy or self.mailbox.pending or self.turn is not None or self.timers or self.closed
+        has_work = self.is_busy or self.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
     @property
     def is_busy(self) -> bool:
         """True if the session has work other than waiting for approvals."""
         suspended = 0 if self.suspension is None else self.suspension.messages
-        return bool(self.mailbox.pins) or self.mailbox.pending > suspended
+        return bool(self.pins) or self.pending > suspended
+
+    # --- ids that were given by callers ---------------------------------------------------
+
+    def has_accepted(self, message_id: str) -> bool:
+        """Return True if a message with this id was accepted before, so that another one is a repetition.
+
+        Only the newest ids are remembered.
+        """
+        return self._accepted is not None and message_id in self._accepted
+
+    @property
+    def accepted_ids(self) -> tuple[str, ...]:
+        """Remembered ids of accepted messages, oldest first."""
+        return tuple(self._accepted or ())
+
+    def restore_accepted_ids(self, ids: Iterable[str]) -> None:
+        """Set the remembered ids of accepted messages, after the session was loaded."""
+        self._accepted = dict.fromkeys(ids) or None
+
+    def add_accepted_id(self, message_id: str) -> None:
+        """Remember the id of an accepted message, so that a second message with this id is a repetition."""
+        if self._accepted is None:
+            self._accepted = {}
+        self._accepted[message_id] = None
+        if len(self._accepted) > ACCEPTED_IDS:
+            del self._accepted[next(iter(self._accepted))]
+
+    def release_accepted_id(self, message_id: str) -> None:
+        """Forget an accepted id. A message with this id can then be accepted again, e.g. after a failed write."""
+        if self._accepted is not None:
+            self._accepted.pop(message_id, None)
+
+    # --- messages that were stopped before they were in -----------------------------------
+
+    def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
+        """Cancel a message by its id before it arrives, while it is being sent, or while it is queued.
+
+        An ended message is ignored. Return True if the message was not cancelled before. Old cancellations
+        are dropped.
+        """
+        has_ended = self.has_accepted(message_id) and self.find_message(message_id) is None
+        if has_ended or message_id in (self.unwanted or ()):
+            return False
+        if self.unwanted is None:
+            self.unwanted = {}
+        self.unwanted[message_id] = reason
+        if len(self.unwanted) > UNWANTED_IDS:
+            del self.unwanted[next(iter(self.unwanted))]
+        return True
+
+    def cancellation_reason(self, message_id: str) -> str | None:
+        """Return the reason why the message was cancelled; None if it was not cancelled."""
+        return None if self.unwanted is None else self.unwanted.get(message_id)
+
+    def drop_cancellation(self, message_id: str) -> None:
+        """Forget the cancellation of a message that has ended."""
+        if self.unwanted is not None:
+            self.unwanted.pop(message_id, None)
+            self.unwanted = self.unwanted or None
+
+    # --- messages -------------------------------------------------------------------------
+
+    def add_message(self, acceptance: QueuedMessage) -> None:
+        """Add a message that is being sent, and count it as pending."""
+        self.pending += 1
+        self.restore_message(acceptance)
+
+    def restore_message(self, acceptance: QueuedMessage) -> None:
+        """Add a queued message that is already counted as pending or will be counted later, e.g. after loading the session."""
+        if self.acceptances is None:
+            self.acceptances = {}
+        self.acceptances[acceptance.message.id] = acceptance
+
+    def forget_message(self, message_id: str, *, is_refused: bool) -> None:
+        """Remove a queued message that ended before the restart.
+
+        If it was rejected (`is_refused`), its id can be used again.
+        """
+        if self.acceptances is not None:
+            self.acceptances.pop(message_id, None)
+            self.acceptances = self.acceptances or None
+        if is_refused:
+            self.release_accepted_id(message_id)
+
+    def find_message(self, message_id: str) -> QueuedMessage | None:
+        """Return the queued message with this id; None if there is none."""
+        return None if self.acceptances is None else self.acceptances.get(message_id)
+
+    @property
+    def waiting_messages(self) -> Iterator[Message]:
+        """Accepted messages that wait for their turn, in the order in which they were sent."""
+        return (each.message for each in (self.acceptances or {}).values() if each.is_in)
+
+    def remove_rejected(self, acceptance: QueuedMessage) -> None:
+        """Remove a rejected message, and allow its id again."""
+        self.take_message(acceptance.message)
+        self.finish_messages()
+        acceptance.mark_done()
+
+    def take_message(self, message: Message) -> QueuedMessage:
+        """Remove and return the queue entry of a message whose turn starts, or that ends without a turn."""
+        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
+        acceptance = self.acceptances.pop(message.id)
+        if not self.acceptances:
+            self.acceptances = None
+        return acceptance
+
+    @property
+    def should_close(self) -> bool:
+        """True if the session served a single request and has no pending message, so that it should be closed.
+
+        A session whose messages were passed to another process stays open.
+        """
+        return self.is_transient and not (self.pending or self.is_forwarded)
+
+    def finish_messages(self, count: int = 1) -> None:
+        """Subtract ended messages from the number of pending messages, and wake the tasks in `wait_idle` at zero."""
+        self.pending -= count
+        if not self.pending and self._idle is not None:
+            self._idle.unpark_all()
 
     # --- the conversation ----------------------------------------------------------------
 
@@ -721,7 +944,7 @@ class SessionContext:
 
         Otherwise the two objects would stay in memory until the garbage collector runs.
         """
-        has_ended = self.closed and self.due_index is None and not (self.mailbox.pending or self.mailbox.pins)
+        has_ended = self.closed and self.due_index is None and not (self.pending or self.pins)
         weak_handle = getattr(self.public_session, "__actgent_weak_handle__", None)
         if has_ended and not self.children and weak_handle is not None:
             self.public_session = weak_handle()
@@ -745,24 +968,30 @@ class SessionContext:
         """True if approvals are open and decisions about all of them are being written, so that the turn resumes soon."""
         return self.approvals is not None and self.approvals.is_deciding
 
+    def wake_idle_waiters(self) -> None:
+        """Wake the tasks in `wait_idle`, because the session is idle or cannot continue."""
+        if self._idle is not None:
+            self._idle.unpark_all()
+
     async def wait_idle(self) -> None:
         """Wait until no message is pending, or until the turn is suspended and no decision is being written.
 
         Raises:
             SessionMoved: Another process owns the session.
         """
-        mailbox = self.mailbox
-        if not mailbox.pending or (self.suspension is not None and not self._is_deciding):
+        if not self.pending or (self.suspension is not None and not self._is_deciding):
             await trio.lowlevel.checkpoint()
-        while mailbox.pending and (self.suspension is None or self._is_deciding):
-            await mailbox.park()
-        mailbox.drop_idle_waiters()
-        if self.log is not None and mailbox.is_only_read:
+        while self.pending and (self.suspension is None or self._is_deciding):
+            if self._idle is None:
+                self._idle = trio.lowlevel.ParkingLot()
+            await self._idle.park()
+        self._idle = None  # frees its memory; another task that waits keeps the lot
+        if self.log is not None and self.is_only_read:
             with suppress(
                 JournalError, Fenced
             ):  # the records stay queued, or another process owns the session
                 await self.log.flush()
-        if mailbox.has_moved or mailbox.is_forwarded:
+        if self.has_moved or self.is_forwarded:
             raise SessionMoved(self.agent, self.id)
 
 

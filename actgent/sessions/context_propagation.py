@@ -19,8 +19,7 @@ from actgent.messages import traceparent, valid_traceparent
 from actgent.support.logs import logger_of
 from actgent.tools.time_limits import time_limits
 
-from .context import running_turn
-from .mailbox import QueuedMessage
+from .context import QueuedMessage, running_turn
 
 T = TypeVar("T")
 MAX_BAGGAGE_BYTES = 4096

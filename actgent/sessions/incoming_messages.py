@@ -79,7 +79,7 @@ def check_busy(context: SessionContext, message: Message) -> None:
     Raises:
         SessionBusy: The session is busy.
     """
-    if message.on_busy == "reject" and context.mailbox.pending and message.priority is not Priority.URGENT:
+    if message.on_busy == "reject" and context.pending and message.priority is not Priority.URGENT:
         raise SessionBusy(context.id)
 
 
@@ -150,7 +150,7 @@ def message_to(
         parts=message_parts(content),
         priority=priority if type(priority) is Priority else Priority.named(priority),
         deadline=deadline,
-        on_busy=context.mailbox.on_busy if on_busy is None else check_rule(on_busy),
+        on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
         traceparent=None if trace is None else valid_traceparent(trace),
         metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
         via=via,
@@ -170,7 +170,7 @@ def question_to(
 
     It is never answered together with others: the session's rule `collect` becomes `queue` for this message.
     """
-    rule = context.mailbox.on_busy
+    rule = context.on_busy
     on_busy: OnBusy = "queue" if rule == "collect" else rule
     return message_to(
         context, content, sender, priority, message_id=message_id, on_busy=on_busy, metadata=metadata
@@ -187,13 +187,13 @@ def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome)
     A failure after which the turn may still continue is not kept.
     """
     is_open = outcome.failure is not None and outcome.failure.may_continue
-    if is_open or not context.mailbox.has_accepted(message_id):
+    if is_open or not context.has_accepted(message_id):
         return
-    if context.mailbox.outcomes is None:
-        context.mailbox.outcomes = {}
-    context.mailbox.outcomes[message_id] = outcome
-    if len(context.mailbox.outcomes) > MAX_REMEMBERED_OUTCOMES:
-        del context.mailbox.outcomes[next(iter(context.mailbox.outcomes))]
+    if context.outcomes is None:
+        context.outcomes = {}
+    context.outcomes[message_id] = outcome
+    if len(context.outcomes) > MAX_REMEMBERED_OUTCOMES:
+        del context.outcomes[next(iter(context.outcomes))]
 
 
 def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
@@ -239,7 +239,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
         DuplicateMessage: The message has ended, and its outcome is no longer stored.
     """
     future.is_joined = True
-    known = context.mailbox.outcomes.get(message_id) if context.mailbox.outcomes else None
+    known = context.outcomes.get(message_id) if context.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
         _finish_future(future, known)
@@ -249,7 +249,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
         future.suspend(context.ledger().suspended())
     elif suspension is not None and suspension.message.id == message_id:
         suspension.add_joined_future(future)
-    elif (acceptance := context.mailbox.find(message_id)) is not None:
+    elif (acceptance := context.find_message(message_id)) is not None:
         acceptance.joined_futures = (*acceptance.joined_futures, future)
     else:
         raise DuplicateMessage(message_id, context.id)

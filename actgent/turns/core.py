@@ -631,7 +631,7 @@ async def _write_answer(
         log.flush_soon()
     else:
         await log.flush()
-        context.mailbox.is_only_read = False
+        context.is_only_read = False
 
 
 def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:

@@ -25,7 +25,14 @@ from actgent.journal.records import (
 )
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext, Suspension, Turn, checkpoint_of, running_turn
+from actgent.sessions.context import (
+    QueuedMessage,
+    SessionContext,
+    Suspension,
+    Turn,
+    checkpoint_of,
+    running_turn,
+)
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import (
     add_joined_futures,
@@ -33,7 +40,6 @@ from actgent.sessions.incoming_messages import (
     remember_outcome,
     tell_moved,
 )
-from actgent.sessions.mailbox import QueuedMessage
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.task_reports import outcome_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
@@ -116,8 +122,8 @@ class TurnLifecycle:
             limits,
             len(context.conversation.messages),
         )
-        if context.mailbox.unwritten_turn is not None:
-            self._resume_turn(turn, context.mailbox.unwritten_turn)
+        if context.unwritten_turn is not None:
+            self._resume_turn(turn, context.unwritten_turn)
         if context.checkpoint is not None:
             self._resume_checkpoint(turn, context.checkpoint)
         if (
@@ -128,7 +134,7 @@ class TurnLifecycle:
             or turn.checkpoint is not None
             or self.accounts.owners is not None
         ):
-            earlier = [context.mailbox.take(each).funding for each in turn.joined]
+            earlier = [context.take_message(each).funding for each in turn.joined]
             self.accounts.begin(turn, self.agent, fundings=[*earlier, acceptance.funding])
         was_given = options.journal_form is not None and options.journal_form.deps
         if options.deps is None and (was_given or self.tools.deps_tool):
@@ -159,7 +165,7 @@ class TurnLifecycle:
         If the turn starts with another message, the checkpoint is dropped.
         """
         context = turn.session
-        context.mailbox.unwritten_turn = None
+        context.unwritten_turn = None
         if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.checkpoint = unwritten_turn
             context.log.add(MessageAppendedRecord(message_id=turn.message.id, again=True, at=time.time()))
@@ -203,7 +209,7 @@ class TurnLifecycle:
         context.suspension = None
         turn = suspension.turn
         if turn is None:
-            turn = self.begin_turn(context, context.mailbox.take(suspension.message))
+            turn = self.begin_turn(context, context.take_message(suspension.message))
         context.turn = turn
         turn.resume()
         for guest in suspension.joined_futures:
@@ -242,7 +248,7 @@ class TurnLifecycle:
         is_heard = (
             turn.listeners or context.task is not None or context.handlers.any_of("exception", "tool_result")
         )
-        if not (is_heard or any(context.mailbox.has_accepted(message.id) for message in messages)):
+        if not (is_heard or any(context.has_accepted(message.id) for message in messages)):
             turn.is_recorded = (
                 True  # without listeners, the failure is recorded together with the end of the turn
             )
@@ -328,12 +334,12 @@ class TurnLifecycle:
 
         Return the error to report: `error`, or the journal's error if the failures cannot be written.
         """
-        if context.mailbox.is_left:
+        if context.is_left:
             return Stopped(self.agent)
         log, kind = context.log, kind_of(error)
         if log is None or context.has_moved or is_open_failure(kind, error):
             return error
-        found = filter(None, (context.mailbox.find(message.id) for message in messages))
+        found = filter(None, (context.find_message(message.id) for message in messages))
         acceptances = [each for each in found if each.failed is None and self._has_receiver(context, each)]
         records = [failed_record(each.message.id, kind, error) for each in acceptances]
         if records:
@@ -351,9 +357,7 @@ class TurnLifecycle:
         """Return True if the outcome of a message can reach a handler or caller, now or by a repetition of the message."""
         has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
         return bool(
-            has_caller
-            or context.handlers.any_of("exception")
-            or context.mailbox.has_accepted(acceptance.message.id)
+            has_caller or context.handlers.any_of("exception") or context.has_accepted(acceptance.message.id)
         )
 
     async def end_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
@@ -364,7 +368,7 @@ class TurnLifecycle:
         if context.has_moved:
             self.end_moved_message(context, message)
             return
-        acceptance = context.mailbox.take(message)
+        acceptance = context.take_message(message)
         future = context.future_of(acceptance)
         listeners = acceptance.joined_futures if future is None else (future, *acceptance.joined_futures)
         blame = "internal" if acceptance.failed is None else acceptance.failed.kind
@@ -376,14 +380,14 @@ class TurnLifecycle:
         finally:
             if isinstance(error, Stopped):
                 _leave_to_next_start(context)
-            context.mailbox.mark_done()
+            context.finish_messages()
             self.observer.fail(context, message, error)
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error, blame=blame)
             else:
                 _note_failure(context, [message], error)
-            if context.mailbox.has_moved:
-                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
+            if context.has_moved:  # it may have moved while the handlers ran
+                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))  # type: ignore[unreachable]
             for listener in listeners:
                 listener.finish()
 
@@ -398,17 +402,17 @@ class TurnLifecycle:
         turn.error = error = SessionMoved(context.agent, context.id)
         tell_moved(turn.listeners, turn.message.id, error)
         turn.end()
-        context.mailbox.mark_done(1 + len(turn.joined))
+        context.finish_messages(1 + len(turn.joined))
         self.observer.end_turn(turn)
 
     def end_moved_message(
         self, context: SessionContext, message: Message, joined_futures: Sequence[TurnFuture] = ()
     ) -> None:
         """End a message without a turn locally because another process answers it. Callers receive SessionMoved."""
-        acceptance = context.mailbox.take(message)
+        acceptance = context.take_message(message)
         future = context.future_of(acceptance)
         listeners = [] if future is None else [future]
-        context.mailbox.mark_done()
+        context.finish_messages()
         error = SessionMoved(context.agent, context.id)
         tell_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
 
@@ -424,11 +428,11 @@ class TurnLifecycle:
         if turn.listeners:
             finish_listeners(turn)
         turn.end()
-        context.mailbox.mark_done(1 + len(turn.joined))
+        context.finish_messages(1 + len(turn.joined))
         if context.approvals is not None:
             _close_approvals(context, context.approvals)
         if context.log is not None:
-            context.mailbox.is_only_read |= turn.is_only_read
+            context.is_only_read |= turn.is_only_read
             self._write_end(
                 context,
                 context.log,
@@ -439,7 +443,7 @@ class TurnLifecycle:
                 is_urgent=turn.is_only_read,
             )
             if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
-                context.mailbox.unwritten_turn = checkpoint_of(
+                context.unwritten_turn = checkpoint_of(
                     turn, context.conversation.messages, state_number=context.state_number
                 )
         elif turn.error is None:
@@ -469,11 +473,11 @@ class TurnLifecycle:
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # the journal has no outcome, so the message may be sent again
             for message in messages:
-                context.mailbox.release_accepted_id(message.id)
-        elif context.mailbox.unwanted is not None:
+                context.release_accepted_id(message.id)
+        elif context.unwanted is not None:
             for message in messages:
-                context.mailbox.drop_cancellation(message.id)
-        closes = context.mailbox.is_transient and context.mailbox.should_close and not context.reports_due
+                context.drop_cancellation(message.id)
+        closes = context.is_transient and context.should_close and not context.reports_due
         ids = [message.id for message in messages]
         if error is None:
             log.end(*ids, failed=None, closes=closes, is_urgent=is_urgent)
@@ -581,4 +585,4 @@ def _leave_to_next_start(context: SessionContext) -> None:
     if context.log is not None:
         context.log.flush_soon()
         context.log = None
-        context.mailbox.is_left = True
+        context.is_left = True

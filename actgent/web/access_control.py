@@ -129,7 +129,7 @@ class AccessFilter:
     def _own_statistics(self, known: AgentStatistics, owner: str) -> AgentStatistics:
         contexts = self.runtime.agents.opener(known.agent).running.sessions.values()
         own = [each for each in contexts if each.quota_owner == owner]
-        waiting = [message for each in own for message in each.mailbox.waiting]
+        waiting = [message for each in own for message in each.waiting_messages]
         urgent = sum(message.priority is Priority.URGENT for message in waiting)
         inbox = InboxStatistics(
             waiting=len(waiting) - urgent,
@@ -137,7 +137,7 @@ class AccessFilter:
             bytes=sum(map(message_bytes, waiting)),
             claimed=sum(each.turn is not None for each in own),
             senders=0,
-            sessions=sum(each.mailbox.pending > 0 for each in own),
+            sessions=sum(each.pending > 0 for each in own),
         )
         suspended = sum(each.suspension is not None for each in own)
         return attrs.evolve(known, inbox=inbox, sessions=len(own), suspended=suspended)

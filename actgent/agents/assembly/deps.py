@@ -92,7 +92,7 @@ class AgentDeps:
         A session without unfinished work needs no deps. `was_given` is True if the program passed deps to the
         session or one of its runs before the restart.
         """
-        has_work = was_given or bool(context.mailbox.acceptances) or context.checkpoint is not None
+        has_work = was_given or bool(context.acceptances) or context.checkpoint is not None
         return self.missing(context, was_given=was_given) if has_work else None
 
     def missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:

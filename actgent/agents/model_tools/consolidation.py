@@ -163,7 +163,7 @@ class Consolidation(Agent[FoundMemories]):
         Each later message postpones it. Messages of other senders than users and models, and sessions of a
         single request, are ignored.
         """
-        if message.sender.kind not in ("user", "assistant") or context_of(session).mailbox.is_transient:
+        if message.sender.kind not in ("user", "assistant") or context_of(session).is_transient:
             return
         mine = await self.ensure_session(owner_for(session), session.id)
         waiting = mine.schedules

@@ -120,7 +120,7 @@ class AgentCall:
                     raise
                 return await self._read(None, state, shared)  # a repeated call after its end
             shared.session = session
-            if context_of(session).mailbox.has_accepted(state.message_id):
+            if context_of(session).has_accepted(state.message_id):
                 return await self._read(session, state, shared)
             if waiting := _waiting_calls(session):
                 # The message would wait for decisions that this client may never see.

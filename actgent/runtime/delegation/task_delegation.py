@@ -560,7 +560,7 @@ async def stop_tasks(
             closing.push_async_callback(
                 close_tree, child, journal, agents.opener
             )  # the stack closes each tree even if another close fails
-    return any(not asker.mailbox.has_accepted(report_id(child, task)) for child, task in stopped)
+    return any(not asker.has_accepted(report_id(child, task)) for child, task in stopped)
 
 
 async def has_received_result(
@@ -575,7 +575,7 @@ async def has_received_result(
     """
     ids = child_ids(agents.opener(asker.agent), asker, task_id)
     for key in [SessionKey(agent, child_id) for child_id in ids for agent in agents]:
-        if any(asker.mailbox.has_accepted(report_id_of(name)) for name in (key.session_id, key.scope)):
+        if any(asker.has_accepted(report_id_of(name)) for name in (key.session_id, key.scope)):
             records = [] if journal is None else await journal.load(key.session_id, agent=key.agent)
             if not any(isinstance(each, FailureRecord) and _is_cancellation(each) for each in records):
                 return True

@@ -117,7 +117,7 @@ class SessionEviction:
 
         `unload_if_finished` completes the eviction when no work is pending.
         """
-        context.mailbox.has_moved = context.closed = True
+        context.has_moved = context.closed = True
         if context.log is not None:
             context.log.leave()
         context.due_index = None
@@ -137,7 +137,7 @@ class SessionEviction:
         Waiting callers receive `SessionMoved`.
         """
         while waiting := self.runner.inbox.withdraw(context.id):
-            context.mailbox.is_forwarded = True
+            context.is_forwarded = True
             for message in waiting:
                 self.runner.turn_lifecycle.end_moved_message(context, message)
 
@@ -151,7 +151,7 @@ class SessionEviction:
             self.runner.turn_lifecycle.end_moved_message(
                 context, suspension.message, suspension.joined_futures
             )
-            context.mailbox.mark_done(suspension.messages - 1)
+            context.finish_messages(suspension.messages - 1)
             self.runner.inbox.release(context.id)
 
     def leave_tree(self, log: SessionLog) -> None:
@@ -188,17 +188,17 @@ class SessionEviction:
         if outside is None:
             return False
         context.handlers = outside
-        context.mailbox.pins += 1  # keeps the handle for the handlers
+        context.pins += 1  # keeps the handle for the handlers
 
         async def tell_all() -> None:
             try:
                 await notify(context)
             finally:
-                context.mailbox.pins -= 1
+                context.pins -= 1
             context.release_public_session()
 
         is_notified = bool(self.runner.start_soon(tell_all))
-        context.mailbox.pins -= not is_notified
+        context.pins -= not is_notified
         return is_notified
 
     # --- waiting -----------------------------------------------------------------------------

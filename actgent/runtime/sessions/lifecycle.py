@@ -28,9 +28,16 @@ from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.context import SessionContext, SessionHost, Turn, host_of, is_inside, running_turn
+from actgent.sessions.context import (
+    MessageEnding,
+    SessionContext,
+    SessionHost,
+    Turn,
+    host_of,
+    is_inside,
+    running_turn,
+)
 from actgent.sessions.context_propagation import run_with
-from actgent.sessions.mailbox import MessageEnding
 from actgent.sessions.restore import SessionSnapshotter
 from actgent.sessions.session_log import SessionLog
 from actgent.turns.lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
@@ -195,16 +202,16 @@ class SessionLifecycle:
             SessionMoved: Another process owns the session now.
         """
         _check_not_moved(context)
-        context.mailbox.pending += len(messages)
+        context.pending += len(messages)
         waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
         is_suspended = checkpoint is not None and approvals is not None and approvals.is_suspended
         self.resumed += bool(messages) and not is_suspended
         if checkpoint is not None and is_suspended:
-            context.mailbox.pending += len(checkpoint.joined)
+            context.pending += len(checkpoint.joined)
             self.runner.restore(context, waiting.pop(0))
         elif checkpoint is not None:
-            context.mailbox.pending += len(checkpoint.joined)
-            acceptance = context.mailbox.take(waiting.pop(0))
+            context.pending += len(checkpoint.joined)
+            acceptance = context.take_message(waiting.pop(0))
             self.runner.queue_resume(self._turn_lifecycle.begin_turn(context, acceptance))
         _requeue(self.inbox, context, waiting)
         if context.log is not None:
@@ -219,7 +226,7 @@ class SessionLifecycle:
             turn.interrupt(newer)
         for message in messages:
             _end_failed(self, context, message.id)
-        if context.mailbox.unwanted is not None:
+        if context.unwanted is not None:
             for message in messages:
                 stop_if_requested(self, context, message.id)
         self.runner.pump()
@@ -249,24 +256,24 @@ class SessionLifecycle:
 
     def pin(self, context: SessionContext) -> None:
         """Keep a loaded session in memory until each `pin` has its `unpin`."""
-        context.mailbox.pins += 1
+        context.pins += 1
 
     def unpin(self, context: SessionContext) -> None:
-        context.mailbox.pins -= 1
+        context.pins -= 1
         self.unload_if_finished(context)
         self.sessions.mark_idle(context)
 
     def unload_when_idle(self, context: SessionContext) -> None:
         """Let a session be unloaded as soon as no work is queued or running in it; unload it now if it is idle."""
-        context.mailbox.is_transient = True
+        context.is_transient = True
         self.unload_if_finished(context)
 
     def unload_if_finished(self, context: SessionContext) -> None:
         """Unload a session that is closed, released or moved, if no message is being accepted, queued or running."""
-        if not (context.closed or context.mailbox.is_transient):
+        if not (context.closed or context.is_transient):
             return
-        if context.mailbox.has_moved:
-            if not context.mailbox.pending:
+        if context.has_moved:
+            if not context.pending:
                 self.eviction.end(context)
         elif _is_finished(context):
             self.note_closed(context)
@@ -277,7 +284,7 @@ class SessionLifecycle:
 
         If queued messages were passed to the next owner, do nothing: the next owner ends them, and closes the session.
         """
-        if context.mailbox.is_forwarded:
+        if context.is_forwarded:
             return
         if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
@@ -318,7 +325,7 @@ class SessionLifecycle:
         if context.parent is not None:
             context.parent.remove_child(context)
             context.parent.release_public_session()
-            if context.parent.mailbox.is_transient:  # it may have stayed for this session's result
+            if context.parent.is_transient:  # it may have stayed for this session's result
                 around.insert(0, context.parent)
         return around
 
@@ -350,7 +357,7 @@ class SessionLifecycle:
             JournalError: The end of the message could not be recorded.
             SessionMoved: Another process owns the session.
         """
-        error, acceptance = Interrupted(reason), context.mailbox.find(message_id)
+        error, acceptance = Interrupted(reason), context.find_message(message_id)
         lost = None
         if message_id in context.answered_ids:
             lost = await self._stop(context, error, drop=None)
@@ -359,7 +366,7 @@ class SessionLifecycle:
             lost = _journal_error([acceptance.ending.error])
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
             self.eviction.check_stays(context.id)  # as above
-            if context.mailbox.cancel_on_arrival(message_id, reason) and context.log is not None:
+            if context.cancel_on_arrival(message_id, reason) and context.log is not None:
                 context.log.add(CancellationRecord(message_id=message_id, reason=reason))
             await trio.lowlevel.checkpoint()
         else:
@@ -389,7 +396,7 @@ class SessionLifecycle:
         calls that wait for the end of these messages.
         """
         for message in messages:
-            if (acceptance := context.mailbox.find(message.id)) is not None:
+            if (acceptance := context.find_message(message.id)) is not None:
                 acceptance.ending = ending
         return functools.partial(self._end_queued, context, messages, error, ending, after=after)
 
@@ -465,7 +472,7 @@ class SessionLifecycle:
                 await after.wait()
             while messages:
                 if context.task is not None and messages[0].id == context.task.message_id:
-                    acceptance = context.mailbox.find(messages[0].id)
+                    acceptance = context.find_message(messages[0].id)
                     assert acceptance is not None  # noqa: S101 - it has not ended
                     await run_with(acceptance.variables, self.runner.report_task(context, error))
                 await self._turn_lifecycle.end_unstarted(context, messages.pop(0), error)
@@ -519,7 +526,7 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
     The stop request is kept until the end of the message is recorded. If the journal fails for that end, or the process
     dies before it is written, a message that is sent again with the id is stopped too.
     """
-    reason, acceptance = context.mailbox.cancellation_reason(message_id), context.mailbox.find(message_id)
+    reason, acceptance = context.cancellation_reason(message_id), context.find_message(message_id)
     if reason is None:
         return
     error = Interrupted(reason)
@@ -532,12 +539,12 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
         lifecycle.inbox.take_out(acceptance.place)
         lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
     if context.log is None:  # every end is final
-        context.mailbox.drop_cancellation(message_id)
+        context.drop_cancellation(message_id)
 
 
 def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
     """End a queued message whose failure was recorded before a restart, because its handlers may not have received it."""
-    acceptance = context.mailbox.find(message_id)
+    acceptance = context.find_message(message_id)
     if acceptance is None or acceptance.failed is None or acceptance.place is None:
         return
     failed = acceptance.failed
@@ -552,13 +559,13 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
         place = inbox.restore(
             message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
         )
-        if (acceptance := context.mailbox.find(message.id)) is not None:
+        if (acceptance := context.find_message(message.id)) is not None:
             acceptance.place = place
 
 
 def _endings(context: SessionContext) -> list[MessageEnding]:
     """Return the ends of queued messages that other calls have begun, so that the caller can wait for them."""
-    acceptances = (context.mailbox.acceptances or {}).values()
+    acceptances = (context.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
 
@@ -628,7 +635,7 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
             its_host is not host and its_host.is_stopping
         ):  # the agent resumes the session when it starts again
             continue
-        other.mailbox.is_transient = True
+        other.is_transient = True
         if _is_finished(other):
             its_host.note_closed(other)
             around += its_host.remove(other)
@@ -636,8 +643,8 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
 
 def _is_finished(context: SessionContext) -> bool:
     """Return True if a session can be unloaded: it is closed or served its only request, and has no pending work."""
-    is_over = context.closed or (context.mailbox.should_close and not context.reports_due)
-    return is_over and not context.mailbox.pending and not context.mailbox.pins
+    is_over = context.closed or (context.should_close and not context.reports_due)
+    return is_over and not context.pending and not context.pins
 
 
 def _check_not_moved(context: SessionContext) -> None:

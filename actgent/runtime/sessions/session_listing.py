@@ -76,7 +76,7 @@ def summary_of(context: SessionContext) -> SessionSummary:
         parent_agent=None if parent is None else parent.agent,
         created_at=messages[0].created_at if messages else 0.0,
         updated_at=messages[-1].created_at if messages else 0.0,
-        unfinished=context.mailbox.pending,
+        unfinished=context.pending,
         closed=context.closed,
         suspended=context.suspension is not None,
         root_agent=root.agent,

@@ -190,7 +190,7 @@ def check_deps(context: SessionContext, opened: SessionCreatedRecord, deps_missi
     Raises:
         DepsMissing: Deps are missing; the text names the session.
     """
-    waiting = (context.mailbox.acceptances or {}).values()
+    waiting = (context.acceptances or {}).values()
     was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
     if (missing := deps_missing(context, was_given=was_given)) is not None:
         raise missing
@@ -199,7 +199,7 @@ def check_deps(context: SessionContext, opened: SessionCreatedRecord, deps_missi
 def restored_task(context: SessionContext, opened: SessionCreatedRecord, running: AgentActor) -> Task:
     """Restore the task of a session, with the options of its turn."""
     message_id = task_message_id(context.id)
-    accepted, options = context.mailbox.find(message_id), running.runner.turn_lifecycle.options
+    accepted, options = context.find_message(message_id), running.runner.turn_lifecycle.options
     if accepted is not None and accepted.options is not None:
         options = restored_options(options, accepted.options)
     task = Task(
@@ -224,11 +224,9 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
     task = context.task
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False
-    if context.parent is not None:
-        asker = (
-            context.parent.mailbox
-        )  # a parent that is still being opened has not counted its queued messages
-        return not (asker.pending or asker.acceptances)
+    if (parent := context.parent) is not None:
+        # A parent that is still being opened has not counted its queued messages.
+        return not (parent.pending or parent.acceptances)
     return task.parent_id not in await journal.unfinished(task.parent_agent)
 
 

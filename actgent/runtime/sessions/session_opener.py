@@ -29,7 +29,6 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
 from actgent.sessions.incoming_messages import Content, check_rule, message_to
-from actgent.sessions.mailbox import SessionMailbox
 from actgent.sessions.pending.tasks import Task, TaskDeadline
 from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.restore import is_unused, restore_loaded
@@ -72,7 +71,6 @@ _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
 """Empty block for new sessions with random ids, which no other task can open."""
 _log = logger_of(__name__)
 _make_context, _make_conversation = fast_constructor(SessionContext), fast_constructor(SessionConversation)
-_make_mail = fast_constructor(SessionMailbox)
 
 
 @attrs.frozen(eq=False)
@@ -136,7 +134,7 @@ class SessionOpener:
             conversation,
             running.name,
             lifecycle,
-            _make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            self.on_busy if on_busy is None else check_rule(on_busy),
             self.reducers,
             self.state_check,
             None if parent is None and task is None else _tree_of(parent, task),
@@ -252,7 +250,7 @@ class SessionOpener:
 
         If its handlers have sent messages, the session ends after these messages instead.
         """
-        if context.mailbox.pending:
+        if context.pending:
             if context.log is not None:
                 context.log.is_unused = True
             self.running.lifecycle.unload_when_idle(context)
@@ -452,7 +450,7 @@ class SessionOpener:
         restored = await restore_loaded(loaded, context, running.journal)
         if restored.is_closed:
             raise SessionClosed(session_id)
-        running.propagation.restore_all((context.mailbox.acceptances or {}).values())
+        running.propagation.restore_all((context.acceptances or {}).values())
         due, grown = restored.due, len(loaded.records)
         context.log = running.lifecycle.new_log(session_id, epoch, due=due, grown=grown)
         mark_restored(context, opened, loaded.records)
@@ -514,7 +512,7 @@ class SessionOpener:
             SessionConversation(self.running.core.memory.open_view(), system=opened.system),
             self.running.name,
             is_former=not opened.agent,
-            mailbox=SessionMailbox(opened.on_busy or self.on_busy),
+            on_busy=opened.on_busy or self.on_busy,
             reducers=self.reducers,
             state_check=self.state_check,
         )
@@ -564,7 +562,7 @@ class SessionInitializer:
             await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
             raise
         if self.ends:
-            context.mailbox.is_transient = True
+            context.is_transient = True
         return context
 
     async def __aexit__(

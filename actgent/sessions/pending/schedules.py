@@ -181,7 +181,7 @@ def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
 
 
 def _check_may(context: SessionContext) -> None:
-    if context.mailbox.is_transient:
+    if context.is_transient:
         raise UsageError(
             "a session without an id ends with its answer, so it cannot have schedules: use create_session()"
         )

@@ -45,8 +45,7 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.messages import Message, Sender, ToolCall
-from actgent.sessions.context import SessionContext, can_resume
-from actgent.sessions.mailbox import QueuedMessage
+from actgent.sessions.context import QueuedMessage, SessionContext, can_resume
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.tools.execution import Batch
@@ -194,7 +193,7 @@ class RecordReplayer:
             case ScheduleRecord() | ScheduleFiredRecord() | ScheduleRemovedRecord():
                 restore_schedule(self._context, record)
             case CancellationRecord(message_id=message_id, reason=reason):
-                self._context.mailbox.cancel_on_arrival(message_id, reason)
+                self._context.cancel_on_arrival(message_id, reason)
             case SessionClosedRecord():
                 self._is_closed = True
 
@@ -224,20 +223,20 @@ class RecordReplayer:
         if self._is_described:
             self._context.conversation.describe(message)
             self._is_described = False
-        self._context.mailbox.add_accepted_id(message.id)
+        self._context.add_accepted_id(message.id)
         if record.limits or record.within or record.depth:
             self._bounded[message.id] = record
         acceptance = QueuedMessage(message, Context())
         acceptance.options, acceptance.baggage, acceptance.is_in = record.options, record.baggage, True
-        self._context.mailbox.restore_message(acceptance)
+        self._context.restore_message(acceptance)
 
     def _end(self, message_id: str, failed: str | None) -> None:
         self.failed.pop(message_id, None)
         if self._waiting.pop(message_id, None) is not None:
             may_return = failed in (REFUSED, NOT_KEPT)
-            self._context.mailbox.forget(message_id, is_refused=may_return)
+            self._context.forget_message(message_id, is_refused=may_return)
             if not may_return:
-                self._context.mailbox.drop_cancellation(message_id)
+                self._context.drop_cancellation(message_id)
         self._bounded.pop(message_id, None)
         if self._turn is not None and self._turn.message_id == message_id:
             self._close_calls(self._turn)
@@ -249,7 +248,7 @@ class RecordReplayer:
 
     def _fail(self, record: FailureRecord) -> None:
         """Store the failure of a message that has not ended: its handlers may not have received the failure."""
-        acceptance = self._context.mailbox.find(record.message_id)
+        acceptance = self._context.find_message(record.message_id)
         if acceptance is not None:
             acceptance.failed = record
             self.failed[record.message_id] = record
@@ -299,7 +298,7 @@ class RecordReplayer:
         """
         if self._context.approvals is not None:
             self._context.update_approval_timer()
-        turn, self._context.mailbox.unwritten_turn = self._turn, self._unkept
+        turn, self._context.unwritten_turn = self._turn, self._unkept
         order = [accepted.message for accepted in self._waiting.values()]
         if turn is not None and turn.message_id in self._waiting:
             first = self._waiting[turn.message_id].message

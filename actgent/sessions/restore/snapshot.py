@@ -159,10 +159,10 @@ def take(
         system=conversation.system,
         notices=conversation.notices,
         call_ids=conversation.all_call_ids(),
-        accepted=context.mailbox.accepted_ids,
+        accepted=context.accepted_ids,
         waiting=reader.accepted,
         failed=tuple(reader.failed.values()),
-        unwanted=context.mailbox.unwanted or {},
+        unwanted=context.unwanted or {},
         spent=reader.spent,
         due=reader.due,
         has_ledger=ledger is not None,
@@ -195,8 +195,8 @@ def put(
     conversation.add_origins(taken.recent)
     conversation.restore_notices(taken.notices)
     conversation.former_ids = taken.call_ids
-    context.mailbox.restore_accepted_ids(taken.accepted)
-    context.mailbox.unwanted = dict(taken.unwanted) or None
+    context.restore_accepted_ids(taken.accepted)
+    context.unwanted = dict(taken.unwanted) or None
     for accepted in taken.waiting:
         reader.read(accepted)
     for failed in taken.failed:

@@ -167,7 +167,7 @@ async def say(call: HTTPCall) -> JSON[documents.MessageStatus]:
     message_id, content = key_for(call, "message_id"), to_content(body["content"])
     head = await call.head()
     session = await gateway.access.opened(head)
-    is_known = message_id is not None and context_of(session).mailbox.has_accepted(message_id)
+    is_known = message_id is not None and context_of(session).has_accepted(message_id)
     if message_id is not None and is_known:
         progress = await _find_duplicate(call, head, session, message_id, content)
     else:

@@ -100,14 +100,14 @@ def of_session(
         "approvals": [of_approval(each) for each in session.approvals],
         "schedules": [of_schedule(each) for each in session.schedules],
         "turn": None if (turn := context.open_turn_id) is None else {"message_id": turn},
-        "waiting": [of_message(each) for each in itertools.islice(context.mailbox.waiting, MAX_WAITING)],
+        "waiting": [of_message(each) for each in itertools.islice(context.waiting_messages, MAX_WAITING)],
     }
 
 
 def shown_status(session: Session) -> documents.SessionStatus:
     """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
     context = context_of(session)
-    if context.host is not None or context.mailbox.acceptances is None:
+    if context.host is not None or context.acceptances is None:
         return session.status
     return "suspended" if context.approvals is not None and context.approvals.open else "waiting"
 

@@ -343,7 +343,7 @@ async def test_a_decision_is_not_made_again(mortal, on, refuses):
 
                 await runtime.start(agent)
                 session = await agent.ensure_session("ada", "s")
-                if not session.history and not session._context.mailbox.pending:
+                if not session.history and not session._context.pending:
                     await session.chat("Hello", message_id="m")
                 await session.wait_idle()
 

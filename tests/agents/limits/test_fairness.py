@@ -130,7 +130,7 @@ async def test_urgent_messages_that_interrupt_others_leave_them_their_share(auto
         session = await agent.create_session(f"loud{number}")
         session.on_exception(lambda _: None)
         while True:
-            if session._context.mailbox.pending < 4:
+            if session._context.pending < 4:
                 await session.chat("mine")
                 await session.chat("loud", priority="URGENT")
             await trio.sleep(0.3)

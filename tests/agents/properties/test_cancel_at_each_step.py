@@ -380,15 +380,15 @@ def check_agent(agent):
     assert (running.runner._held_up, running.lifecycle.openers, opener._pending_opens) == ([], {}, {})
     for context in running.sessions.values():
         left = (
-            context.mailbox.acceptances,
-            context.mailbox.pending,
-            context.mailbox.pins,
-            context.mailbox._idle,
+            context.acceptances,
+            context.pending,
+            context.pins,
+            context._idle,
             context.schedules.writing,
         )
         assert left == (None, 0, 0, None, {})
         assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
-        assert not context.mailbox.is_transient
+        assert not context.is_transient
 
 
 def check_record(session):

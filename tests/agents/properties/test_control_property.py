@@ -219,9 +219,7 @@ class World:
                 with suppress(ActgentError, LookupError):  # its session may end at the same time
                     await agents[approval.agent].answer(approval.id, Reject())
             contexts = _contexts(agents.values())
-            is_busy = approvals or any(
-                each.mailbox.pending or each.public_session.schedules for each in contexts
-            )
+            is_busy = approvals or any(each.pending or each.public_session.schedules for each in contexts)
         await trio.sleep(200)
 
     def _look_round(self, agents):
@@ -237,7 +235,7 @@ class World:
                 context.children,
             )
             ledger = context.approvals
-            if any(left) or context.mailbox.pending or context.mailbox.is_transient:
+            if any(left) or context.pending or context.is_transient:
                 self.problems.append(f"{context.id} is left with {left}")
             if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")

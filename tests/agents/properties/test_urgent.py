@@ -160,7 +160,7 @@ async def live(plan, grace, side_by_side):
                 )
     for life in lives:
         assert sorted(life.accepted) == sorted(life.ended)
-        assert life.session._context.mailbox.pending == 0
+        assert life.session._context.pending == 0
 
 
 @pytest.mark.parametrize("busy", [1, 50])

@@ -203,7 +203,7 @@ def plain(value):
 
 def facts(context, restored):
     """All that opening makes of a session."""
-    conversation, mail, ledger = context.conversation, context.mailbox, context.approvals
+    conversation, ledger = context.conversation, context.approvals
     state = context.state
     view = plain(conversation.current_view())
     view["_notices"] = list((view["_notices"] or {}).items())
@@ -215,12 +215,12 @@ def facts(context, restored):
         "calls": conversation.all_call_ids(),
         "view": view,
         "shown": list(conversation.current_view().messages()),
-        "accepted": mail.accepted_ids,
+        "accepted": context.accepted_ids,
         "acceptances": [
-            (each.message, each.options, each.baggage) for each in (mail.acceptances or {}).values()
+            (each.message, each.options, each.baggage) for each in (context.acceptances or {}).values()
         ],
-        "unkept": plain(mail.unwritten_turn)
-        and {**plain(mail.unwritten_turn), "progress": plain(mail.unwritten_turn.progress)},
+        "unkept": plain(context.unwritten_turn)
+        and {**plain(context.unwritten_turn), "progress": plain(context.unwritten_turn.progress)},
         "state": (dict(state), state.number, state.known, state.history, list(state._once or ())),
         "states": [dict(state.replay(number)) for number in state.known],
         "approvals": plain(ledger),

@@ -9,7 +9,7 @@ from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, Scripte
 from actgent.agents.session import held_by
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import CancellationRecord, SessionClosedRecord
-from actgent.sessions.mailbox import UNWANTED_IDS
+from actgent.sessions.context import UNWANTED_IDS
 
 
 class SlowJournal(MemoryJournal):
@@ -154,7 +154,7 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
     left = await Life(SlowJournal()).run(deed)
 
     async def look(life, session):
-        assert held_by(session).mailbox.unwanted is None
+        assert held_by(session).unwanted is None
 
     await Life(left).run(look)
 

@@ -351,7 +351,7 @@ async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(au
 def left_in(session):
     """What a session's memory keeps of messages that have ended."""
     context = session._context
-    return (context.mailbox.acceptances, context.mailbox.pending, context.mailbox.pins, context.mailbox._idle)
+    return (context.acceptances, context.pending, context.pins, context._idle)
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])

@@ -641,4 +641,4 @@ async def test_an_interruption_and_the_end_of_the_block_at_the_same_moment(first
                     session._context.turn.interrupt("both")
                     await trio.lowlevel.checkpoint()
     assert log in (["interrupted"], ["stopped"])
-    assert session._context.mailbox.pending == 0
+    assert session._context.pending == 0

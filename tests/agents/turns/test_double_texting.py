@@ -62,7 +62,7 @@ async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
             await session.chat(text, on_busy=rule)
             await trio.sleep(between)
         await session.wait_idle()
-        assert session._context.mailbox.pending == 0
+        assert session._context.pending == 0
         return heard, session
 
 
@@ -273,7 +273,7 @@ async def test_messages_that_are_answered_together_end_together(autojump_clock, 
         else:
             await session.interrupt("enough", drop_queued=how == "drop")
         await session.wait_idle()
-        assert session._context.mailbox.pending == 0
+        assert session._context.pending == 0
     assert told(heard)[:3] == ["re: a", "interrupted", "interrupted"]
     assert [failure.message_id for failure in heard[1:3]] == ["b", "c"]
 
