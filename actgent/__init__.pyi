@@ -8,12 +8,17 @@ from .actors.inbox import (
 from .agents.agent import (
     Agent as Agent,
 )
-from .agents.bare import (
-    BareAgent as BareAgent,
-)
-from .agents.builder import (
+from .agents.agent_builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
+)
+from .agents.bare_agent import (
+    BareAgent as BareAgent,
+)
+from .agents.builtin_agents import (
+    ReActAgent as ReActAgent,
+    RouterAgent as RouterAgent,
+    SimpleAgent as SimpleAgent,
 )
 from .agents.goal import (
     GoalAgent as GoalAgent,
@@ -21,51 +26,46 @@ from .agents.goal import (
     run_agent as run_agent,
     run_agent_sync as run_agent_sync,
 )
-from .agents.model_tools.consolidation import (
-    Consolidation as Consolidation,
+from .agents.keyword_arguments import (
+    AgentOptions as AgentOptions,
+    RunOptions as RunOptions,
 )
 from .agents.model_tools.database_tools import (
     database_tool as database_tool,
 )
+from .agents.model_tools.memory_consolidation import (
+    Consolidation as Consolidation,
+)
 from .agents.model_tools.schedule_tools import (
     scheduling_tools as scheduling_tools,
-)
-from .agents.options import (
-    AgentOptions as AgentOptions,
-    RunOptions as RunOptions,
 )
 from .agents.pipelines.conditions import (
     When as When,
 )
-from .agents.pipelines.outcomes import (
-    PipelineResult as PipelineResult,
-)
 from .agents.pipelines.pipeline import (
     Pipeline as Pipeline,
 )
-from .agents.pipelines.step import (
+from .agents.pipelines.pipeline_results import (
+    PipelineResult as PipelineResult,
+)
+from .agents.pipelines.pipeline_step import (
     PipelineStep as PipelineStep,
 )
-from .agents.plan import (
+from .agents.plan_agent import (
     PlanAgent as PlanAgent,
-)
-from .agents.presets import (
-    ReActAgent as ReActAgent,
-    RouterAgent as RouterAgent,
-    SimpleAgent as SimpleAgent,
 )
 from .agents.session import (
     Session as Session,
 )
-from .agents.steps.agent import (
-    StepsAgent as StepsAgent,
-)
-from .agents.steps.answer import (
+from .agents.steps.agent_answer import (
     AgentAnswer as AgentAnswer,
     StepState as StepState,
     ToolExecution as ToolExecution,
 )
-from .agents.steps.events import (
+from .agents.steps.steps_agent import (
+    StepsAgent as StepsAgent,
+)
+from .agents.steps.stream_events import (
     FinalEvent as FinalEvent,
     PlanEvent as PlanEvent,
     StepEvent as StepEvent,
@@ -114,12 +114,12 @@ from .control.schedule import (
 from .database.database import (
     Database as Database,
 )
-from .definitions.agent_generator import (
-    AgentGenerator as AgentGenerator,
-)
-from .definitions.instructions import (
+from .definitions.agent_folder import (
     AgentFolder as AgentFolder,
     read_folder as read_folder,
+)
+from .definitions.agent_generator import (
+    AgentGenerator as AgentGenerator,
 )
 from .errors import (
     ActgentError as ActgentError,
@@ -237,7 +237,7 @@ from .llm.clients.openai_responses import (
 from .llm.fallback import (
     FallbackModel as FallbackModel,
 )
-from .llm.models import (
+from .llm.model_resolution import (
     register_provider as register_provider,
 )
 from .llm.rate_limiting import (
@@ -249,7 +249,7 @@ from .llm.retry import (
 from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
 )
-from .llm.wrappers import (
+from .llm.wrapper_models import (
     CachedModel as CachedModel,
     RateLimitedModel as RateLimitedModel,
     RetryingModel as RetryingModel,
@@ -319,12 +319,12 @@ from .portal.asyncio_portal import (
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
 )
-from .portal.portal_block import (
-    open_portal as open_portal,
-)
-from .portal.streams import (
+from .portal.delivery_streams import (
     AsyncPortalStream as AsyncPortalStream,
     PortalStream as PortalStream,
+)
+from .portal.portal_block import (
+    open_portal as open_portal,
 )
 from .portal.sync_client import (
     PortalClient as PortalClient,
@@ -378,8 +378,8 @@ from .session_index.queries import (
     Trend as Trend,
     Trends as Trends,
 )
-from .state.store import Store as Store
-from .structured.extract import (
+from .state.session_state import Store as Store
+from .structured.extract_json import (
     extract_only as extract_only,
 )
 from .tools.base import (
@@ -387,30 +387,26 @@ from .tools.base import (
     ToolContext as ToolContext,
     ToolHooks as ToolHooks,
 )
-from .tools.function import (
+from .tools.function_tool import (
     FunctionTool as FunctionTool,
     tool as tool,
 )
-from .tools.outputs.envelope import (
+from .tools.outputs.enveloped_tool import (
     EnvelopedTool as EnvelopedTool,
 )
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
 )
-from .toolsets.discovery import (
-    Discovery as Discovery,
-    discover as discover,
+from .toolsets.http.connection_guard import (
+    Guard as Guard,
 )
-from .toolsets.http.auth import (
+from .toolsets.http.credentials import (
     APIKey as APIKey,
     Basic as Basic,
     Bearer as Bearer,
     Credentials as Credentials,
 )
-from .toolsets.http.guard import (
-    Guard as Guard,
-)
-from .toolsets.http.tool import (
+from .toolsets.http.http_tool import (
     HTTPTool as HTTPTool,
     api_tool as api_tool,
 )
@@ -423,14 +419,21 @@ from .toolsets.mcp.server import (
 from .toolsets.openapi.toolset import (
     OpenAPI as OpenAPI,
 )
+from .toolsets.tool_discovery import (
+    Discovery as Discovery,
+    discover as discover,
+)
 from .toolsets.toolset import (
     Deferred as Deferred,
     StaticToolset as StaticToolset,
     Toolset as Toolset,
     open_toolset as open_toolset,
 )
-from .turns.core import (
+from .turns.agent_core import (
     AgentCore as AgentCore,
+)
+from .web.access_tokens import (
+    AccessToken as AccessToken,
 )
 from .web.gateway import (
     Gateway as Gateway,
@@ -438,9 +441,6 @@ from .web.gateway import (
 )
 from .web.gateway_limits import (
     GatewayLimits as GatewayLimits,
-)
-from .web.tokens import (
-    AccessToken as AccessToken,
 )
 from .web.webhooks.signatures import (
     new_webhook_secret as new_webhook_secret,

@@ -15,7 +15,7 @@ import trio
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, ToolStatus, Usage
 from actgent.support.serializable import Serializable
-from actgent.support.tracing import Tracing
+from actgent.support.tracing_interface import Tracing
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ import trio
 from actgent import Agent, Event, ScriptedLLM
 from actgent.llm.base import ModelResponse
 from actgent.protocols.base import Continue, Outcome, Protocol, Request, SendReply, TurnView, UpdateState
-from actgent.structured.extract import extract_only
+from actgent.structured.extract_json import extract_only
 
 ROUNDS = 3
 """Drafts at most; then the last one counts, with what is still wrong with it."""

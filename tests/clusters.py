@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from actgent import AccessToken, GatewayLimits, connect, open_gateway, open_runtime
-from actgent.support.concurrency import plain_nursery
-from actgent.web.tokens import token_digest
+from actgent.support.trio_helpers import plain_nursery
+from actgent.web.access_tokens import token_digest
 
 DATABASE = "postgresql://postgres@127.0.0.1:5432/test"
 TOKEN = "act_tests"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from actgent.cli import main
-from actgent.llm import models
+from actgent.llm import model_resolution
 
 MODEL = """
 import json
@@ -70,7 +70,7 @@ output_schema = Lake
 @pytest.fixture
 def folder(tmp_path, monkeypatch, no_keys):
     """A folder with tools, the form of an answer, and a provider that is registered when the tools are loaded."""
-    monkeypatch.setattr(models, "_registered", {})
+    monkeypatch.setattr(model_resolution, "_registered", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lakes.tools.py").write_text(MODEL + TOOLS, encoding="utf-8")
     (tmp_path / "lake_output.py").write_text(OUTPUT, encoding="utf-8")

@@ -24,7 +24,7 @@ from actgent import (
 )
 from actgent.approvals import Approval, Reject
 from actgent.cli.chat import ChatOptions, load_agent
-from actgent.cli.journals import journal as journal_cli
+from actgent.cli.journals import journal_commands as journal_cli
 from actgent.cli.journals.replay import ReplayOptions, fork
 from actgent.cli.main import main
 from actgent.cli.terminal import Terminal

@@ -7,7 +7,7 @@ import pytest
 
 from actgent import ConfigurationError, NotRunning
 from actgent.cli.chat import ChatOptions, open_agent, open_conversation
-from actgent.cli.console.views import TextView
+from actgent.cli.console.delivery_views import TextView
 from actgent.cli.terminal import Terminal
 from actgent.messages import Text
 

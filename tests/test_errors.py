@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from actgent import errors
-from actgent.errors.printable import counted
-from actgent.errors.restored import _FORMER_NAMES, restored_failure
+from actgent.errors.restored_errors import _FORMER_NAMES, restored_failure
+from actgent.errors.text_escaping import counted
 
 
 def some(cls):

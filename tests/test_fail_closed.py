@@ -27,11 +27,11 @@ from actgent import (
     tool,
 )
 from actgent.agents.teams.remote_pool_agent import PoolAgent
-from actgent.toolsets.builtin.files import file_tools
-from actgent.toolsets.builtin.process import process_tool
+from actgent.toolsets.builtin.file_tools import file_tools
 from actgent.toolsets.builtin.python_code import python_tool
+from actgent.toolsets.builtin.shell_tool import process_tool
 from actgent.toolsets.builtin.sql import sql_tool
-from actgent.web.tokens import AccessToken
+from actgent.web.access_tokens import AccessToken
 
 
 @tool

@@ -203,7 +203,7 @@ FACE = [
 ]
 
 FAMILIES = {
-    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrappers",
+    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrapper_models",
     "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
 """The members that can replace each other, by family."""
@@ -263,7 +263,7 @@ TWICE: set[str] = set()
 """Names that two modules of different folders define for different things. It only gets shorter."""
 
 
-OF_USERS = {"agents.pipelines.outcomes: output"}
+OF_USERS = {"agents.pipelines.pipeline_results: output"}
 """Fields for values of the program's own, whose name another field has that is looked into."""
 
 
@@ -357,7 +357,7 @@ def test_no_private_module_of_another_package_is_imported():
         for path in files
         for name in private_imports(path.read_text(encoding="utf-8"))
     }
-    assert found == {"actgent/simulation/world.py: trio._core"}
+    assert found == {"actgent/simulation/simulated_world.py: trio._core"}
 
 
 def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
@@ -393,7 +393,7 @@ def test_no_import_is_hidden_in_a_string(modules):
         for node in ast.walk(module)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
     }
-    assert found == {"toolsets.discovery"}
+    assert found == {"toolsets.tool_discovery"}
 
 
 def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
@@ -537,37 +537,37 @@ SAID = (
     "actors.dead_letters",
     "actors.supervision",
     "agents.goal.metrics",
-    "agents.goal.run",
-    "agents.processing",
-    "agents.steps.answer",
-    "agents.steps.events",
+    "agents.goal.goal_run",
+    "agents.turn_processing",
+    "agents.steps.agent_answer",
+    "agents.steps.stream_events",
     "control.durable_timer",
     "control.quotas",
     "control.schedule",
     "evaluation.cases",
     "evaluation.report",
     "journal.base",
-    "journal.feed",
+    "journal.feed_readers",
     "journal.session_lists",
     "journal.transfer.export_file",
     "llm.base",
     "llm.retry",
     "llm.settings",
-    "memory.longterm.records",
+    "memory.longterm.memory_records",
     "memory.short_term",
     "memory.sliding_window",
-    "modes.changes",
+    "modes.mode_changes",
     "modes.mode",
-    "modes.notices",
+    "modes.system_notices",
     "protocols.base",
     "protocols.plan.todo",
     "protocols.prompt_layers",
     "runtime.agent_directory",
     "runtime.introspection",
-    "sessions.context",
-    "state.handoff",
+    "sessions.session_context",
+    "state.handoff_state",
     "tools.base",
-    "toolsets.http.auth",
+    "toolsets.http.credentials",
 )
 """Modules of data that programs read, in which each field says what it is. It only gets longer."""
 
@@ -714,7 +714,7 @@ def test_type_checkers_see_the_same_names():
     """`__init__.pyi` names what `__init__.py` loads, from the same modules."""
     assert names_in_stub(actgent) == actgent._HOMES
     schemas = importlib.import_module("actgent.tools.schemas")
-    at_once = {"plain_form": "actgent.tools.schemas.plain_forms"}
+    at_once = {"plain_form": "actgent.tools.schemas.form_schemas"}
     assert names_in_stub(schemas) == schemas._HOMES | at_once
     assert set(schemas.__all__) == {*schemas._HOMES, *at_once}
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from actgent.control import limits
-from actgent.definitions.scaffold import new_folder
+from actgent.definitions.folder_creation import new_folder
 from actgent.protocols import PROTOCOLS
 
 ROOT = Path(__file__).parents[1]
@@ -21,12 +21,12 @@ from pathlib import Path
 """
 PROTOCOL = """
 import actgent.protocols
-actgent.protocols.PROTOCOLS["planted"] = "actgent.protocols.bare:Bare"
+actgent.protocols.PROTOCOLS["planted"] = "actgent.protocols.bare_protocol:Bare"
 
 from actgent import AgentBuilder, ScriptedLLM
 from actgent.cli.main import app
-from actgent.definitions.instructions import read_folder
-from actgent.definitions.scaffold import new_folder
+from actgent.definitions.agent_folder import read_folder
+from actgent.definitions.folder_creation import new_folder
 
 assert AgentBuilder("x").llm(ScriptedLLM(["a"])).protocol("planted").build().protocol.name == "bare"
 Path("brain.md").write_text("---\\nname: x\\nprotocol: planted\\n---\\n")
@@ -42,9 +42,9 @@ first = source.index("    tool_calls: int | None = ")
 planted = '    planted: int | None = _bound(None, _Count(1), shared="What was planted.")\\n'
 exec(compile(source[:first] + planted + source[first:], sys.argv[1], "exec"), vars(module))
 
-from actgent.cli.commands.options import LimitOptions
+from actgent.cli.commands.shared_options import LimitOptions
 from actgent.cli.main import app
-from actgent.definitions.instructions import read_folder
+from actgent.definitions.agent_folder import read_folder
 
 Path("brain.md").write_text("---\\nname: x\\nlimits: {planted: 3}\\n---\\n")
 assert read_folder(".").limits.planted == 3
@@ -108,7 +108,7 @@ REQUIREMENTS = "docs/specification.md"
             {*PROTOCOLS},
             {
                 "actgent/protocols/__init__.py",
-                "actgent/definitions/instructions.py",  # `goal` is a field of an agent's folder there
+                "actgent/definitions/agent_folder.py",  # `goal` is a field of an agent's folder there
                 "docs/architecture.md",
                 "docs/configuration.md",
                 REQUIREMENTS,

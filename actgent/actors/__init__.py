@@ -1,9 +1,9 @@
 """Actors with priority inboxes under supervision. This layer does not depend on language models."""
 
 from .actor import Actor, ActorContext
+from .actor_ref import ActorRef, Address
 from .dead_letters import DeadLetter
 from .inbox import InboxStatistics, PriorityInbox
-from .ref import ActorRef, Address
 from .supervision import Strategy, Supervision
 from .system import ActorSystem, open_system
 

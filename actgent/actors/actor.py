@@ -9,15 +9,15 @@ from typing import Any
 import trio
 
 from actgent.errors import ActorFailed
-from actgent.errors.printable import counted
-from actgent.support.logs import logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.errors.text_escaping import counted
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import convert_user_error
 
-from .cell import Cell, Siblings
+from .actor_cell import Cell, Siblings
+from .actor_ref import ActorRef, Envelope
 from .dead_letters import DeadLetter
 from .inbox import DEFAULT_BYTES, PriorityInbox
 from .message_groups import LineOf, MessageGroups
-from .ref import ActorRef, Envelope
 from .supervision import Supervision
 from .wait_graph import WaitNode
 

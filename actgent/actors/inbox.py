@@ -50,7 +50,7 @@ import outcome
 import trio
 
 from actgent.errors import ConfigurationError, InboxFull, MessageTooLarge, UsageError
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.messages import Priority
 from actgent.support.fair_queue import FairQueue, QueueEntry
 from actgent.support.fast_init import fast_constructor

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 import trio
 
 from actgent.errors import ActorFailed
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.events import EventStream
 
 from .actor import Actor, start, waiting_actor
-from .cell import GRACE, Body, Cell, Siblings, SystemContext, UnusedActor, UnusedCell
+from .actor_cell import GRACE, Body, Cell, Siblings, SystemContext, UnusedActor, UnusedCell
+from .actor_ref import ActorRef, Address
 from .dead_letters import DEAD_LETTERS, DeadLetter
 from .message_groups import LineOf
-from .ref import ActorRef, Address
 from .supervision import Supervision
 
 __all__ = ["DEAD_LETTERS", "ActorSystem", "open_system"]

@@ -17,7 +17,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES, InboxBounds
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.arguments import at_least_one, check_flag, check_id, check_known_id, check_seconds
+from actgent.control.argument_checks import at_least_one, check_flag, check_id, check_known_id, check_seconds
 from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.errors import (
@@ -31,15 +31,15 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.labels import Policy
-from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
+from actgent.llm.model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
 from actgent.modes.modes import Modes
-from actgent.modes.prompt import prompt_of
-from actgent.protocols.bare import Bare
+from actgent.modes.modes_prompt import prompt_of
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import (
     ClassificationType,
     Instruction,
@@ -50,42 +50,55 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompts import PromptManager
-from actgent.runtime.actor import CLOSE_TIMEOUT_SECONDS, AgentActor
+from actgent.runtime.agent_actor import CLOSE_TIMEOUT_SECONDS, AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
-from actgent.runtime.sessions.recovery import recover
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.sessions.session_recovery import recover
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.incoming_messages import Content, check_rule, message_parts
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
+from actgent.sessions.session_context import SessionContext, Turn
 from actgent.state.reducers import Reducer
-from actgent.support.logs import logger_of
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
 from actgent.support.name_hints import async_block, unknown_argument
-from actgent.tools.adapters import ToolProtocol
+from actgent.support.safe_logging import logger_of
 from actgent.tools.base import DepsT, Tool, unwrap_tool
 from actgent.tools.caller_tools import CallerTools, check_caller_tools
 from actgent.tools.outputs.oversized_results import offer_read_result
-from actgent.tools.threads import AGENT_THREADS, RUNTIME_THREADS
+from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.worker_threads import AGENT_THREADS, RUNTIME_THREADS
 from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset, static_tools
+from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.approval_requests import NeedsPerson
 from actgent.turns.calls.tool_calls import Access
 from actgent.turns.content_guards import GuardedKind, Guards
-from actgent.turns.core import AgentCore
 from actgent.turns.failure_logging import FailureLogger
-from actgent.turns.hooks import Hooks
+from actgent.turns.turn_hooks import Hooks
 
+from .argument_checks import (
+    AgentBounds,
+    check_arguments,
+    check_call_rule,
+    check_each_seconds,
+    check_policy,
+    check_reducers,
+    check_stage,
+    check_system_prompt,
+    forms_of,
+    joined_text,
+    memory_of,
+    own_templates,
+    types_of,
+)
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
+from .keyword_arguments import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .model_tools import long_term_memory_parts, with_database, with_extract
-from .narration import Narration, Verbose, writer_of
-from .options import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
-from .processing import ProcessResult, process_turn
 from .runs import (
     STREAM_CAPACITY,
     RewrittenMessage,
@@ -105,21 +118,8 @@ from .runs import (
 )
 from .session import DeliveryHandler, Session, SessionHandler, context_of, face_of
 from .teams import AgentRef, AgentTool, HandoffTool, limited
-from .validation import (
-    AgentBounds,
-    check_arguments,
-    check_call_rule,
-    check_each_seconds,
-    check_policy,
-    check_reducers,
-    check_stage,
-    check_system_prompt,
-    forms_of,
-    joined_text,
-    memory_of,
-    own_templates,
-    types_of,
-)
+from .turn_processing import ProcessResult, process_turn
+from .verbose_output import Narration, Verbose, writer_of
 
 R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
@@ -1131,7 +1131,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def _complete_tools(self) -> None:
         """Add the tools that modes need, and `read_result` if the limits keep oversized results."""
         if self.modes is not None:
-            from actgent.modes.tools import equip  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
+            from actgent.modes.mode_tools import equip  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
 
             equip(self.tools, self.modes)
         if self.limits.kept_characters:

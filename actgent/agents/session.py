@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision
-from actgent.control.arguments import check_id, check_seconds
+from actgent.control.argument_checks import check_id, check_seconds
 from actgent.control.budget import Budget, Funding
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
@@ -40,18 +40,18 @@ from actgent.messages import (
     checked_metadata,
     new_id,
 )
-from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
+from actgent.modes.mode_changes import ModeChange, changes_in
 from actgent.modes.modes import Modes
-from actgent.runtime.actor import AgentActor
+from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import caller_calls, decide, open_approvals, session_holding
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import running_session, sources_of_caller, take_sources
-from actgent.runtime.sessions.eviction import check_sendable
-from actgent.runtime.sessions.lifecycle import write_end
 from actgent.runtime.sessions.remote_sessions import RemoteSessions
+from actgent.runtime.sessions.session_eviction import check_sendable
+from actgent.runtime.sessions.session_lifecycle import write_end
 from actgent.runtime.sessions.tree_close import close_tree
 from actgent.runtime.start_phase import wait_started
 from actgent.runtime.subscriptions import (
@@ -64,7 +64,6 @@ from actgent.runtime.subscriptions import (
     observe,
     observe_recent,
 )
-from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming_messages import Content, message_parts, message_to
@@ -76,6 +75,7 @@ from actgent.sessions.pending.schedules import (
     unset_schedule,
 )
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS, task_key
+from actgent.sessions.session_context import SessionContext, Status, host_of
 from actgent.sessions.subscriptions import (
     MessageFilter,
     MessageTrace,
@@ -84,8 +84,8 @@ from actgent.sessions.subscriptions import (
     find_links,
     read_matching,
 )
-from actgent.state.handoff import given_back, handoff_in
-from actgent.state.store import Store
+from actgent.state.handoff_state import given_back, handoff_in
+from actgent.state.session_state import Store
 from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
 from actgent.support.name_hints import unknown_argument
 from actgent.tools.caller_tools import CallerTools, check_caller_tools

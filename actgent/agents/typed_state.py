@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidState, meant
-from actgent.errors.printable import quoted
-from actgent.state.store import StateCheck
+from actgent.errors.text_escaping import quoted
+from actgent.state.session_state import StateCheck
 from actgent.tools.outputs.result_text import to_text
 from actgent.tools.schemas import compile_schema, compile_type
 

@@ -5,17 +5,17 @@ from functools import partial
 from pathlib import Path
 
 from actgent.agents.agent import Agent
-from actgent.agents.builder import AgentBuilder
+from actgent.agents.agent_builder import AgentBuilder
 from actgent.cli.demos.scripted_models import offline_model
-from actgent.definitions.instructions import BRAIN, AgentFolder, read_folder
-from actgent.definitions.scaffold import new_folder
+from actgent.definitions.agent_folder import BRAIN, AgentFolder, read_folder
+from actgent.definitions.folder_creation import new_folder
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder, MissingKey
 from actgent.evaluation.case_files import SUFFIXES, TESTS, load_cases
 from actgent.llm.scripted import ScriptedLLM
 from actgent.llm.settings import LLMSettings, load_settings
 
 from .agent_files import load_agents
-from .models import live_models
+from .model_options import live_models
 from .policy_warnings import policy_warnings
 from .terminal import Terminal
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.bare import BareAgent
+from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.demos.scripted_models import CHUNK_CHARS, TOOLS, answer_with_delay
-from actgent.cli.journals.journal import SingleSessionJournal
+from actgent.cli.journals.journal_commands import SingleSessionJournal
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
@@ -20,7 +20,7 @@ from actgent.journal.journal_url import open_journal
 from actgent.journal.session_lists import SessionFilter
 from actgent.llm.base import LLM
 from actgent.messages import Delivery, Part, Text
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import Protocol
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.incoming_messages import Content
@@ -29,7 +29,7 @@ from actgent.tools.base import Tool
 from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
-from .models import live_models, open_models, open_script
+from .model_options import live_models, open_models, open_script
 from .signals import Shutdown
 from .terminal import Lines, Terminal
 

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text as Cell
 
 from actgent.agents.agent import Agent
-from actgent.agents.bare import BareAgent
-from actgent.agents.builder import AgentBuilder
-from actgent.cli.journals.journal import open_read_only
+from actgent.agents.agent_builder import AgentBuilder
+from actgent.agents.bare_agent import BareAgent
+from actgent.cli.journals.journal_commands import open_read_only
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.evaluation import (
     Case,
     Report,
@@ -31,8 +31,8 @@ from actgent.llm.base import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
-from .models import live_models, open_models
-from .reports import check_output_files, progress_bar, read_prompts, save_report
+from .model_options import live_models, open_models
+from .report_files import check_output_files, progress_bar, read_prompts, save_report
 from .signals import Shutdown
 from .terminal import Terminal, one_line
 

@@ -16,10 +16,10 @@ from actgent.protocols.goal import Goal
 from actgent.support.strict_json import load_document
 from actgent.tools.base import Tool
 from actgent.tools.outputs.result_text import to_text
-from actgent.toolsets.discovery import discover, load_files, load_output_schema
+from actgent.toolsets.tool_discovery import discover, load_files, load_output_schema
 from actgent.toolsets.toolset import Toolset
 
-from .models import live_models
+from .model_options import live_models
 from .signals import Shutdown
 from .terminal import Terminal
 

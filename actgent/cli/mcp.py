@@ -9,7 +9,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.definitions.instructions import BRAIN
+from actgent.definitions.agent_folder import BRAIN
 from actgent.definitions.toolset_files import SERVERS
 from actgent.errors import (
     ActgentError,
@@ -19,13 +19,13 @@ from actgent.errors import (
     ParseError,
     nearest,
 )
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import Part, Text
-from actgent.support.files import file_change
+from actgent.support.shared_files import file_change
 from actgent.support.strict_json import loads
-from actgent.support.user_code import convert_user_error, leaves
+from actgent.support.user_code_calls import convert_user_error, leaves
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.outputs.media import to_display_text
+from actgent.tools.outputs.result_media import to_display_text
 from actgent.tools.outputs.result_text import error_text
 from actgent.toolsets.mcp import (
     LOCK,

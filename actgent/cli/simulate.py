@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET  # only written, never parsed
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
-from actgent.simulation.choices import EventKey
+from actgent.errors.text_escaping import counted
+from actgent.simulation.run_story import render_story
 from actgent.simulation.scenario import (
     FAULTS,
     MAX_SESSIONS,
@@ -24,10 +24,10 @@ from actgent.simulation.scenario import (
     check_program,
     play,
 )
-from actgent.simulation.seeds import SeedResult, Totals, run_seeds, write_seed
+from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
+from actgent.simulation.seeded_choices import EventKey
 from actgent.simulation.shrinking import shrink
-from actgent.simulation.storage import JournalKind
-from actgent.simulation.story import render_story
+from actgent.simulation.simulated_storage import JournalKind
 
 from .terminal import Terminal
 

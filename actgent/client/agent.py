@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.arguments import check_id, check_seconds
+from actgent.control.argument_checks import check_id, check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import (
     ApprovalNotFound,

@@ -9,12 +9,12 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.approvals import Approval
-from actgent.control.arguments import check_seconds
+from actgent.control.argument_checks import check_seconds
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
-from actgent.sessions.context import Status
+from actgent.sessions.session_context import Status
 from actgent.support.name_hints import async_block
 
 from .agent import RemoteAgent

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from actgent.errors import InvalidCursor
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .problems import error_of
 from .request_sender import BrokenConnections, RetryBackoff

@@ -14,8 +14,8 @@ import trio
 from actgent.errors import ActgentError, HandlerFailed, InvalidCursor, SessionNotFound
 from actgent.messages import Delivery, Failure
 from actgent.sessions.handlers import Handler, HandlerKind, Handlers, name_of, to_awaitable
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 from actgent.turns.dispatcher import HANDLER_KINDS, delivery_id
 

@@ -11,7 +11,7 @@ import attrs
 
 from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.records import REFUSED
 from actgent.labels import Label, text_of
 from actgent.messages import (

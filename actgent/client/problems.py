@@ -27,8 +27,8 @@ from actgent.errors import (
     TooManySchedules,
     UsageError,
 )
-from actgent.errors.printable import quoted
-from actgent.errors.restored import error_with_text
+from actgent.errors.restored_errors import error_with_text
+from actgent.errors.text_escaping import quoted
 
 from .transport import Refused, RemoteRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
-from actgent.control.arguments import check_session_limits
+from actgent.control.argument_checks import check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.messages import File, Image, Part, Priority, Sender, Text, checked_metadata

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
-from actgent.control.arguments import check_id, check_seconds
+from actgent.control.argument_checks import check_id, check_seconds
 from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
 from actgent.labels import TRUSTED, Label, check_label, text_of
@@ -27,11 +27,11 @@ from actgent.messages import (
     new_secret,
 )
 from actgent.runtime.session_waits import take_remote_sources
-from actgent.sessions.context import Status
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming_messages import Content, message_parts
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
+from actgent.sessions.session_context import Status
 from actgent.sessions.subscriptions import Observed, ObservedType
 from actgent.tools.caller_tools import CallerTools
 

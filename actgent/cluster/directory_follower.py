@@ -8,8 +8,8 @@ import trio
 from actgent.errors import JournalError
 from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner
 from actgent.journal.postgres.pool_layout import read_layout
-from actgent.support.logs import LogVariable, logger_of
 from actgent.support.postgres_address import split_schema
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .directory import NodeInfo, PoolDirectory
 

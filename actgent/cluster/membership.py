@@ -13,7 +13,7 @@ import trio
 from actgent.errors import JournalError
 from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner, SeenNode
 from actgent.journal.postgres.pool_layout import PoolLayout
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 HEARTBEAT_SECONDS = 1.0
 """Heartbeat interval in seconds, and poll interval of the partitions if no notification arrives."""

@@ -20,12 +20,12 @@ from functools import cached_property
 import trio
 
 from actgent.errors import Fenced, JournalError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, ClusterStatistics
 from actgent.journal.postgres import NodeRow, PartitionedJournal, Taken
 from actgent.runtime.runtime import Runtime
-from actgent.support.concurrency import Batches, plain_nursery
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.trio_helpers import Batches, plain_nursery
 
 from .directory import PoolDirectory
 from .directory_follower import update_directory

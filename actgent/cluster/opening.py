@@ -12,7 +12,7 @@ from actgent.client.client import Client, open_client
 from actgent.client.event_subscription import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.base import SessionSummary
 from actgent.journal.cluster_membership import ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal
@@ -21,11 +21,11 @@ from actgent.journal.session_lists import SessionKey
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.runtime.delegation.pool_tasks import PoolTasks
 from actgent.runtime.runtime import Runtime
+from actgent.web.access_tokens import Logins, TokenStore
 from actgent.web.gateway_setup import open_gateway_context
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 from actgent.web.server.relayed_requests import LIMITS, relay_application
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
-from actgent.web.tokens import Logins, TokenStore
 
 from .directory import PoolDirectory
 from .directory_follower import follow_pool

@@ -20,7 +20,7 @@ from actgent.client.request_sender import MAX_BROKEN_CONNECTIONS
 from actgent.errors import JournalError
 from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
 from actgent.journal.session_lists import SessionKey
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
 
 from .directory import Owner

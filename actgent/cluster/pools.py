@@ -18,7 +18,7 @@ from actgent.errors import ActgentError, Fenced, InboxFull, JournalError, NotRun
 from actgent.errors.safe_texts import model_error_text
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tagged_codec import TaggedCodec
 from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, SendChunk
 

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFailed, JournalFull
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.base import Entry
 from actgent.journal.postgres import SUSPECT_CRASHES, PartitionedJournal, Suspect, Taken, slots_of
 from actgent.journal.records import (
@@ -33,8 +33,8 @@ from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.restore import owner_of
-from actgent.support.concurrency import Batches
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.trio_helpers import Batches
 
 WATCH_SECONDS = 1.0
 """Seconds for which a group of suspects is watched before the next group is opened."""

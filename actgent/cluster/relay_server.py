@@ -13,10 +13,10 @@ import orjson
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
-from actgent.support.concurrency import plain_nursery
-from actgent.support.logs import LogVariable, logger_of
-from actgent.web.problems import Problem
+from actgent.errors.text_escaping import quoted
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.trio_helpers import plain_nursery
+from actgent.web.problem_documents import Problem
 from actgent.web.server.addresses import is_loopback
 from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
 from actgent.web.server.request_relay import WaitReleased

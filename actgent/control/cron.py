@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 
 FIELDS = 5
 

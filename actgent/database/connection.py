@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from actgent.errors import ConfigurationError, DatabaseFailed, NotSerializable
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 from .migrations import Migration
 

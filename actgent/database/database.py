@@ -12,7 +12,7 @@ from typing import Any, Self
 import trio
 
 from actgent.errors import ConfigurationError, DatabaseFailed
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 from .connection import DataConnection, Values
 from .migrations import read_migrations

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError, ToolError
-from actgent.tools.function import FunctionTool
+from actgent.tools.function_tool import FunctionTool
 
-from .scaffold import write_folder
+from .folder_creation import write_folder
 
 
 class AgentGenerator(FunctionTool[..., str, Any]):

@@ -13,8 +13,8 @@ import attrs
 from actgent.errors import InvalidFile, ToolError
 from actgent.tools.base import Effect, Tool, ToolContext
 
-from .folder import Folder
 from .front_matter import Document, split_front_matter
+from .untrusted_folder import Folder
 
 NOTES = "AGENTS.md"
 MAX_SKILLS = 100

@@ -6,10 +6,10 @@ from types import ModuleType
 
 from actgent.errors import InvalidFile, InvalidFolder
 from actgent.tools.base import Tool
-from actgent.toolsets.discovery import run_code
+from actgent.toolsets.tool_discovery import run_code
 from actgent.toolsets.toolset import Toolset
 
-from .instructions import AgentFolder
+from .agent_folder import AgentFolder
 from .skills import LoadSkill
 from .toolset_files import load_toolsets
 

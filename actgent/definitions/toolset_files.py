@@ -15,9 +15,9 @@ from actgent.toolsets.mcp import listed_servers, make_server
 from actgent.toolsets.openapi import MAX_DOCUMENT_BYTES, OpenAPI
 from actgent.toolsets.toolset import Toolset
 
-from .folder import Folder
 from .front_matter import read_yaml
-from .json_object import json_object, short_reason
+from .json_parsing import json_object, short_reason
+from .untrusted_folder import Folder
 
 OPENAPI = "openapi"
 SERVERS = "mcp_config.json"

@@ -96,7 +96,7 @@ import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from .printable import counted, quoted, shown
+from .text_escaping import counted, quoted, shown
 
 _MAX_LISTED_NAMES = 20
 """Maximum number of names that an error text lists."""

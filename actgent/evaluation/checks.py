@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from actgent.errors.printable import counted
-from actgent.support.user_code import convert_user_error
+from actgent.errors.text_escaping import counted
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
 from .cases import Case, Check, CheckResult, Trial

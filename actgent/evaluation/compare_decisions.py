@@ -20,7 +20,7 @@ from actgent.agents.upgrading import (
 from actgent.errors import ConfigurationError
 from actgent.llm.base import LLM, ModelResponse, check_answer
 from actgent.messages import NO_USAGE
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
 from .decision_report import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import groupby
 
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 from .decision_report import (
     ACCEPTED,

@@ -10,9 +10,9 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
-from actgent.llm.adapters import ModelLike
+from actgent.llm.model_adapters import ModelLike
 from actgent.messages import NO_USAGE
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
 from .cases import Case, CheckResult, Trial

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 from .cases import Case, Trial
 from .html_parts import cost_words, html_cells, html_entry, html_page, html_table, time_words

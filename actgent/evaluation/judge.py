@@ -6,9 +6,9 @@ from typing import Annotated
 import attrs
 import msgspec
 
-from actgent.agents.bare import BareAgent
+from actgent.agents.bare_agent import BareAgent
 from actgent.errors import UsageError
-from actgent.llm.adapters import ModelLike
+from actgent.llm.model_adapters import ModelLike
 from actgent.messages import NO_USAGE, Usage
 from actgent.tools.outputs.result_text import describe
 

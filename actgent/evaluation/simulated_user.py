@@ -8,14 +8,14 @@ import msgspec
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.bare import BareAgent
+from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.llm.adapters import ModelLike
+from actgent.llm.model_adapters import ModelLike
 from actgent.messages import NO_USAGE, Message, Reply, ToolCall, Usage
 from actgent.tools import Tool
-from actgent.tools.adapters import ToolProtocol
+from actgent.tools.tool_adapters import ToolProtocol
 from actgent.toolsets.toolset import Toolset
 
 _PROMPT = """\

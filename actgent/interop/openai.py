@@ -22,14 +22,14 @@ from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, Tool
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
-from actgent.web.problems import Problem, missing
+from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
 from actgent.web.routes.idempotency import key_of
-from actgent.web.routes.schemas import NUMBER
+from actgent.web.routes.shared_schemas import NUMBER
 
-from .content import check_types, media_of_url, object_of, text_field, to_client_id, to_file
-from .runs import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
-from .serving import (
+from .content_conversion import check_types, media_of_url, object_of, text_field, to_client_id, to_file
+from .run_events import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
+from .start_run import (
     Run,
     RunStream,
     caller_tools,

@@ -9,9 +9,9 @@ import trio
 
 from actgent.agents.session import Session, context_of
 from actgent.errors import ActgentError, JournalError
-from actgent.runtime.actor import AgentActor
+from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 CLOSE_SECONDS = 30
 """Seconds to wait for the end of a temporary session."""

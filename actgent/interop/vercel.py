@@ -14,11 +14,11 @@ from actgent.approvals import Approve, Decision, Reject, Respond
 from actgent.journal.records import TurnOptions
 from actgent.messages import Part, Text, ToolResult
 from actgent.tools.outputs.result_text import to_text
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 
-from .content import call_arguments, media_of_url, text_field, to_client_id
-from .runs import (
+from .content_conversion import call_arguments, media_of_url, text_field, to_client_id
+from .run_events import (
     AnswerDone,
     RunApprovalAsked,
     RunEnded,
@@ -29,7 +29,7 @@ from .runs import (
     TextDiscarded,
     tool_error_text,
 )
-from .serving import Run, RunStream, caller_tools, existing_session, find_session, to_sse
+from .start_run import Run, RunStream, caller_tools, existing_session, find_session, to_sse
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 LAST = b"data: [DONE]\n\n"

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, JournalKeyError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 VARIABLE = "ACTGENT_JOURNAL_KEYS"
 SEALED = 0xE1

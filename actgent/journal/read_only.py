@@ -15,7 +15,7 @@ import trio
 from actgent.errors import UsageError
 
 from .base import Backup, Entry, SessionSummary, Snapshot
-from .feed import FeedReader
+from .feed_readers import FeedReader
 from .grouped import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
 from .session_lists import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from actgent.errors import ActgentError, ModelError, ModelTimeout, ProviderUnavailable
-from actgent.support.user_code import explained_text, leaves
+from actgent.support.user_code_calls import explained_text, leaves
 
 _MAX_TEXT_CHARACTERS = 1000
 _FIRST, _LAST = 400, 599

@@ -17,14 +17,14 @@ from actgent.errors import (
     StreamInterrupted,
 )
 from actgent.messages import Usage
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 
-from .adapters import ModelLike
 from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error
-from .models import resolve_model
+from .model_adapters import ModelLike
+from .model_call_spans import complete_as_span
+from .model_resolution import resolve_model
 from .rate_limiter_statistics import RateLimiterProtocol
-from .spans import complete_as_span
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupted, QuotaExhausted)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import Part, ToolCall, to_parts
 
 from .base import LLM, ModelRequest, ModelResponse, OnText

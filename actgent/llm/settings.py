@@ -20,7 +20,13 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
-from actgent.llm.models import key_variables, known_providers, resolve_model, split_model, url_variables
+from actgent.llm.model_resolution import (
+    key_variables,
+    known_providers,
+    resolve_model,
+    split_model,
+    url_variables,
+)
 
 DEFAULT_PROVIDER = "openai"
 """Provider of a model without `provider:`, since most servers implement OpenAI's API."""

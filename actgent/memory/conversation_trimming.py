@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
 
 MAX_TEXT_CHARACTERS = 1_000

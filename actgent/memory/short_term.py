@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import attrs
 
-from actgent.errors import printable
-from actgent.errors.printable import counted
+from actgent.errors import text_escaping
+from actgent.errors.text_escaping import counted
 from actgent.messages import (
     ChatMessage,
     Message,
@@ -30,8 +30,8 @@ from .conversation_trimming import (
     starts_round,
     trim_conversation,
 )
-from .delimiters import neutralize, neutralize_parts, neutralize_result
 from .history_slice import HistorySlice
+from .notice_delimiters import neutralize, neutralize_parts, neutralize_result
 from .token_budget import (
     CHARACTERS_PER_TOKEN,
     count_characters,
@@ -140,9 +140,7 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
 
 def _result_text(result: ToolResult) -> str:
     """Return a tool result as text. Name and id are sanitized, since the model wrote them and could imitate a result."""
-    return (
-        f"[{printable.shown(result.tool_name)}] (ID: {printable.shown(result.call_id)})\n{_outcome(result)}"
-    )
+    return f"[{text_escaping.shown(result.tool_name)}] (ID: {text_escaping.shown(result.call_id)})\n{_outcome(result)}"
 
 
 def _outcome(result: ToolResult) -> str:

@@ -10,7 +10,7 @@ from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolRes
 
 from .base import Memory
 from .conversation_trimming import TrimResult, starts_round
-from .delimiters import neutralize
+from .notice_delimiters import neutralize
 from .short_term import SUMMARY, ShortTermView, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN
 from .view_snapshot import pack, unpack

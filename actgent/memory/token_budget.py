@@ -8,7 +8,7 @@ its text, and any other document as one token per 25 bytes, at least 1,000.
 from collections.abc import Iterable, Sequence
 
 from actgent.errors import ContextOverflow
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, File, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.token_estimate import estimate_tokens
 

@@ -9,7 +9,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.callables import check_rule_function
+from actgent.tools.callable_kinds import check_rule_function
 
 Actor = Literal["user", "agent", "admin"]
 """Actor that switches the mode: the user of the session, the model (`agent`), or the operator (`admin`)."""

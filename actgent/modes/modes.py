@@ -11,25 +11,15 @@ from functools import partial
 from typing import Any
 
 from actgent.errors import ConfigurationError, ModeChangeRejected, meant
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
-from actgent.state.store import Store
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.state.session_state import Store
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.callables import check_rule_function, rule_allows
+from actgent.tools.callable_kinds import check_rule_function, rule_allows
 
-from .changes import (
-    START,
-    STATE_KEY,
-    ModeChange,
-    changes_in,
-    mark_of,
-    state_changes,
-    stored_name,
-    unannounced,
-)
 from .mode import (
     ACT,
     DEFAULT_MESSAGE,
@@ -42,7 +32,17 @@ from .mode import (
     to_actors,
     to_tools,
 )
-from .notices import Notice, NoticeSource
+from .mode_changes import (
+    START,
+    STATE_KEY,
+    ModeChange,
+    changes_in,
+    mark_of,
+    state_changes,
+    stored_name,
+    unannounced,
+)
+from .system_notices import Notice, NoticeSource
 
 _log = logger_of(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from opentelemetry.metrics import Histogram, Meter
 
 from actgent.support import span_names as names
-from actgent.support.tracing import Attribute
+from actgent.support.tracing_interface import Attribute
 
 MAX_SERIES = 1000
 """Maximum number of label combinations per operation; further ones are recorded with the label value `other`."""

@@ -23,8 +23,8 @@ from opentelemetry.trace import (
 
 from actgent.messages import valid_traceparent
 from actgent.support import span_names as names
-from actgent.support.logs import logger_of
-from actgent.support.tracing import Attribute, OpenSpan, SpanKind, Tracing
+from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import Attribute, OpenSpan, SpanKind, Tracing
 
 from .instruments import Instruments
 

@@ -16,10 +16,10 @@ from actgent.sessions.incoming_messages import Content
 from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .asyncio_portal import AsyncioMethod, AsyncPortal, AsyncProxy, running_loop
+from .delivery_streams import AsyncPortalStream
 from .handler_proxies import LoopContext, make_handler_proxy
-from .held_blocks import HeldBlock
-from .registration import AttachesHandlers, HandlerOptions
-from .streams import AsyncPortalStream
+from .handler_registration import AttachesHandlers, HandlerOptions
+from .trio_context_managers import HeldBlock
 
 
 class AsyncPortalRemoteSession(AttachesHandlers, AsyncProxy):

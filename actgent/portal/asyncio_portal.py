@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.options import FormT, MessageOptions
+from actgent.agents.keyword_arguments import FormT, MessageOptions
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.control.limits import Limits
@@ -29,22 +29,22 @@ from actgent.messages import (
     Sender,
     Usage,
 )
-from actgent.modes.changes import ModeChange
+from actgent.modes.mode_changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.context import Status
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.incoming_messages import Content
+from actgent.sessions.session_context import Status
 from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
 from actgent.tools.base import DepsT
 
+from .delivery_streams import AsyncPortalStream
 from .handler_proxies import LoopContext, SessionHookProxy, blocks_turn, make_handler_proxy
-from .held_blocks import HeldBlock, entered_on_trio
-from .registration import AttachesHandlers, AttachesHooks, HandlerOptions
-from .streams import AsyncPortalStream
+from .handler_registration import AttachesHandlers, AttachesHooks, HandlerOptions
 from .sync_portal import create_with_handlers, ignore, unwrap
+from .trio_context_managers import HeldBlock, entered_on_trio
 from .trio_thread import TrioThread
 
 P = ParamSpec("P")

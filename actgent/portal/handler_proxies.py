@@ -19,7 +19,7 @@ import trio
 from actgent.agents.session import Session
 from actgent.errors import PortalClosed
 from actgent.sessions.handlers import Handler, name_of, takes_session
-from actgent.tools.threads import Threads
+from actgent.tools.worker_threads import Threads
 
 CANCEL_GRACE_SECONDS = 1.0
 """Time in seconds that a cancelled handler on an asyncio loop gets to end."""

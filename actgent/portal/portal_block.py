@@ -9,7 +9,7 @@ from typing import Any
 
 from actgent.actors.supervision import Supervision
 from actgent.control.quotas import Quotas
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.journal.base import Journal
 from actgent.journal.wrappers import Redact
 from actgent.labels import Policy
@@ -17,8 +17,8 @@ from actgent.runtime.retention import Retention
 from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
 from actgent.support.misuse_hints import OF_RUNTIMES
 from actgent.support.name_hints import block_function
-from actgent.support.tracing import Tracing
-from actgent.tools.threads import RUNTIME_THREADS
+from actgent.support.tracing_interface import Tracing
+from actgent.tools.worker_threads import RUNTIME_THREADS
 
 from .asyncio_portal import AsyncPortal, end_async
 from .sync_portal import Portal, end

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import outcome
 import trio
 
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from actgent.sessions.handlers import Handler
 from actgent.sessions.incoming_messages import Content
 from actgent.sessions.subscriptions import Observed, ObservedType
 
+from .delivery_streams import PortalStream
 from .handler_proxies import make_handler_proxy
-from .held_blocks import HeldBlock
-from .registration import AttachesHandlers, HandlerOptions
-from .streams import PortalStream
+from .handler_registration import AttachesHandlers, HandlerOptions
 from .sync_portal import Portal, Proxy, SyncMethod
+from .trio_context_managers import HeldBlock
 
 
 class PortalRemoteSession(AttachesHandlers, Proxy):

@@ -22,9 +22,9 @@ import trio
 
 from actgent.actors.event_loop import call_from_outside
 from actgent.errors import PortalClosed, UsageError
-from actgent.errors.printable import counted, shown
-from actgent.sessions.context import running_turn
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import counted, shown
+from actgent.sessions.session_context import running_turn
+from actgent.support.safe_logging import logger_of
 from actgent.tools.time_limits import time_limits
 
 from .portal_call import PortalCall

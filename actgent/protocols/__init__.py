@@ -5,11 +5,11 @@ from typing import Any
 
 # Protocol names in files and on command lines. A protocol is imported when its name is used.
 PROTOCOLS: dict[str, str] = {
-    "bare": "actgent.protocols.bare:Bare",
-    "simple": "actgent.protocols.simple:Simple",
-    "react": "actgent.protocols.react:ReAct",
-    "router": "actgent.protocols.router:Router",
-    "steps": "actgent.protocols.steps:Steps",
+    "bare": "actgent.protocols.bare_protocol:Bare",
+    "simple": "actgent.protocols.simple_protocol:Simple",
+    "react": "actgent.protocols.react_protocol:ReAct",
+    "router": "actgent.protocols.router_protocol:Router",
+    "steps": "actgent.protocols.steps_protocol:Steps",
     "plan": "actgent.protocols.plan:Planning",
     "goal": "actgent.protocols.goal:Goal",
 }

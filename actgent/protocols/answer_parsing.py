@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Medium, ToolCall
-from actgent.structured.extract import loads, unfenced, visible
-from actgent.structured.schemas import schema_check
+from actgent.structured.extract_json import loads, unfenced, visible
+from actgent.structured.instruction_schemas import schema_check
 
 from .base import (
     MESSAGE_TYPE,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
-from actgent.errors.printable import quoted, shown
+from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.base import ModelResponse, ResponseFormat
 from actgent.messages import (
     INTERMEDIATE,
@@ -25,9 +25,9 @@ from actgent.messages import (
     ToolCall,
     ToolSpec,
 )
-from actgent.structured.extract import extract, loads, visible
-from actgent.structured.output import output_of
-from actgent.structured.schemas import is_json_schema
+from actgent.structured.extract_json import extract, loads, visible
+from actgent.structured.instruction_schemas import is_json_schema
+from actgent.structured.output_type import output_of
 from actgent.support.fast_init import fast_constructor, fast_init
 from actgent.tools import schemas
 

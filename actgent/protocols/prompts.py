@@ -13,10 +13,10 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
-from actgent.memory.delimiters import neutralize
 from actgent.memory.history_slice import followed_by, preceded_by
+from actgent.memory.notice_delimiters import neutralize
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
-from actgent.structured.schemas import is_json_schema
+from actgent.structured.instruction_schemas import is_json_schema
 
 from .base import (
     MESSAGE_TYPE,

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ParseError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.support.strict_json import loads
 
 ARGUMENTS = (

@@ -13,11 +13,11 @@ from actgent.errors import NotRunning, SessionExists
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.base import LLM
 from actgent.protocols.base import Profile
-from actgent.sessions.context import SessionContext
+from actgent.sessions.session_context import SessionContext
 
 from .sessions.session_loading import PendingOpens
 from .sessions.session_opener import SessionOpener
-from .sessions.table import SessionTrees
+from .sessions.session_table import SessionTrees
 from .start_phase import StartPhase
 
 _WORD = re.compile(r"\w+")

@@ -19,7 +19,7 @@ from actgent.approvals import (
     approval_id_of,
     session_of,
 )
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
     ApprovalAlreadyDecided,
@@ -38,14 +38,14 @@ from actgent.journal.records import (
     SuspensionRecord,
 )
 from actgent.messages import Message, Sender
-from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_log import unless_written
 from actgent.tools import schemas
 from actgent.tools.outputs.result_text import to_text
 
-from .actor import AgentActor
+from .agent_actor import AgentActor
 
 
 async def decide(

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.actors.inbox import InboxStatistics
-from actgent.control.arguments import at_least_one, check_id
+from actgent.control.argument_checks import at_least_one, check_id
 from actgent.control.budget import Account
 from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound
@@ -19,14 +19,14 @@ from actgent.journal.session_lists import SessionKey
 from actgent.llm.base import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
 from actgent.session_index import Group, SearchFilter, SearchPage, SessionIndex, Trends
-from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.schedules import schedules, schedules_in
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import Observed, ObservedType
 
-from .actor import AgentActor
+from .agent_actor import AgentActor
 from .agent_directory import Directory, Listed
 from .sessions.remote_sessions import RemoteSessions
-from .sessions.table import SessionTable
+from .sessions.session_table import SessionTable
 from .subscriptions import (
     ObservationFilter,
     ObservationReader,

@@ -14,19 +14,19 @@ from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record, TurnOptions
 from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
-from actgent.sessions.context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, join, tell_moved
 from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.session_log import SessionLog
 from actgent.support import span_names as names
-from actgent.support.logs import logger_of
-from actgent.support.tracing import Tracing
+from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
 from actgent.turns.content_guards import Guards
 
 from .session_waits import running_session, sources_of_caller, would_wait_for_itself
-from .sessions.lifecycle import SessionLifecycle, stop_if_requested
+from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
 from .turn_runner import URGENT_CAME
 
 _RING_LEVELS = 3

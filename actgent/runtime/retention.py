@@ -19,9 +19,9 @@ from actgent.errors import ConfigurationError, Fenced, JournalError, JournalFail
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionFilter, SessionKey, State
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext
+from actgent.sessions.session_context import SessionContext
 
-from .actor import AgentActor
+from .agent_actor import AgentActor
 from .agent_directory import Directory
 from .sessions.session_opener import SessionOpener
 

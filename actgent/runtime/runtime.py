@@ -11,16 +11,16 @@ import attrs
 import trio
 
 from actgent.actors.actor import Actor
-from actgent.actors.cell import GRACE, SystemContext, UnusedActor
+from actgent.actors.actor_cell import GRACE, SystemContext, UnusedActor
+from actgent.actors.actor_ref import ActorRef, Address
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import call_from_outside, check_loop
 from actgent.actors.gc_tuning import tuned_gc
 from actgent.actors.message_groups import LineOf
-from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
 from actgent.approvals import Approval
-from actgent.control.arguments import at_least_one, check_known_id
+from actgent.control.argument_checks import at_least_one, check_known_id
 from actgent.control.clock import Clock
 from actgent.control.quotas import Quotas
 from actgent.errors import (
@@ -34,7 +34,7 @@ from actgent.errors import (
     WouldDeadlock,
     meant,
 )
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
@@ -47,19 +47,19 @@ from actgent.messages import Sender
 from actgent.session_index import open_index
 from actgent.session_index.index import IndexedJournal
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context import SessionContext, host_of, is_inside
 from actgent.sessions.context_propagation import Propagation, propagation_of
 from actgent.sessions.quota_accounts import QuotaAccounts
 from actgent.sessions.restore import RebuiltSession, rebuild
-from actgent.support.logs import logger_of
+from actgent.sessions.session_context import SessionContext, host_of, is_inside
 from actgent.support.misuse_hints import OF_RUNTIMES, hints_for_runtimes
 from actgent.support.name_hints import async_block
-from actgent.support.tracing import Tracing, check_tracing
-from actgent.tools.threads import RUNTIME_THREADS, Threads
+from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import Tracing, check_tracing
+from actgent.tools.worker_threads import RUNTIME_THREADS, Threads
 from actgent.toolsets.toolset_manager import ToolsetManager
-from actgent.turns.watchdog import Watch, open_watch
+from actgent.turns.event_loop_watchdog import Watch, open_watch
 
-from .actor import AgentActor
+from .agent_actor import AgentActor
 from .agent_directory import Directory
 from .approval_decisions import list_approvals
 from .delegation.task_delegation import Delegation
@@ -67,9 +67,9 @@ from .introspection import Introspection, fork_session, need_journal, records_up
 from .retention import Retention, RetentionJob
 from .session_waits import find_waiter
 from .sessions.answer_ratings import Ratings
-from .sessions.eviction import SessionPredicate
-from .sessions.migration import SessionMigration
+from .sessions.session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
+from .sessions.session_migration import SessionMigration
 
 Durability = typing.Literal["full", "relaxed"]
 MAX_NAMED_AGENTS = 10

@@ -11,7 +11,7 @@ from weakref import WeakSet
 import attrs
 import trio
 
-from actgent.sessions.context import SessionContext, running_turn
+from actgent.sessions.session_context import SessionContext, running_turn
 
 from .session_waits import releasing_slot
 

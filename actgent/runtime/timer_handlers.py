@@ -18,12 +18,12 @@ from actgent.control.cron import next_time
 from actgent.errors import DeadlineExceeded
 from actgent.journal.records import ScheduleFiredRecord
 from actgent.messages import Message, Sender, Text
-from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.approval_ledger import ApprovalDeadline
 from actgent.sessions.pending.schedules import ScheduleTimer, apply_fired, is_set
 from actgent.sessions.pending.tasks import TaskDeadline
+from actgent.sessions.session_context import SessionContext
 
-from .actor import AgentActor
+from .agent_actor import AgentActor
 from .approval_decisions import expire
 from .message_admission import MessageAdmission
 from .sessions.session_opener import SessionOpener

@@ -26,8 +26,8 @@ from actgent.errors import (
     WireError,
 )
 from actgent.messages import Message
-from actgent.sessions.context import SessionContext
-from actgent.support.logs import LogVariable, logger_of
+from actgent.sessions.session_context import SessionContext
+from actgent.support.safe_logging import LogVariable, logger_of
 
 _log = logger_of(__name__)
 

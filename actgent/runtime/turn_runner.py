@@ -8,26 +8,26 @@ from threading import get_ident
 import attrs
 import trio
 
-from actgent.actors.cell import Cell
+from actgent.actors.actor_cell import Cell
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.actors.inbox import Place, PriorityInbox
+from actgent.actors.reusable_tasks import Workers
 from actgent.actors.timer import Timer
-from actgent.actors.workers import Workers
 from actgent.errors import ActorFailed, Interrupted, SessionMoved
 from actgent.journal.records import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
-from actgent.sessions.context import QueuedMessage, SessionContext, Suspension, Turn, host_of
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected
 from actgent.sessions.pending.tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.support.logs import LogVariable, logger_of
-from actgent.turns.core import AgentCore
-from actgent.turns.lifecycle import TurnLifecycle
+from actgent.sessions.session_context import QueuedMessage, SessionContext, Suspension, Turn, host_of
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.turns.agent_core import AgentCore
+from actgent.turns.turn_lifecycle import TurnLifecycle
 
 from .session_waits import running_session
-from .sessions.table import SessionTable
+from .sessions.session_table import SessionTable
 
 _log = logger_of(__name__)
 URGENT_CAME = "an urgent message came"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import (
     ConfigurationError,
     FeedLagged,
@@ -22,16 +22,16 @@ from actgent.errors import (
 )
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.encryption import current_keys
-from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.feed_readers import Erased, FeedReader, Written
 from actgent.journal.session_lists import SessionFilter, SessionKey, is_storable
 from actgent.journal.wrappers import WrappedJournal
 from actgent.sessions.quota_accounts import is_holder
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection import ThreadedStore
 
 from .queries import Group, SearchFilter, SearchPage, Trends
+from .record_indexing import DAY_SECONDS, SessionFacts
 from .store import IndexStore
-from .tally import DAY_SECONDS, SessionFacts
 
 NAME = "index"
 """Name of the index next to its journal."""

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from actgent.errors import JournalFailed
-from actgent.journal.feed import Written
+from actgent.journal.feed_readers import Written
 from actgent.journal.session_lists import SessionKey
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
 from actgent.support.sql_connection import Row
 from actgent.support.word_forms import spaced
 
+from .record_indexing import IndexedText, SessionFacts
 from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
-from .tally import IndexedText, SessionFacts
 
 WINDOW = 20_000
 """Number of newest messages that a search reads before it uses the index of words."""

@@ -7,7 +7,7 @@ from typing import Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.session_lists import State, is_storable
 from actgent.support.word_forms import spaced
 

@@ -9,8 +9,8 @@ from actgent.support.sql_connection import Row
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from actgent.support.word_forms import spaced
 
+from .record_indexing import IndexedText
 from .store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
-from .tally import IndexedText
 
 CACHE_KIB = 32_768
 """Maximum size of the page cache of a connection in KiB."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from actgent.journal.feed import Written
+from actgent.journal.feed_readers import Written
 from actgent.journal.session_lists import SessionKey
 from actgent.support.sql_connection import Row, SQLConnection
 
@@ -26,7 +26,16 @@ from .queries import (
     duration_percentile,
     parse_query,
 )
-from .tally import DAY_SECONDS, FIGURES, IndexedText, IndexProgress, Place, SessionFacts, Tally, seconds_of
+from .record_indexing import (
+    DAY_SECONDS,
+    FIGURES,
+    IndexedText,
+    IndexProgress,
+    Place,
+    SessionFacts,
+    Tally,
+    seconds_of,
+)
 
 VERSION = 1
 """Version of the tables. An index of another version is built again."""

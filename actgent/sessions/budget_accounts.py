@@ -20,9 +20,9 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message
 
-from .context import SessionContext, Turn
 from .quota_accounts import HOLDER, QuotaAccounts
 from .restore import RestoredSession
+from .session_context import SessionContext, Turn
 from .session_log import SessionLog
 
 

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import attrs
 
-from actgent.control.arguments import check_id
+from actgent.control.argument_checks import check_id
 from actgent.errors import ConfigurationError, NotSerializable
 from actgent.journal.records import NOTHING, WIRE, Record, StateChangeRecord
 from actgent.messages import traceparent, valid_traceparent
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 from actgent.tools.time_limits import time_limits
 
-from .context import QueuedMessage, running_turn
+from .session_context import QueuedMessage, running_turn
 
 T = TypeVar("T")
 MAX_BAGGAGE_BYTES = 4096

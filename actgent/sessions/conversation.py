@@ -12,7 +12,7 @@ from typing import overload
 import attrs
 import trio
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.journal.records import AgentMessageRecord
 from actgent.labels import Label, label_of

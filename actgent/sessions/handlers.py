@@ -9,7 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.fast_init import fast_constructor
-from actgent.tools.callables import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
+from actgent.tools.callable_kinds import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
 
 HandlerKind = Literal[
     "conversation",

@@ -24,7 +24,7 @@ from actgent.messages import (
 )
 from actgent.support.untrusted_text import join_origins
 
-from .context import SessionContext
+from .session_context import SessionContext
 
 ImportedMessage = ChatMessage | Message | Mapping[str, object]
 """Accepted item of `history=`: a `ChatMessage`, a `Message` of another session's history, or `{"role": "user",

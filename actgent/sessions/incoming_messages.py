@@ -53,8 +53,8 @@ from actgent.messages import (
     valid_traceparent,
 )
 
-from .context import SessionContext, Turn
 from .pending.turn_future import Outcome, TurnFuture
+from .session_context import SessionContext, Turn
 
 RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 

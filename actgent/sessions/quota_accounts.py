@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from actgent.control.arguments import MAX_ID_CHARS
+from actgent.control.argument_checks import MAX_ID_CHARS
 from actgent.control.budget import NOTHING, Account, Amounts, spent_in
 from actgent.control.quotas import Period, Quotas, Unit
 from actgent.journal.base import Journal, SessionSummary

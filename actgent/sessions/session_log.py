@@ -30,7 +30,7 @@ from actgent.journal.records import (
     make_message_end_record,
 )
 from actgent.messages import Message, ToolResult
-from actgent.state.store import StateRecord
+from actgent.state.session_state import StateRecord
 from actgent.support.fast_init import fast_constructor
 
 from .pending.turn_checkpoint import TurnCheckpoint

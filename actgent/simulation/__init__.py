@@ -1,7 +1,7 @@
 """Deterministic simulation of agents: crashes, slow disks, concurrent callers and failing models, all from a seed."""
 
-from .program import invariant, simulated
+from .run_story import SessionStory, Story, ToolRun
 from .scenario import SeedOutcome, Settings, play
-from .story import SessionStory, Story, ToolRun
+from .simulated_program import invariant, simulated
 
 __all__ = ["SeedOutcome", "SessionStory", "Settings", "Story", "ToolRun", "invariant", "play", "simulated"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from .run_story import render_story
 from .scenario import play
-from .seeds import read_seed
-from .story import render_story
+from .seed_runs import read_seed
 
 
 def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> "pytest.Collector | None":

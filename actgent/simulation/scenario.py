@@ -29,17 +29,17 @@ from actgent.llm.base import LLM, ModelRequest
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Failure, Reply, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .checks import Notes, check_run
-from .choices import Choices, EventKey
-from .model import SLOW_SECONDS, RandomModel
-from .program import Program, load_program, own_modules
-from .storage import JournalKind, Storage
-from .story import Story, ToolRun
-from .world import World
+from .promise_checks import Notes, check_run
+from .random_model import SLOW_SECONDS, RandomModel
+from .run_story import Story, ToolRun
+from .seeded_choices import Choices, EventKey
+from .simulated_program import Program, load_program, own_modules
+from .simulated_storage import JournalKind, Storage
+from .simulated_world import World
 
 FaultKind = Literal[
     "kill", "stop", "model", "tool", "journal", "cancel", "interrupt", "close", "priority", "memory"
@@ -216,7 +216,7 @@ class _Run:
         world = self.world
         with (
             own_modules(self.settings.program) as end_process,
-            mock.patch.object(table, "MAX_LOADED_IDLE", self.plan.loaded),
+            mock.patch.object(session_table, "MAX_LOADED_IDLE", self.plan.loaded),
             mock.patch.object(AgentModels, "resolve", self._make_resolver()),
         ):
             for number in range(1, self.plan.lives + 1):

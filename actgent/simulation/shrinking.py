@@ -7,8 +7,8 @@ optional events: messages, tool calls, faults and kills.
 import re
 from collections.abc import Callable
 
-from .choices import EventKey, without
 from .scenario import SeedOutcome, Settings, play
+from .seeded_choices import EventKey, without
 
 MAX_PLAYS = 300
 """Maximum number of runs for one seed."""

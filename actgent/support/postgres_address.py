@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import psycopg
 
 from actgent.errors import ConfigurationError, meant
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 
 _NO_ADDRESS = "is not of the form postgres://HOST/DATABASE"
 _NO_PORT = "has a port that is not a number up to 65535. In a password, write / as %2F, @ as %40 and # as %23"

@@ -16,7 +16,7 @@ import msgspec
 
 from actgent import errors
 from actgent.errors import ActgentError, WireError
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 
 _BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = (str, int, float, bool, NoneType)

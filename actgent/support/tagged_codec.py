@@ -18,7 +18,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import NotSerializable, WireError
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 
 SCHEMA_VERSION = 1
 """Version of the encoding. Raise it whenever a default, a name or a meaning of a written field changes."""

@@ -2,9 +2,9 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
-from .history import ClientCall, find_contradictions, load_client_calls
+from .history_checks import ClientCall, find_contradictions, load_client_calls
 from .journal_faults import CrashingJournal, FaultyJournal
-from .leaks import assert_no_leaks
+from .leak_detection import assert_no_leaks
 from .provider import (
     CutStream,
     EarlyEnd,
@@ -23,7 +23,7 @@ from .provider import (
     refused_url,
 )
 from .provider_apis import ProviderRequest
-from .recorded import Difference, Recording, assert_replays, load_recording
+from .recorded_sessions import Difference, Recording, assert_replays, load_recording
 from .transcript_validation import assert_valid_transcript, check_transcript
 from .undeclared_sources import find_leaks
 

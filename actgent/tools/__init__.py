@@ -1,10 +1,10 @@
 """Tools, the tool registry, and the execution of tool calls."""
 
 from .base import Effect, Tool, ToolContext, ToolHooks
-from .execution import Batch
-from .function import FunctionTool, tool
+from .function_tool import FunctionTool, tool
 from .registry import ToolRegistry
-from .threads import Threads
+from .tool_execution import Batch
+from .worker_threads import Threads
 
 __all__ = [
     "Batch",

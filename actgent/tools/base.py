@@ -17,12 +17,12 @@ from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolT
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.fast_init import fast_constructor
 from actgent.support.misuse_hints import hints_for_tool_contexts
-from actgent.support.user_code import is_awaitable
+from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
 from .outputs.result_text import ResultCache
-from .threads import Threads, ThreadShare
 from .time_limits import TimeLimit, time_limits
+from .worker_threads import Threads, ThreadShare
 
 Effect = Literal["pure", "idempotent", "once"]
 """Side effect of a tool, which decides if a restart may repeat its calls.

@@ -12,7 +12,7 @@ from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks, WrappedTool
-from .callables import GENERATOR_REJECTED, is_generator_function, is_sync_callable
+from .callable_kinds import GENERATOR_REJECTED, is_generator_function, is_sync_callable
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 

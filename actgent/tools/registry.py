@@ -10,15 +10,15 @@ import orjson
 import trio
 
 from actgent.errors import ConfigurationError, DuplicateTool, ToolNotFound, ToolsetUnavailable
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.messages import ToolCall, ToolSpec
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 
-from .adapters import AdaptedTool, ToolProtocol, is_tool_like
 from .base import Tool, WrappedTool
 from .option_checks import check_options
 from .outputs.result_text import replace_control_characters
 from .outputs.untrusted_results import neutral
+from .tool_adapters import AdaptedTool, ToolProtocol, is_tool_like
 
 CALL_TOOL = "call_tool"
 """Name of the tool by which a model calls a deferred tool."""

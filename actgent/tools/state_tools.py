@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema, ToolError
-from actgent.support.user_code import is_awaitable
+from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
 from .base import Effect, Tool, ToolContext
-from .callables import GENERATOR_REJECTED, is_generator_function
+from .callable_kinds import GENERATOR_REJECTED, is_generator_function
 from .outputs.result_text import to_text
 from .outputs.state_offloading import copy_state, offload_large_values
-from .threads import Threads
+from .worker_threads import Threads
 
 StateFunction = Callable[..., Any]
 StateDefaults = Callable[[ToolContext], Mapping[str, Any]]

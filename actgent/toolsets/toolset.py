@@ -16,14 +16,14 @@ import trio
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolsetUnavailable
-from actgent.support.user_code import leaves
-from actgent.tools.adapters import ToolProtocol
+from actgent.support.user_code_calls import leaves
 from actgent.tools.base import ApprovalRule, Effect, Tool, WrappedTool
-from actgent.tools.callables import check_rule_function
+from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import MAX_NAME_CHARACTERS, to_tool
+from actgent.tools.tool_adapters import ToolProtocol
 
-from . import derived
+from . import derived_tools
 
 Publish = Callable[[Sequence[Tool]], None]
 """Callback that receives the current tools of a toolset."""
@@ -80,16 +80,16 @@ class Toolset(abc.ABC):
         Raises:
             ConfigurationError: The argument is neither names nor a sync function of the tool.
         """
-        return DerivedToolset(self, derived.filter_tools(keep))
+        return DerivedToolset(self, derived_tools.filter_tools(keep))
 
     def prefixed(self, prefix: str) -> "Toolset":
         """Return a toolset that puts `prefix` before each tool name, e.g. to keep two toolsets apart."""
-        return DerivedToolset(self, derived.rename_tools(lambda name: prefix + name))
+        return DerivedToolset(self, derived_tools.rename_tools(lambda name: prefix + name))
 
     def renamed(self, names: Mapping[str, str] | Callable[[str], str]) -> "Toolset":
         """Return a toolset with renamed tools. Names that a mapping does not contain are unchanged."""
         return DerivedToolset(
-            self, derived.rename_tools(names if callable(names) else lambda name: names.get(name, name))
+            self, derived_tools.rename_tools(names if callable(names) else lambda name: names.get(name, name))
         )
 
     def approved(self, rule: ApprovalRequest | ApprovalRule | None = None) -> "Toolset":
@@ -101,7 +101,7 @@ class Toolset(abc.ABC):
         if rule is not None and not isinstance(rule, ApprovalRequest):
             check_rule_function("approved()", rule, takes="(call)")
         return DerivedToolset(
-            self, derived.override_options(lambda _: {"approval": True if rule is None else rule})
+            self, derived_tools.override_options(lambda _: {"approval": True if rule is None else rule})
         )
 
     def with_effect(self, effect: Effect | Callable[[Tool], Effect]) -> "Toolset":
@@ -116,7 +116,9 @@ class Toolset(abc.ABC):
             )
         return DerivedToolset(
             self,
-            derived.override_options(lambda tool: {"effect": effect(tool) if callable(effect) else effect}),
+            derived_tools.override_options(
+                lambda tool: {"effect": effect(tool) if callable(effect) else effect}
+            ),
         )
 
     def cached(self, results: int = 256) -> "Toolset":
@@ -130,7 +132,8 @@ class Toolset(abc.ABC):
                 f"cached() requires a number of results, 0 or more, not {results!r:.200}"
             )
         return DerivedToolset(
-            self, derived.override_options(lambda tool: {} if tool.effect == "once" else {"cache": results})
+            self,
+            derived_tools.override_options(lambda tool: {} if tool.effect == "once" else {"cache": results}),
         )
 
     def configured(
@@ -147,7 +150,7 @@ class Toolset(abc.ABC):
                 schema.
         """
         return DerivedToolset(
-            self, derived.fill_parameters({**(values or {}), **more}, shown=shown, owner=self.name)
+            self, derived_tools.fill_parameters({**(values or {}), **more}, shown=shown, owner=self.name)
         )
 
 

@@ -19,9 +19,9 @@ from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
 from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, name_of, takes_session
-from actgent.support.user_code import convert_user_error
+from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.schemas import plain_form
 

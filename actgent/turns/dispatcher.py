@@ -24,14 +24,14 @@ from actgent.messages import (
     message_failure,
 )
 from actgent.protocols.base import Outcome, SendReply
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.support.user_code import convert_user_error
+from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
+from .event_loop_watchdog import Watch
 from .failure_logging import FailureLogger
-from .watchdog import Watch
 
 HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
     Reply: "conversation",

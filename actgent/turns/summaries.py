@@ -12,9 +12,9 @@ from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
-from actgent.sessions.context import SessionContext, Turn
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
 from .calls.metered_calls import MeteredModelCaller

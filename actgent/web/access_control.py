@@ -25,8 +25,8 @@ from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.quota_accounts import is_holder
 
-from .problems import Problem, missing
-from .tokens import Caller
+from .access_tokens import Caller
+from .problem_documents import Problem, missing
 
 _SUSPENDED = SessionFilter(state="suspended")
 

@@ -13,7 +13,7 @@ from starlette.routing import Route as Path
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from . import api_page
-from .problems import Problem
+from .problem_documents import Problem
 from .routes.endpoint_table import ENDPOINTS
 from .routes.openapi import document_of
 

@@ -11,9 +11,9 @@ from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import Runtime
 from actgent.support.name_hints import async_block
 
+from .access_tokens import AccessToken
 from .gateway_limits import GatewayLimits
 from .outside_protocol import OutsideProtocol
-from .tokens import AccessToken
 from .webhooks.webhook import Webhook
 
 ADDRESS = "127.0.0.1:8300"

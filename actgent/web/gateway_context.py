@@ -8,11 +8,11 @@ import attrs
 import trio
 
 from .access_control import AccessFilter, ApprovalList
+from .access_tokens import Logins
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
-from .metrics import Metrics
+from .prometheus_metrics import Metrics
 from .streaming.broadcast import Broadcasts
 from .streaming.sse import StreamCounts
-from .tokens import Logins
 from .webhooks.outbox import Outbox
 from .webhooks.webhook import Webhook
 

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.arguments import at_least_one, check_seconds
-from actgent.errors.printable import counted
+from actgent.control.argument_checks import at_least_one, check_seconds
+from actgent.errors.text_escaping import counted
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 
-from .problems import Problem
+from .problem_documents import Problem
 
 MAX_METERS = 10_000
 """Maximum number of tokens whose request rate is tracked; the longest idle token is dropped first."""

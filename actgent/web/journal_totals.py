@@ -26,7 +26,7 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import ToolResult
 from actgent.sessions.quota_accounts import is_holder
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 MAX_FAILURES = 1000
 """Maximum number of failures of each kind in memory; the oldest are dropped."""

@@ -22,7 +22,7 @@ import psycopg
 import trio
 
 from actgent import Client, connect
-from actgent.web.tokens import new_token, write_tokens
+from actgent.web.access_tokens import new_token, write_tokens
 
 POOL = f"example-{secrets.token_hex(4)}"
 SCHEMA = POOL.replace("-", "_")

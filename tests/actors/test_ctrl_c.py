@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from actgent.actors import PriorityInbox
-from actgent.actors.ref import Promise
+from actgent.actors.actor_ref import Promise
 from actgent.messages import Message, Sender
 
 

@@ -5,8 +5,8 @@ import pytest
 import trio
 import trio.testing
 
+from actgent.actors.reusable_tasks import IDLE_SECONDS, KEPT_IDLE_WORKERS, Workers
 from actgent.actors.timer import Timer
-from actgent.actors.workers import IDLE_SECONDS, KEPT_IDLE_WORKERS, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 

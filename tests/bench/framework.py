@@ -56,9 +56,9 @@ from actgent import (
     tool,
 )
 from actgent.actors.actor import Actor
-from actgent.actors.ref import ActorRef
+from actgent.actors.actor_ref import ActorRef
 from actgent.actors.system import open_system
-from actgent.definitions.instructions import read_folder
+from actgent.definitions.agent_folder import read_folder
 from actgent.journal.base import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (

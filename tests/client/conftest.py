@@ -21,7 +21,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.web.tokens import new_token
+from actgent.web.access_tokens import new_token
 
 LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
 

@@ -25,7 +25,7 @@ from actgent.journal.postgres import PartitionedJournal, Suspect, Taken
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Sender
-from actgent.support.logs import summarise
+from actgent.support.safe_logging import summarise
 
 KEY = SessionKey("clerk", "s1")
 TRIES = 3

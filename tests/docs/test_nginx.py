@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, connect, open_gateway, open_runtime
-from actgent.web.tokens import new_token
+from actgent.web.access_tokens import new_token
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "deployment.md"

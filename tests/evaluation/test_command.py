@@ -13,7 +13,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
-from actgent.definitions.scaffold import new_folder
+from actgent.definitions.folder_creation import new_folder
 from actgent.protocols import PROTOCOLS
 
 ACTGENT = Path(sys.executable).with_name("actgent")

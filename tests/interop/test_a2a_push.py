@@ -10,7 +10,7 @@ import trio
 
 from actgent import JournalFailed, Sender, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
-from actgent.interop.a2a import push, push_configs
+from actgent.interop.a2a import push_configs, push_outbox
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import SessionCreatedRecord
@@ -307,7 +307,7 @@ async def test_later_session_with_the_id_of_an_erased_one_has_no_configurations(
     async def miss(*_):
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(push.PushOutbox, "_remove", miss)
+    monkeypatch.setattr(push_outbox.PushOutbox, "_remove", miss)
     with open_receiver() as receiver, open_receiver() as own:
         async with open_pushing() as served, served.client() as client, served.client("root") as admin:
             asked = message("please pay", contextId="c")

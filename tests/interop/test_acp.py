@@ -21,9 +21,9 @@ from actgent import (
 )
 from actgent.errors import JournalError
 from actgent.interop.acp.json_rpc import JSONRPCConnection
-from actgent.interop.acp.updates import UpdateEncoder
-from actgent.interop.lines import MAX_LINE_BYTES
-from actgent.interop.runs import TextDelta, TextDiscarded
+from actgent.interop.acp.session_updates import UpdateEncoder
+from actgent.interop.line_reader import MAX_LINE_BYTES
+from actgent.interop.run_events import TextDelta, TextDiscarded
 from actgent.llm.base import ModelResponse
 from actgent.runtime.subscriptions import SessionFollower
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import Approval, Approve, Text, ToolCall, ToolResult
-from actgent.interop.runs import (
+from actgent.interop.run_events import (
     AnswerDone,
     RunEnded,
     RunReader,

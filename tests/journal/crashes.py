@@ -29,7 +29,7 @@ from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.journal.wrappers import WrappedJournal
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.testing import check_transcript
 
 AGENT = "clerk"

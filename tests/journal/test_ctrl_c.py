@@ -22,7 +22,7 @@ from actgent.messages import Sender
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_log import SessionLog
 from actgent.support.storage_thread import StorageThread
-from actgent.turns.lifecycle import TurnLifecycle
+from actgent.turns.turn_lifecycle import TurnLifecycle
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.models import resolve_model
+from actgent.llm.model_resolution import resolve_model
 from actgent.llm.retry import Retry
-from actgent.llm.wrappers import RetryingModel
-from actgent.support.user_code import MAX_THREADS
+from actgent.llm.wrapper_models import RetryingModel
+from actgent.support.user_code_calls import MAX_THREADS
 
 
 async def plain(messages):

@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError, MissingKey
 from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.clients.providers import COMPATIBLE
 from actgent.llm.fallback import FallbackModel
-from actgent.llm.models import PROVIDERS, resolve_model
+from actgent.llm.model_resolution import PROVIDERS, resolve_model
 from actgent.llm.settings import load_settings
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 from actgent.testing import open_provider

@@ -11,7 +11,7 @@ from actgent.llm.fallback import FallbackModel
 from actgent.llm.rate_limiting import RateLimiter
 from actgent.llm.retry import Retry
 from actgent.llm.scripted import ScriptedLLM
-from actgent.llm.wrappers import RateLimitedModel
+from actgent.llm.wrapper_models import RateLimitedModel
 from actgent.messages import Text
 
 

@@ -9,7 +9,7 @@ import pytest
 from actgent.errors import ModelError
 from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse
 from actgent.llm.http.encoding import check_texts
-from actgent.llm.http.secrets import Secrets, secrets_in
+from actgent.llm.http.secret_removal import Secrets, secrets_in
 from actgent.messages import Text
 
 from .conftest import KEY

@@ -17,9 +17,9 @@ from actgent import (
     run_agent,
 )
 from actgent.agents.goal import GoalResult
-from actgent.llm import models
+from actgent.llm import model_resolution
 from actgent.llm.base import LLM
-from actgent.llm.models import resolve_model
+from actgent.llm.model_resolution import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
 
 ROLES = ("planner", "executor", "summarizer", "evaluator", "finalizer")
@@ -42,7 +42,7 @@ class Acme(LLM):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No test leaves a provider behind."""
-    monkeypatch.setattr(models, "_registered", {})
+    monkeypatch.setattr(model_resolution, "_registered", {})
     monkeypatch.setattr(Acme, "made", [])
 
 

@@ -24,7 +24,7 @@ from actgent.llm.http.schemas import (
     unwrap_answer,
 )
 from actgent.messages import Text, ToolSpec
-from actgent.structured.output import output_of
+from actgent.structured.output_type import output_of
 
 STYLES = (OPENAI_STYLE, ANTHROPIC_STYLE, GEMINI_STYLE)
 HELLO = (ChatMessage("user", (Text("Hello."),)),)

@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from actgent import LongTermMemory
-from actgent.memory.longterm import ranking
+from actgent.memory.longterm import recall_ranking
 
 from . import minilm
 from .tables import Progress, Source, Table
@@ -413,7 +413,7 @@ async def _weights_table(talks: Sequence[Conversation], embed: Any, progress: Pr
     """Measure each conversation with the weights that are best for the nine others."""
     rows = []
     for name, embedding, weights in (
-        ("words", None, (ranking.VECTOR_WEIGHT,)),
+        ("words", None, (recall_ranking.VECTOR_WEIGHT,)),
         *((("words and vectors", embed, WEIGHTS),) if embed is not None else ()),
     ):
         tried = {}
@@ -444,16 +444,16 @@ async def _weights_table(talks: Sequence[Conversation], embed: Any, progress: Pr
             "weight of a cosine, shares of neighbours, how often chosen",
         ),
         rows=tuple(rows),
-        note=f"actgent has the weight {ranking.VECTOR_WEIGHT:g} and the shares {ranking.SHARES}.",
+        note=f"actgent has the weight {recall_ranking.VECTOR_WEIGHT:g} and the shares {recall_ranking.SHARES}.",
     )
 
 
 @contextlib.contextmanager
 def weighted(weight: float, shares: tuple[float, ...]) -> Iterator[None]:
     """Rank with other weights in this process."""
-    before = ranking.VECTOR_WEIGHT, ranking.SHARES
-    ranking.VECTOR_WEIGHT, ranking.SHARES = weight, shares
+    before = recall_ranking.VECTOR_WEIGHT, recall_ranking.SHARES
+    recall_ranking.VECTOR_WEIGHT, recall_ranking.SHARES = weight, shares
     try:
         yield
     finally:
-        ranking.VECTOR_WEIGHT, ranking.SHARES = before
+        recall_ranking.VECTOR_WEIGHT, recall_ranking.SHARES = before

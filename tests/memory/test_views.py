@@ -20,7 +20,7 @@ from actgent import (
     Text,
     TimeDecay,
 )
-from actgent.agents.validation import memory_of
+from actgent.agents.argument_checks import memory_of
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.summarizing import SUMMARY
 from actgent.memory.token_budget import count_characters

@@ -24,7 +24,7 @@ OURS = {
         STEPS,
     ),
     "untidy JSON is refused": (
-        "actgent/structured/extract.py",
+        "actgent/structured/extract_json.py",
         "return read(text, repairs=True)",
         "raise Unreadable(text)",
         "tests/protocols/test_steps.py",
@@ -60,15 +60,20 @@ OURS = {
         PLAN,
     ),
     "what a plan took": (
-        "actgent/agents/processing.py",
+        "actgent/agents/turn_processing.py",
         "usage=reply.usage if reply",
         "usage=after.usage if reply",
         PLAN,
     ),
-    "how long it took": ("actgent/agents/processing.py", "trio.current_time() - started", "1.0", PLAN),
-    "how many tools it called": ("actgent/agents/processing.py", "tool_calls += 1", "tool_calls = 1", PLAN),
+    "how long it took": ("actgent/agents/turn_processing.py", "trio.current_time() - started", "1.0", PLAN),
+    "how many tools it called": (
+        "actgent/agents/turn_processing.py",
+        "tool_calls += 1",
+        "tool_calls = 1",
+        PLAN,
+    ),
     "how much history is shown": (
-        "actgent/agents/plan.py",
+        "actgent/agents/plan_agent.py",
         'session.state.get(CONFIG, {}).get("history")',
         "2",
         PLAN,
@@ -80,7 +85,7 @@ OURS = {
         GOAL,
     ),
     "all tools count as used": (
-        "actgent/agents/goal/result.py",
+        "actgent/agents/goal/goal_result.py",
         "used_tools=tuple(progress.used_tools)",
         'used_tools=("ok",)',
         GOAL,
@@ -159,7 +164,7 @@ def test_each_module_has_its_tests():
         (path, test) for path in hunt.targets() for test in hunt.suite_of(path) if not (ROOT / test).exists()
     ]
     assert missing == []
-    assert hunt.suite_of("actgent/protocols/goal/references.py") == [
+    assert hunt.suite_of("actgent/protocols/goal/task_references.py") == [
         "tests/protocols/test_goal.py",
         "tests/protocols",
         "tests/agents",

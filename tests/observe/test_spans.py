@@ -30,7 +30,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import ModelResponse, Text
 from actgent.llm.retry import Retry
 from actgent.messages import Usage, traceparent
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.support import span_names
 from actgent.testing import CrashingJournal
 

@@ -20,7 +20,7 @@ from actgent import (
     open_portal,
     tool,
 )
-from actgent.portal.held_blocks import HeldBlock, entered_on_trio
+from actgent.portal.trio_context_managers import HeldBlock, entered_on_trio
 
 
 @tool(approval=True, effect="once")

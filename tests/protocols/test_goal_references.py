@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.protocols.goal.references import References
+from actgent.protocols.goal.task_references import References
 from actgent.protocols.goal.tasks import (
     PlannedTask,
     failure_lines,

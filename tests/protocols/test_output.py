@@ -11,13 +11,13 @@ import pytest
 from actgent import BareAgent, ScriptedLLM
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import CallTools, Event, SendReply, WithOutput
 from actgent.protocols.prompts import PromptManager
-from actgent.protocols.react import ReAct
-from actgent.protocols.simple import Simple
-from actgent.protocols.steps import Steps
-from actgent.structured.output import output_of
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.simple_protocol import Simple
+from actgent.protocols.steps_protocol import Steps
+from actgent.structured.output_type import output_of
 
 from .conftest import read, view
 

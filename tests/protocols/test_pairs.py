@@ -22,13 +22,13 @@ from actgent import (
     ShortTermMemory,
     open_runtime,
 )
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import Fail
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.prompts import PromptManager
-from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
-from actgent.protocols.simple import Simple
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.router_protocol import Router
+from actgent.protocols.simple_protocol import Simple
 
 from .conftest import view
 

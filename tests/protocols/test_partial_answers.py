@@ -5,15 +5,15 @@ import random
 
 import pytest
 
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import Protocol, SendReply
 from actgent.protocols.goal import Goal
 from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
 from actgent.protocols.plan import Planning
-from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
-from actgent.protocols.simple import Simple
-from actgent.protocols.steps import Steps
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.router_protocol import Router
+from actgent.protocols.simple_protocol import Simple
+from actgent.protocols.steps_protocol import Steps
 
 LETTERS = 'ab c"\\\n\t{}[]:,</>éß€😀\u2028\x7f'
 PROTOCOLS = (Bare, Simple, ReAct, Router, Steps, Planning, Goal)

@@ -9,7 +9,7 @@ from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
 from actgent.protocols.base import CallTools, Continue, Profile, SendReply, TurnView, UpdateState
 from actgent.protocols.plan import Plan, TodoItem
-from actgent.protocols.plan.answers import (
+from actgent.protocols.plan.plan_answers import (
     END,
     START,
     parse_item_answer,

@@ -8,12 +8,12 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolSpec
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile
 from actgent.protocols.prompts import WHO, PromptManager, render
-from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
-from actgent.protocols.simple import Simple
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.router_protocol import Router
+from actgent.protocols.simple_protocol import Simple
 
 from .conftest import TYPES
 
@@ -99,7 +99,7 @@ def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabil
 def test_jinja_is_imported_with_the_first_template():
     """Neither reading answers nor the prompt of an agent without a template needs the template engine."""
     code = (
-        "import sys, actgent, actgent.protocols.react, actgent.structured.output; "
+        "import sys, actgent, actgent.protocols.react_protocol, actgent.structured.output_type; "
         "agent = actgent.BareAgent('a', role='b', llm=actgent.ScriptedLLM(['c'])); assert agent.run_sync('d').text == 'c'; "
         "assert 'jinja2' not in sys.modules"
     )

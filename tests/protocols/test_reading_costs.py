@@ -7,11 +7,11 @@ import pytest
 
 from actgent.errors import ActgentError
 from actgent.llm.rate_limiting.rate_limits import read_limits
-from actgent.protocols.bare import Bare
-from actgent.protocols.plan.answers import parse_planning_answer, split_thoughts
-from actgent.protocols.react import ReAct
-from actgent.protocols.steps import Steps
-from actgent.structured.extract import unfenced
+from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.plan.plan_answers import parse_planning_answer, split_thoughts
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.steps_protocol import Steps
+from actgent.structured.extract_json import unfenced
 from actgent.tools.outputs.untrusted_results import neutral
 
 from .conftest import read

@@ -7,13 +7,13 @@ import pytest
 
 from actgent.errors import AnswerError, ParseError
 from actgent.messages import ToolSpec
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import CallTools, SendReply
-from actgent.protocols.react import ReAct
-from actgent.protocols.router import Router
-from actgent.protocols.simple import Simple
-from actgent.structured.extract import extract, extract_only
-from actgent.structured.schemas import schema_check
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.router_protocol import Router
+from actgent.protocols.simple_protocol import Simple
+from actgent.structured.extract_json import extract, extract_only
+from actgent.structured.instruction_schemas import schema_check
 
 from .conftest import TYPES, read
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ParseError
-from actgent.protocols.router import Router
+from actgent.protocols.router_protocol import Router
 
 from .conftest import read
 

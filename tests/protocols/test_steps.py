@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.messages import Message, Sender, Text, ToolCall
 from actgent.protocols.base import CallTools, Continue, SendReply, UpdateState
-from actgent.protocols.steps import PLAN_KEY, STEP, Steps, grown_step
+from actgent.protocols.steps_protocol import PLAN_KEY, STEP, Steps, grown_step
 
 from .conftest import read, view
 

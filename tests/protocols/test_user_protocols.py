@@ -10,7 +10,7 @@ from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text
 from actgent.protocols.base import Continue, Profile, Protocol, Request, SendReply, TurnView
 from actgent.protocols.prompts import PromptManager
-from actgent.structured.extract import extract_only
+from actgent.structured.extract_json import extract_only
 
 from .conftest import read, view
 

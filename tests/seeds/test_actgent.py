@@ -34,10 +34,10 @@ from actgent import (
     ToolResult,
 )
 from actgent.agents.session import context_of
-from actgent.definitions.instructions import read_folder
-from actgent.protocols.bare import Bare
-from actgent.protocols.react import ReAct
-from actgent.protocols.simple import Simple
+from actgent.definitions.agent_folder import read_folder
+from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.simple_protocol import Simple
 
 from .conftest import TYPES, agent_generator, answer, file_search, reacting, view
 

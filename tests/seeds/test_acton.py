@@ -18,7 +18,7 @@ from actgent import (
     Tool,
     ToolCall,
 )
-from actgent.agents.steps.events import FinalEvent, StreamStart
+from actgent.agents.steps.stream_events import FinalEvent, StreamStart
 
 
 async def test_blocks_1_and_6_a_client_of_ones_own():

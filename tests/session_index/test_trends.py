@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.session_index.queries import duration_percentile
-from actgent.session_index.tally import bucket_of, seconds_of
+from actgent.session_index.record_indexing import bucket_of, seconds_of
 
 
 class Counting(LLM):

@@ -20,7 +20,7 @@ from actgent.messages import ToolResult
 from actgent.simulation import Settings, play
 from actgent.simulation.scenario import FAULTS
 from actgent.tools.base import ToolContext
-from actgent.tools.execution import Batch
+from actgent.tools.tool_execution import Batch
 
 from .programs import CLERK
 

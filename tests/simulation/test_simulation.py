@@ -14,13 +14,13 @@ import trio
 from actgent import ConfigurationError
 from actgent.agents.assembly import AgentModels
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 from actgent.simulation import Settings, play
-from actgent.simulation.choices import Choices
+from actgent.simulation.run_story import render_story
 from actgent.simulation.scenario import FAULTS, check_program
+from actgent.simulation.seeded_choices import Choices
 from actgent.simulation.shrinking import necessary_events, problem_kinds, shrink
-from actgent.simulation.story import render_story
-from actgent.tools.execution import Batch
+from actgent.tools.tool_execution import Batch
 
 from .programs import CLERK, DOUBLE_REFUND, NETWORK, SIMULATED_NETWORK
 
@@ -79,7 +79,7 @@ def test_seed_is_the_same_in_another_process(settings):
     chosen = settings(CLERK)
     code = f"""
 from pathlib import Path
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 from actgent.simulation import Settings, play
 print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for seed in range(6)])
 """
@@ -195,7 +195,7 @@ def test_world_leaves_the_process_as_it_was(settings):
             trio.to_thread.run_sync,
             socket.socket.connect,
             AgentModels.resolve,
-            table.MAX_LOADED_IDLE,
+            session_table.MAX_LOADED_IDLE,
         )
 
     before, state, kills = real_parts(), random.getstate(), 0

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from actgent.errors import NotSerializable, UsageError
 from actgent.journal.records import WIRE, Record, StateChangeRecord
 from actgent.state.reducers import REDUCERS, add, append, extend, merge
-from actgent.state.store import Store
+from actgent.state.session_state import Store
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Sender
 from actgent.errors import SessionNotFound, ToolNotFound
-from actgent.errors.printable import quoted, shown
-from actgent.support.logs import MAX_PASSED, LogVariable, logger_of, summarise
+from actgent.errors.text_escaping import quoted, shown
+from actgent.support.safe_logging import MAX_PASSED, LogVariable, logger_of, summarise
 
 FORGED = "s\n2026-01-01 CRITICAL actgent: all is well"
 STEERING = ["\x1b[2J", "\x00", "\r", "\u202e", "\u2028", "\u2029", "\x85", "\ud800", "\u200b", "\U000e0041"]
@@ -103,7 +103,7 @@ def test_levels_templates_and_errors_split_record_groups(log, caplog):
 def test_record_window_ends(log, caplog, monkeypatch):
     """Then the number is told with the next record, and it begins anew."""
     now = [0.0]
-    monkeypatch.setattr("actgent.support.logs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("actgent.support.safe_logging.time.monotonic", lambda: now[0])
     for _ in range(3):
         log.warning("again")
     now[0] = 61.0

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent.errors import UserCodeExit
-from actgent.support.user_code import convert_user_error, explained_text, leaves
+from actgent.support.user_code_calls import convert_user_error, explained_text, leaves
 
 
 async def cancelled_group(*errors):

@@ -4,7 +4,7 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import ChatMessage, ModelRequest
-from actgent.llm.models import PROVIDERS, dialect_of
+from actgent.llm.model_resolution import PROVIDERS, dialect_of
 from actgent.messages import Image, Text, ToolCall, ToolResult
 from actgent.testing import assert_valid_transcript, check_transcript
 from actgent.testing.provider_apis import PROVIDER_APIS

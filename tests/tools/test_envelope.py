@@ -3,7 +3,7 @@
 import json
 
 from actgent import EnvelopedTool, ToolCall, ToolError, ToolRegistry, tool
-from actgent.tools.execution import Batch
+from actgent.tools.tool_execution import Batch
 
 
 async def result_of(inner, arguments=None):

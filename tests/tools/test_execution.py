@@ -1,4 +1,4 @@
-"""actgent.tools.execution: the calls of one answer."""
+"""actgent.tools.tool_execution: the calls of one answer."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""actgent.tools.function: tools made from functions."""
+"""actgent.tools.function_tool: tools made from functions."""
 
 import functools
 import json

@@ -5,7 +5,7 @@ import pytest
 
 from actgent import BareAgent, EnvelopedTool, File, Image, ScriptedLLM, Tool, ToolCall, open_runtime, tool
 from actgent.messages import ToolResult
-from actgent.tools.outputs.media import MAX_MEDIA, MAX_MEDIUM_BYTES, MAX_SESSION_MEDIA_BYTES
+from actgent.tools.outputs.result_media import MAX_MEDIA, MAX_MEDIUM_BYTES, MAX_SESSION_MEDIA_BYTES
 from actgent.toolsets.builtin import read_result
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError, ToolError
-from actgent.state.store import Store
+from actgent.state.session_state import Store
 from actgent.tools.base import ToolContext
 from actgent.tools.state_tools import StateTool, parse_changes, takes_state
 

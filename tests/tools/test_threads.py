@@ -1,4 +1,4 @@
-"""actgent.tools.threads: sync functions in worker threads."""
+"""actgent.tools.worker_threads: sync functions in worker threads."""
 
 import contextvars
 import functools
@@ -13,7 +13,7 @@ import trio.testing
 
 from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
 from actgent.tools import Threads
-from actgent.tools.threads import MAX_ABANDONED, MAX_WAIT_SECONDS
+from actgent.tools.worker_threads import MAX_ABANDONED, MAX_WAIT_SECONDS
 
 who = contextvars.ContextVar("who", default="nobody")
 

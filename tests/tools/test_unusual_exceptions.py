@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, tool
 from actgent.errors import UserCodeExit
-from actgent.support.user_code import convert_user_error, leaves, safe_exception
+from actgent.support.user_code_calls import convert_user_error, leaves, safe_exception
 
 
 def refuse(*_, **__):

@@ -1,4 +1,4 @@
-"""actgent.tools.schemas.validation: arguments against a schema, and schemas from strangers."""
+"""actgent.tools.schemas.argument_validation: arguments against a schema, and schemas from strangers."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ConfigurationError, InvalidArguments
-from actgent.tools.schemas.validation import ArgumentsValidator
+from actgent.tools.schemas.argument_validation import ArgumentsValidator
 
 SCHEMA = {
     "type": "object",

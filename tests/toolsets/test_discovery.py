@@ -1,4 +1,4 @@
-"""actgent.toolsets.discovery: tools in files, modules and entry points, with broken ones among them."""
+"""actgent.toolsets.tool_discovery: tools in files, modules and entry points, with broken ones among them."""
 
 import logging
 import sys
@@ -93,7 +93,7 @@ def test_discovered_definitions(write, caplog):
     ]
     assert "'_hidden' is private" in caplog.text
     assert "'_helper'" not in caplog.text
-    assert sum(record.name == "actgent.toolsets.discovery" for record in caplog.records) == 5
+    assert sum(record.name == "actgent.toolsets.tool_discovery" for record in caplog.records) == 5
 
 
 def test_not_below(write):

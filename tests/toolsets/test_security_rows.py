@@ -41,7 +41,7 @@ from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.http import read_arguments
 from actgent.memory.short_term import ShortTermMemory
-from actgent.structured.extract import extract_only
+from actgent.structured.extract_json import extract_only
 from actgent.support.strict_json import loads
 from actgent.toolsets.mcp.tool_lock import ToolLock, tool_digest
 

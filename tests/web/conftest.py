@@ -14,10 +14,10 @@ import pytest
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime, tool
 from actgent.modes.modes import Modes
+from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.openapi import document_of
-from actgent.web.tokens import new_token
 
 ALL = ("chat", "approve", "journal")
 OWNERS = {"chatter": "ada", "auditor": "ada", "watcher": "ada"}

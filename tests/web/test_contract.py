@@ -127,7 +127,7 @@ async def test_no_request_causes_an_internal_error(serving, seed, name, caplog):
     assert [
         record
         for record in caplog.records
-        if "failed" in record.getMessage() and record.name == "actgent.web.app"
+        if "failed" in record.getMessage() and record.name == "actgent.web.asgi_app"
     ] == []
 
 

@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ServerUnreachable, ToolCall, ToolError, tool
 from actgent.actors import DeadLetter
-from actgent.web.problems import problem_of
+from actgent.web.problem_documents import problem_of
 
 
 async def fail(client, session_id):

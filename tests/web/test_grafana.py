@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actgent.web.metrics import HELP
+from actgent.web.prometheus_metrics import HELP
 
 from .test_metrics import parsed, scrape
 

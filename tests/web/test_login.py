@@ -6,7 +6,7 @@ import httpx2
 import pytest
 import trio
 
-from actgent.web.tokens import LOGIN_SECONDS, Logins, TokenStore
+from actgent.web.access_tokens import LOGIN_SECONDS, Logins, TokenStore
 
 
 def key_of(gateway):

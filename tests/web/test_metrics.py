@@ -108,7 +108,7 @@ async def test_metrics_require_the_scope_metrics(served, name, status):
 
 async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
     """Above the limit, series count as `other`. Quotes, backslashes and line ends in a label are escaped."""
-    monkeypatch.setattr("actgent.web.metrics.MAX_SERIES", 3)
+    monkeypatch.setattr("actgent.web.prometheus_metrics.MAX_SERIES", 3)
     agents = [BareAgent(f"a{number}", llm=ScriptedLLM(lambda _: "x")) for number in range(5)]
     async with serving(agents=agents) as served:
         await scrape(served)
@@ -125,7 +125,7 @@ async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
 
 def test_labels_are_escaped():
     """As the text format requires."""
-    from actgent.web.metrics import to_row
+    from actgent.web.prometheus_metrics import to_row
 
     assert to_row("a", [("b", 'c"' + chr(92) + chr(10))], 1) == r'a{b="c\"\\\n"} 1'
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from actgent.web.access_tokens import new_token
 from actgent.web.routes.endpoint_table import ENDPOINTS
-from actgent.web.tokens import new_token
 
 OPENS = {
     "read": {"read"},

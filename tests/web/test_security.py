@@ -280,7 +280,7 @@ async def test_messages_sent_during_a_recount_are_counted():
     from actgent.errors import ConfigurationError
     from actgent.journal.session_lists import SessionKey
     from actgent.web.gateway_limits import GatewayLimits, OpenMessages
-    from actgent.web.problems import Problem
+    from actgent.web.problem_documents import Problem
     from actgent.web.server.relayed_requests import LIMITS
 
     key, messages = SessionKey("clerk", "s1"), OpenMessages(2)

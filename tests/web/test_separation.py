@@ -109,7 +109,7 @@ async def test_lists_have_only_the_owners_objects(asked):
 
 async def test_child_session_belongs_to_the_roots_owner(served):
     """A session below another one is reached by the owner of the top, and not by who is called like its agent."""
-    from actgent.web.tokens import new_token
+    from actgent.web.access_tokens import new_token
 
     secret, token = new_token("imposter", owner="clerk", scopes=("chat",))
     async with served.client() as ada, served.client("bob") as bob:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from actgent import BareAgent, ScriptedLLM, Webhook, new_webhook_secret
-from actgent.cli.serving.top import fit_table
+from actgent.cli.serving.top_command import fit_table
 
 COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
 
@@ -147,7 +147,7 @@ async def test_watch_resumes_after_a_server_restart(serving, tmp_path):
 
 
 def write_token(file):
-    from actgent.web.tokens import new_token, write_tokens
+    from actgent.web.access_tokens import new_token, write_tokens
 
     secret, token = new_token("ada", owner="ada", scopes=["chat"])
     write_tokens(file, [token])

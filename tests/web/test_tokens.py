@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from actgent import AccessToken, ConfigurationError
-from actgent.web import tokens
-from actgent.web.tokens import TokenStore, new_token, read_tokens, token_digest, write_tokens
+from actgent.web import access_tokens
+from actgent.web.access_tokens import TokenStore, new_token, read_tokens, token_digest, write_tokens
 
 ROW = '[[token]]\nname = "ci"\nowner = "ada"\nscopes = ["chat"]\ndigest = "sha256:' + "0" * 64 + '"\n'
 
@@ -134,8 +134,8 @@ async def stream_of(served, name, ended):
 
 async def test_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
     """One whose token is taken out of the file, or whose date has come; others go on, and requests are refused."""
-    monkeypatch.setattr(tokens, "POLL_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(tokens, "RELOAD_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(access_tokens, "POLL_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(access_tokens, "RELOAD_INTERVAL_SECONDS", 0.0)
     file, made = tmp_path / "tokens.toml", {}
     for name in ("kept", "gone", "short"):
         expires = time.time() + 3 if name == "short" else None

@@ -1,8 +1,8 @@
 """Wiring of a running agent: its actor, core, models and deps."""
 
-from .actor import build_actor, build_opener
-from .core import build_core
-from .deps import AgentDeps
-from .models import AgentModels
+from .actor_assembly import build_actor, build_opener
+from .core_assembly import build_core
+from .models_by_role import AgentModels
+from .tool_dependencies import AgentDeps
 
 __all__ = ["AgentDeps", "AgentModels", "build_actor", "build_core", "build_opener"]

@@ -1,8 +1,8 @@
 """Agents that work towards a goal, and `run_agent`, which runs one goal in one call."""
 
-from .agent import GoalAgent
+from .goal_agent import GoalAgent
+from .goal_result import GoalResult
+from .goal_run import run_agent, run_agent_sync
 from .metrics import RunMetrics, ToolMetrics
-from .result import GoalResult
-from .run import run_agent, run_agent_sync
 
 __all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent", "run_agent_sync"]

@@ -5,12 +5,12 @@ from typing import Any
 
 import attrs
 
-from actgent.agents.narration import MAX_VALUE_CHARS, Narration, value_shown
 from actgent.agents.session import Session
-from actgent.errors.printable import counted, shown
+from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_shown
+from actgent.errors.text_escaping import counted, shown
 from actgent.messages import ToolResult, Usage
 from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
-from actgent.state.store import State
+from actgent.state.session_state import State
 from actgent.support.serializable import Serializable
 
 

@@ -8,8 +8,8 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.base import LongTermMemoryBase
 from actgent.sessions.handlers import Handler
-from actgent.tools.adapters import ToolProtocol
 from actgent.tools.base import Tool
+from actgent.tools.tool_adapters import ToolProtocol
 from actgent.toolsets.toolset import Toolset
 
 DEFAULT_RECALL_TOKENS = 1_000

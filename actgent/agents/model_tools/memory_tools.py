@@ -19,7 +19,6 @@ from actgent.errors import (
     MemoryReplaced,
     ToolError,
 )
-from actgent.memory.delimiters import neutralize
 from actgent.memory.longterm import (
     MAX_TEXT_CHARACTERS,
     LongTermMemory,
@@ -27,6 +26,7 @@ from actgent.memory.longterm import (
     MemoryMatch,
     MemoryRecord,
 )
+from actgent.memory.notice_delimiters import neutralize
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence

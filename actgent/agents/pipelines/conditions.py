@@ -11,7 +11,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 
-from .references import NoValue, Reference, fill, parse, references_in, sole_reference
+from .value_references import NoValue, Reference, fill, parse, references_in, sole_reference
 
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {"greater": operator.gt, "less": operator.lt}
 _WORDS = {"greater": ">", "less": "<", "equal": "==", "contains": "contains"}

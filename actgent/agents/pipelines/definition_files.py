@@ -14,7 +14,7 @@ from actgent.errors import ConfigurationError, InvalidFile, nearest
 from actgent.support.strict_json import load_document
 
 from .conditions import When
-from .step import PipelineStep
+from .pipeline_step import PipelineStep
 
 Agents = Mapping[str, Agent[Any, Any]] | Iterable[Agent[Any, Any]]
 YAML_SUFFIXES, JSON_SUFFIX = (".yaml", ".yml"), ".json"

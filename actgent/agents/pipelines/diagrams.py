@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from .graph import Graph, GraphStep
-from .outcomes import StepResult
+from .dependency_graph import Graph, GraphStep
+from .pipeline_results import StepResult
 
 _SIGNS = {"done": "✓", "failed": "✗", "skipped": "–", "pending": "…"}
 _COLOURS = {

@@ -9,7 +9,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.goal import GoalAgent
-from actgent.agents.options import Tools
+from actgent.agents.keyword_arguments import Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
@@ -32,11 +32,20 @@ from actgent.state.reducers import merge
 from actgent.tools.outputs.result_text import to_text
 
 from . import definition_files, diagrams
-from .graph import Graph
-from .outcomes import INPUTS, ROUNDS, STEPS, PipelineResult, RunStatus, StepResult, results_in, status_of
+from .dependency_graph import Graph
 from .pipeline_protocol import PipelineModel, PipelineProtocol
+from .pipeline_results import (
+    INPUTS,
+    ROUNDS,
+    STEPS,
+    PipelineResult,
+    RunStatus,
+    StepResult,
+    results_in,
+    status_of,
+)
+from .pipeline_step import PipelineStep
 from .run_commands import FROM, input_error
-from .step import PipelineStep
 from .step_executor import RunSteps
 
 OnFailure = Literal["continue", "stop"]

@@ -7,8 +7,8 @@ from typing import Any
 from actgent.errors import ToolError, nearest
 from actgent.support.strict_json import load_document
 
-from .graph import Graph
-from .outcomes import INPUTS, ORDER, ROUNDS, STEPS, StepResult, results_in
+from .dependency_graph import Graph
+from .pipeline_results import INPUTS, ORDER, ROUNDS, STEPS, StepResult, results_in
 
 FROM = "from"
 """Key in a later message whose value names the steps to rerun."""

@@ -19,15 +19,15 @@ from actgent.errors.safe_texts import model_error_text
 from actgent.journal.records import TaskOutcomeRecord, TurnOptions, task_message_id
 from actgent.runtime.delegation.task_delegation import Delegation
 from actgent.runtime.session_waits import note_sources
-from actgent.sessions.context import SessionContext
-from actgent.state.store import Store
+from actgent.sessions.session_context import SessionContext
+from actgent.state.session_state import Store
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.result_text import to_result_text, to_text
 
-from .graph import Graph, GraphStep
-from .outcomes import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in
-from .references import NoValue, fill
+from .dependency_graph import Graph, GraphStep
+from .pipeline_results import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in
 from .run_commands import command_changes
+from .value_references import NoValue, fill
 
 
 @attrs.frozen

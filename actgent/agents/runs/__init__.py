@@ -2,6 +2,7 @@
 
 from .await_reply import resume, send_and_wait
 from .call_options import RunDefaults
+from .delivery_streams import STREAM_CAPACITY, open_resumed_stream, open_stream
 from .query_rewriting import RewrittenMessage, rewrite_message
 from .remote_runs import (
     SessionView,
@@ -14,7 +15,6 @@ from .remote_runs import (
     view_session,
 )
 from .run_request import RunRequest
-from .streams import STREAM_CAPACITY, open_resumed_stream, open_stream
 
 __all__ = [
     "STREAM_CAPACITY",

@@ -12,9 +12,9 @@ from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.session_waits import releasing_slot, running_session, take_sources
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming_messages import question_to
 from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
+from actgent.sessions.session_context import SessionContext, host_of
 
 from .remote_runs import moved_error
 from .run_request import RunRequest

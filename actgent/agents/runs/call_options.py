@@ -5,20 +5,20 @@ from typing import Any, Self
 
 import attrs
 
+from actgent.agents.argument_checks import check_call
 from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import Session, context_of
-from actgent.agents.validation import check_call
-from actgent.control.arguments import check_limits
+from actgent.control.argument_checks import check_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.messages import ToolSpec
 from actgent.protocols.base import Profile, Protocol
 from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_options import turn_options
-from actgent.structured.output import output_of
+from actgent.structured.output_type import output_of
 
 
 @attrs.frozen(eq=False)

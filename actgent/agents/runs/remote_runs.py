@@ -18,11 +18,11 @@ from actgent.messages import Message, Reply, Usage
 from actgent.protocols.base import WithOutput
 from actgent.runtime.introspection import need_journal, records_up_to
 from actgent.runtime.session_waits import running_session
-from actgent.runtime.sessions.eviction import check_sendable
+from actgent.runtime.sessions.session_eviction import check_sendable
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.context import Status
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.restore import rebuild
+from actgent.sessions.session_context import Status
 
 from .run_request import RunRequest
 

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.agents.session import Session
-from actgent.control.arguments import check_id, check_seconds
+from actgent.control.argument_checks import check_id, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, Sender
 from actgent.sessions.incoming_messages import Content

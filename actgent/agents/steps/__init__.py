@@ -1,5 +1,5 @@
 """`StepsAgent`, which plans and works in steps, and the events of its stream."""
 
-from .agent import StepsAgent
+from .steps_agent import StepsAgent
 
 __all__ = ["StepsAgent"]

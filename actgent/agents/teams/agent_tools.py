@@ -7,22 +7,22 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.actors.actor_ref import Address
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.ref import Address
 from actgent.agents.session import Session, context_of, face_of, services_of
-from actgent.control.arguments import at_least_one, check_seconds
+from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
 from actgent.journal.records import TaskOutcomeRecord
 from actgent.messages import Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming_messages import Content
 from actgent.sessions.pending.task_reports import with_shortfall
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
+from actgent.sessions.session_context import SessionContext
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.tools.callables import check_rule_function, rule_allows
+from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.outputs.result_text import to_result_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 from actgent.turns.calls.policy_checks import has_sinks

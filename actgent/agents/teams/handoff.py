@@ -24,9 +24,9 @@ from actgent.protocols.base import Profile, SendReply, TurnView
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.context import SessionContext, Turn, host_of
 from actgent.sessions.handlers import HandlerKind
-from actgent.state.handoff import given_back, handed, handoff_in
+from actgent.sessions.session_context import SessionContext, Turn, host_of
+from actgent.state.handoff_state import given_back, handed, handoff_in
 from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.turns.content_guards import Guards

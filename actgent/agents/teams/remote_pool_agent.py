@@ -15,16 +15,16 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
+from actgent.agents.argument_checks import check_each_seconds
 from actgent.agents.session import Session, context_of, face_of, services_of
-from actgent.agents.validation import check_each_seconds
-from actgent.control.arguments import check_session_limits
+from actgent.control.argument_checks import check_session_limits
 from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.delegation.pool_tasks import (
     CHARGED_AMOUNTS,
@@ -39,11 +39,11 @@ from actgent.runtime.delegation.pool_tasks import (
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.session_waits import releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
+from actgent.sessions.session_context import SessionContext, Turn
 from actgent.tools.base import Tool
+from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.model_calls import add_to_parents
-from actgent.turns.core import AgentCore
 
 TASK_KEY_PREFIX = "asked"
 """Prefix of the state keys under which a session of a `PoolAgent` records its tasks."""

@@ -17,7 +17,7 @@ from actgent.memory.base import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
 from actgent.memory.summarizing import SummarizingMemory, SummarizingView
 from actgent.messages import Message
-from actgent.sessions.context import SessionContext, Turn
+from actgent.sessions.session_context import SessionContext, Turn
 from actgent.turns.calls.context_fitting import Assemble, ContextFitter, with_short_results
 from actgent.turns.summaries import SUMMARY_HEADING, add_summary
 

@@ -18,7 +18,7 @@ from actgent.journal.records import (
     StateRollbackRecord,
 )
 from actgent.messages import Message, ToolCall, ToolResult
-from actgent.state.store import Store
+from actgent.state.session_state import Store
 
 from .recorded_views import is_summary
 

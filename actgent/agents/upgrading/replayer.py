@@ -30,15 +30,15 @@ from actgent.llm.base import LLM, ModelResponse
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.sessions.context import Turn
 from actgent.sessions.restore import owner_of
-from actgent.state.store import StateRecord, Store
-from actgent.tools.execution import Batch
+from actgent.sessions.session_context import Turn
+from actgent.state.session_state import StateRecord, Store
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_execution import Batch
+from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.tool_calls import ToolCaller
-from actgent.turns.core import AgentCore
 from actgent.turns.failure_logging import FailureLogger
-from actgent.turns.hooks import Hooks
+from actgent.turns.turn_hooks import Hooks
 
 from .recorded_views import RecordedFitter, RecordedSummaries, without_new_summaries
 from .replay_diff import Difference, State, first_difference

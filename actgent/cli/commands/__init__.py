@@ -2,6 +2,6 @@
 
 from actgent.cli.commands import agents, clusters, journals, mcp, memories, pipelines, serving, simulations
 
-from .base import app
+from .command_app import app
 
 __all__ = ["agents", "app", "clusters", "journals", "mcp", "memories", "pipelines", "serving", "simulations"]

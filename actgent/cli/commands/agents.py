@@ -9,8 +9,8 @@ from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 
-from .base import AGENTS, TOOLS, Count, Flag, Repeated, app, run_command
-from .options import ConversationOptions, LimitOptions, is_message_text, to_limits
+from .command_app import AGENTS, TOOLS, Count, Flag, Repeated, app, run_command
+from .shared_options import ConversationOptions, LimitOptions, is_message_text, to_limits
 
 
 @app.command(group=AGENTS)
@@ -343,7 +343,7 @@ def compare_recorded_decisions(
         json: Write a JSON report with all decisions to this file.
         offline: Ask no model; check only that the agent's code still leads to each recorded decision. Needs no API key.
     """
-    from actgent.cli.ci import CiOptions, run_ci  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.compare_models import CiOptions, run_ci  # noqa: PLC0415 - the SDKs take two seconds
 
     options = CiOptions(
         journal=journal,

@@ -5,7 +5,7 @@ from cyclopts import App
 from actgent.cli.serving.cluster_options import ClusterOptions
 from actgent.journal.cluster_membership import check_cluster_extra
 
-from .base import SERVERS, Count, Flag, app, run_command
+from .command_app import SERVERS, Count, Flag, app, run_command
 
 clusters = App(
     name="cluster",

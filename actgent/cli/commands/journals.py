@@ -5,7 +5,7 @@ from cyclopts import App
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 
-from .base import SESSIONS, Count, Flag, app, run_command
+from .command_app import SESSIONS, Count, Flag, app, run_command
 
 
 @app.command(group=SESSIONS)
@@ -46,7 +46,7 @@ def inspect(
             lambda terminal, _: show(journal, session_id, step, terminal, agent=agent, code=code, full=full)
         )
 
-    from actgent.cli.journals.journal import inspect as run_inspect  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import inspect as run_inspect  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: run_inspect(
@@ -93,7 +93,7 @@ def replay(
             "--message, --model, --base-url and --system require --fork: a replay calls no model"
         )
     if code is None and fork is None:
-        from actgent.cli.journals.journal import replay as rebuild  # noqa: PLC0415
+        from actgent.cli.journals.journal_commands import replay as rebuild  # noqa: PLC0415
 
         return run_command(lambda terminal, _: rebuild(journal, session, terminal, agent=agent, to=to))
     from actgent.cli.chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
@@ -121,7 +121,7 @@ def check_journal(journal: str, /) -> int:
     Args:
         journal: Journal file; no agent may be using it.
     """
-    from actgent.cli.journals.journal import check as run_check  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import check as run_check  # noqa: PLC0415
 
     return run_check(journal, Terminal())
 
@@ -138,7 +138,7 @@ def check_histories(journal: str, /, *, log: str | None = None) -> int:
         log: Calls of a client that returned, as JSON lines: {"session": ID, "message": ID, "began": TIME, "ended": TIME},
             and "reply" if the call returned one, and "agent" if several agents have a session with the id.
     """
-    from actgent.cli.journals.history import check_histories as run_check  # noqa: PLC0415
+    from actgent.cli.journals.history_check import check_histories as run_check  # noqa: PLC0415
 
     return run_command(lambda terminal, _: run_check(journal, terminal, log=log))
 
@@ -189,7 +189,7 @@ def recover_journal(journal: str, new: str, /) -> int:
         journal: Damaged journal file; it is not changed.
         new: Path of the new file.
     """
-    from actgent.cli.journals.journal import recover_journal as run_recover  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import recover_journal as run_recover  # noqa: PLC0415
 
     return run_recover(journal, new, Terminal())
 
@@ -205,7 +205,7 @@ def backup(journal: str, file: str, /) -> int:
         journal: Journal file. Use pg_dump for a journal in PostgreSQL.
         file: Path of the new file; it must not exist.
     """
-    from actgent.cli.journals.journal import backup as copy  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import backup as copy  # noqa: PLC0415
 
     return copy(journal, file, Terminal())
 
@@ -220,7 +220,7 @@ def export(journal: str, file: str, /, *, agent: str | None = None, session: str
         agent: Export only sessions of this agent.
         session: Export only this session.
     """
-    from actgent.cli.journals.journal import export as write  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import export as write  # noqa: PLC0415
 
     return run_command(lambda terminal, _: write(journal, file, terminal, agent=agent, session=session))
 
@@ -234,6 +234,6 @@ def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int
         file: The exported file.
         new_ids: Give the sessions new ids, so that the journal can also hold the originals.
     """
-    from actgent.cli.journals.journal import import_ as add  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import import_ as add  # noqa: PLC0415
 
     return run_command(lambda terminal, _: add(journal, file, terminal, new_ids=new_ids))

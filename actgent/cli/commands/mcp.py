@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from .base import TOOLS, Flag, Repeated, app, run_command
+from .command_app import TOOLS, Flag, Repeated, app, run_command
 
 servers = App(
     name="mcp",

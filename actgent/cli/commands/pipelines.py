@@ -6,8 +6,8 @@ from cyclopts import App, Parameter
 
 from actgent.cli.terminal import Terminal
 
-from .base import AGENTS, Flag, Repeated, app, run_command
-from .options import LimitOptions, to_limits
+from .command_app import AGENTS, Flag, Repeated, app, run_command
+from .shared_options import LimitOptions, to_limits
 
 pipelines = App(
     name="pipeline", help="Run pipelines of agents: run, show, resume, check, draw.", group=AGENTS

@@ -9,7 +9,7 @@ from actgent.cli.serving.serve_options import NotifyOptions, OperationOptions
 from actgent.cli.serving.server_options import ServerOptions
 from actgent.cli.terminal import Terminal
 
-from .base import SERVERS, Flag, Repeated, app, run_command
+from .command_app import SERVERS, Flag, Repeated, app, run_command
 
 
 @app.command(group=SERVERS)
@@ -123,7 +123,7 @@ def top(
         once: Print the state once and exit.
         json: Print one JSON object per update.
     """
-    from actgent.cli.serving.top import TopOptions, top as run_top  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.top_command import TopOptions, top as run_top  # noqa: PLC0415 - the SDKs take two seconds
 
     options = TopOptions(server=server or ServerOptions(), interval=interval, once=once, json=json)
     return run_command(lambda terminal, shutdown: run_top(options, terminal, shutdown))
@@ -153,7 +153,7 @@ def show_session_events(
         once: Print existing events and exit.
         json: Print one JSON object per event.
     """
-    from actgent.cli.serving.watch import WatchOptions, watch_session  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.watch_command import WatchOptions, watch_session  # noqa: PLC0415 - the SDKs take two seconds
 
     options = WatchOptions(
         session=session, server=server or ServerOptions(), agent=agent, after=after, once=once, json=json

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from actgent.cli.terminal import Terminal
 
-from .base import AGENTS, Count, Flag, Repeated, app
+from .command_app import AGENTS, Count, Flag, Repeated, app
 
 
 @app.command(group=AGENTS)

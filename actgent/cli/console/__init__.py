@@ -1,10 +1,10 @@
 """Interactive conversation in a terminal: line editor, slash commands, attachments, approvals and output views."""
 
 from .attachments import attachment
-from .commands import QUIT
 from .conversation import TerminalConversation
-from .exchange import OWNER, answer
-from .views import DeliveryView, JsonView, TextView, arguments_of
+from .delivery_views import DeliveryView, JsonView, TextView, arguments_of
+from .message_exchange import OWNER, answer
+from .slash_commands import QUIT
 
 __all__ = [
     "OWNER",

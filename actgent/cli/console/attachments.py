@@ -4,7 +4,7 @@ import mimetypes
 from pathlib import Path
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import File, Image, Part, Text
 
 MAX_BYTES = 20_000_000

@@ -16,10 +16,10 @@ from actgent.errors import ActgentError, JournalError
 from actgent.messages import Part, Text
 from actgent.sessions.incoming_messages import Content
 
-from .commands import COMMANDS, QUIT, find_command, run_command
-from .exchange import OWNER, MessageExchange, answer
+from .delivery_views import TextView
 from .line_editor import LineEditor, PromptInterrupted, history_file
-from .views import TextView
+from .message_exchange import OWNER, MessageExchange, answer
+from .slash_commands import COMMANDS, QUIT, find_command, run_command
 
 STDIN = 0
 """File descriptor of standard input."""

@@ -8,10 +8,10 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.bare import BareAgent
+from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.chat import answer
-from actgent.cli.models import live_models, open_models, open_script
+from actgent.cli.model_options import live_models, open_models, open_script
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, InboxFull

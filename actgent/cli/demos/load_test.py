@@ -18,12 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from actgent.agents.agent import Agent
-from actgent.agents.bare import BareAgent
+from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ActgentError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import NO_USAGE, Text, ToolCall, ToolResult, Usage

@@ -6,11 +6,11 @@ from actgent.agents.upgrading import Recording, ShownRequest, show_request
 from actgent.cli.chat import ChatOptions, open_agent
 from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.records import AgentMessageRecord, Fitting, Record
 from actgent.messages import Usage
 
-from .journal import format_part, load, open_read_only
+from .journal_commands import format_part, load, open_read_only
 
 MAX_PART_CHARS = 200
 """Maximum characters of one message part, unless `--full` is given."""

@@ -3,9 +3,9 @@
 from actgent.agents.policy_audit import UnapprovedCall, audit_journal
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal import Terminal, one_line
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
-from .journal import format_part, open_read_only
+from .journal_commands import format_part, open_read_only
 
 
 async def audit(location: str, terminal: Terminal, *, code: str | None) -> int:

@@ -8,15 +8,21 @@ from actgent.cli.agent_folders import is_folder
 from actgent.cli.chat import ChatOptions, arguments_of, open_agent
 from actgent.cli.terminal import ConversationView, Terminal
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.base import Journal
 from actgent.journal.transfer import forked, read_sessions, write_sessions
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
-from actgent.testing.recorded import Recording
+from actgent.testing.recorded_sessions import Recording
 
-from .journal import SingleSessionJournal, load, open_for_writing, open_read_only, print_rebuilt_session
+from .journal_commands import (
+    SingleSessionJournal,
+    load,
+    open_for_writing,
+    open_read_only,
+    print_rebuilt_session,
+)
 
 
 @attrs.frozen(kw_only=True)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from actgent.cli.terminal import Terminal, one_line
 from actgent.session_index import SearchFilter, SearchHit, open_index
 
-from .journal import open_read_only
+from .journal_commands import open_read_only
 
 WORDS = 160
 """Maximum length of the printed part of a message, in characters."""

@@ -7,10 +7,10 @@ from actgent.agents.upgrading import RestartPreview, preview_restart
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import JournalDamaged, JournalVersion, WireError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.base import Journal
 
-from .journal import open_read_only
+from .journal_commands import open_read_only
 
 MAX_SHOWN = 50
 """Maximum number of sessions that are listed; the others are counted."""

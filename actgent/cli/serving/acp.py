@@ -11,7 +11,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.cli.agent_folders import agents_at
-from actgent.cli.journals.journal import SingleSessionJournal
+from actgent.cli.journals.journal_commands import SingleSessionJournal
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError, Fenced

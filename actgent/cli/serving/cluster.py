@@ -14,7 +14,7 @@ from actgent.cluster.operations.cluster_status import (
 )
 from actgent.cluster.operations.dead_letters import drop_message, retry_dead
 from actgent.cluster.operations.repartitioning import finish_upgrade, release, repartition
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.postgres import DeadMessage, read_dead
 
 from .cluster_options import ClusterOptions

@@ -15,9 +15,9 @@ import trio
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
+from actgent.web.access_tokens import new_token, write_tokens
 from actgent.web.gateway import check_extra
 from actgent.web.server.addresses import is_loopback, split_address
-from actgent.web.tokens import new_token, write_tokens
 
 from .serve import ServeOptions
 

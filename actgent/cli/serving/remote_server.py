@@ -11,7 +11,7 @@ import orjson
 import trio
 
 from actgent.errors import UsageError
-from actgent.support.user_code import explained_text
+from actgent.support.user_code_calls import explained_text
 
 from .server_options import TOKEN_VARIABLE, ServerOptions
 

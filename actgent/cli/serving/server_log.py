@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -74,7 +74,7 @@ class _JSONFormatter(logging.Formatter):
 def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     """Return the traceback of a record, indented so that no line of it looks like a record; empty if it has none.
 
-    Loggers of actgent have already escaped and indented theirs (`support/logs.py`).
+    Loggers of actgent have already escaped and indented theirs (`support/safe_logging.py`).
     """
     if record.exc_text:
         return record.exc_text

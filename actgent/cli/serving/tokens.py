@@ -5,7 +5,7 @@ from pathlib import Path
 
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError, nearest
-from actgent.web.tokens import AccessToken, days_from_now, new_token, read_tokens, write_tokens
+from actgent.web.access_tokens import AccessToken, days_from_now, new_token, read_tokens, write_tokens
 
 
 def make_token(

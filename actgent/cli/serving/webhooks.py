@@ -6,7 +6,7 @@ from typing import Any
 
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 
 from .remote_server import RemoteServer, RemoteUnreachable, open_remote, path_of
 from .server_options import ServerOptions

@@ -15,7 +15,7 @@ from actgent.client.transport import ConnectionLost, Events, RemoteRequest, Stre
 from actgent.errors import ConfigurationError, UsageError
 from actgent.llm.http import EventTooLarge
 from actgent.support.http_environment import reading_environment
-from actgent.support.user_code import explained_text
+from actgent.support.user_code_calls import explained_text
 
 from .http_request import (
     EVENT_STREAM_TYPE,

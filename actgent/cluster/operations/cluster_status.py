@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.postgres import (
     ClusterTables,
     NodeStatus,

@@ -16,7 +16,7 @@ from actgent.cluster.directory_follower import follow_pool
 from actgent.cluster.pending import decode_pending
 from actgent.cluster.relay_client import NodeTransport
 from actgent.errors import ActgentError, ConfigurationError, nearest
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import (
     DeadMessage,

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.events import EventStream, PartitionsTaken
 from actgent.journal.postgres import NodeRow, PartitionOwner, Taken
 from actgent.support import span_names as names
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.tracing import Attribute, OpenSpan
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.tracing_interface import Attribute, OpenSpan
 
 OnSeconds = Callable[[str, str, float], object]
 """Callback for the duration of a takeover. Arguments: the word `takeover`, its reason, and the duration in seconds."""

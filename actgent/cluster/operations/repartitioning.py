@@ -1,7 +1,7 @@
 """Changes of a whole pool: its wire version, its number of partitions, and its claims on agents."""
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.postgres import NodeStatus, pool_layout as layouts, read_cluster_tables
 
 

@@ -11,14 +11,14 @@ import attrs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
-from actgent.interop.runs import RunEvent
-from actgent.interop.serving import RunStream, to_sse
+from actgent.interop.run_events import RunEvent
+from actgent.interop.start_run import RunStream, to_sse
+from actgent.web.access_tokens import Scope
 from actgent.web.gateway_context import GatewayContext
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
-from actgent.web.tokens import Scope
 
-from .card import VERSION, base_url_of, has_push, make_card, public_card
+from .agent_card import VERSION, base_url_of, has_push, make_card, public_card
 from .errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -29,6 +29,7 @@ from .errors import (
     rpc_response,
     to_problem,
 )
+from .json_values import Wire, to_camel_case
 from .operations import (
     TaskStream,
     get_task,
@@ -40,7 +41,6 @@ from .operations import (
 )
 from .push_operations import create_config, delete_config, get_config, list_configs
 from .settings import A2ASettings
-from .wire import Wire, to_camel_case
 
 Params = Mapping[str, Any]
 Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from actgent.web.problems import Problem, problem_of
+from actgent.web.problem_documents import Problem, problem_of
 from actgent.web.routes.endpoints import JSON
 
 PARSE_ERROR = -32700

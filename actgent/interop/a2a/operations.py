@@ -13,23 +13,20 @@ import trio
 from actgent.agents.session import face_of
 from actgent.approvals import Approval
 from actgent.errors import ApprovalAlreadyDecided
-from actgent.interop.content import to_client_id
-from actgent.interop.runs import RunEvent
-from actgent.interop.serving import Run, collect, existing_session, find_session, suspended_session
+from actgent.interop.content_conversion import to_client_id
+from actgent.interop.run_events import RunEvent
+from actgent.interop.start_run import Run, collect, existing_session, find_session, suspended_session
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.web.access_control import encode_cursor, parse_cursor
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import HTTPCall
-from actgent.web.routes.schemas import CLIENT_ID
+from actgent.web.routes.shared_schemas import CLIENT_ID
 from actgent.web.streaming.session_events import find_message
 
 from .errors import A2AError, invalid, task_not_found
-from .push import read_config
-from .settings import A2ASettings
-from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
-from .wire import (
+from .json_values import (
     STATES,
     Wire,
     check_output_modes,
@@ -41,6 +38,9 @@ from .wire import (
     text_param,
     time_param,
 )
+from .push_outbox import read_config
+from .settings import A2ASettings
+from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
 
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100

@@ -14,7 +14,7 @@ from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, State
 from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import WEBHOOKS
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 
 MAX_PER_TASK = 10
 MAX_PER_SESSION = 100

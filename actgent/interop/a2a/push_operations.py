@@ -6,11 +6,11 @@ from typing import Any
 from actgent.web.routes.endpoints import HTTPCall
 
 from .errors import A2AError
+from .json_values import Wire, text_param
 from .operations import find_task
-from .push import read_config, to_wire
 from .push_configs import PushConfig
+from .push_outbox import read_config, to_wire
 from .settings import A2ASettings
-from .wire import Wire, text_param
 
 Params = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ import attrs
 import orjson
 
 from actgent.approvals import Approval, Decision
-from actgent.interop.runs import (
+from actgent.interop.run_events import (
     AnswerDone,
     RunApprovalDecided,
     RunEnded,
@@ -23,10 +23,10 @@ from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedRecord
-from actgent.structured.extract import unfenced
-from actgent.web.routes.views import to_date
+from actgent.structured.extract_json import unfenced
+from actgent.web.routes.json_views import to_date
 
-from .wire import Wire, decision_parts, from_parts, question_parts
+from .json_values import Wire, decision_parts, from_parts, question_parts
 
 SEPARATOR = "~"
 """Separator between session id and message id in a task id. Neither id contains it."""

@@ -7,8 +7,8 @@ import attrs
 import orjson
 import trio
 
-from actgent.interop.lines import MAX_LINE_BYTES, read_lines
-from actgent.support.logs import logger_of
+from actgent.interop.line_reader import MAX_LINE_BYTES, read_lines
+from actgent.support.safe_logging import logger_of
 from actgent.support.strict_json import encode_json
 
 MAX_REQUESTS = 1000

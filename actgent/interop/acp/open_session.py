@@ -8,18 +8,18 @@ import trio
 from actgent.agents.session import Session, context_of, services_of
 from actgent.approvals import Approval, Approve, Decision, Reject
 from actgent.errors import ActgentError, Fenced, JournalError
-from actgent.interop.decisions import decision_of, form_of, question_text
-from actgent.interop.runs import RunEnded, RunEvent, RunReader, RunSuspended, RunToolProgressed
+from actgent.interop.approval_forms import decision_of, form_of, question_text
+from actgent.interop.run_events import RunEnded, RunEvent, RunReader, RunSuspended, RunToolProgressed
 from actgent.journal.base import Journal
 from actgent.journal.records import MessageEndRecord
 from actgent.messages import NO_USAGE, Part, Usage, new_id
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
-from actgent.support.logs import logger_of
-from actgent.web.problems import public_text
+from actgent.support.safe_logging import logger_of
+from actgent.web.problem_documents import public_text
 
 from .json_rpc import INTERNAL_ERROR, JSONRPCConnection, RequestId, RPCError, Wire
-from .updates import UpdateEncoder
+from .session_updates import UpdateEncoder
 
 STOP_REASONS = {
     "length": "max_tokens",

@@ -21,7 +21,7 @@ from actgent.journal.session_lists import Cursor, SessionFilter
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 
-from .content import parts_of_prompt
+from .content_blocks import parts_of_prompt
 from .json_rpc import INVALID_PARAMS, NOT_FOUND, JSONRPCConnection, RPCError, RPCRequest, Wire
 from .open_session import OpenSession
 

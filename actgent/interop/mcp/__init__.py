@@ -5,13 +5,13 @@ from typing import Any
 
 # Type checkers read the same names in `__init__.pyi`. `MCPProtocol` is loaded without the SDK, which takes half a second.
 _MODULES = {
-    "MCPCaller": ".caller",
+    "MCPCaller": ".client_questions",
     "MCPCatalog": ".catalog",
     "MCPPrompt": ".catalog",
     "MCPProtocol": ".http",
     "MCPResource": ".catalog",
     "make_mcp_server": ".server",
-    "mcp_caller": ".caller",
+    "mcp_caller": ".client_questions",
     "mcp_prompt": ".catalog",
     "mcp_resource": ".catalog",
     "serve_mcp": ".stdio",

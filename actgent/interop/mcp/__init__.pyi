@@ -1,5 +1,5 @@
-from .caller import MCPCaller, mcp_caller
 from .catalog import MCPCatalog, MCPPrompt, MCPResource, mcp_prompt, mcp_resource
+from .client_questions import MCPCaller, mcp_caller
 from .http import MCPProtocol
 from .server import make_mcp_server
 from .stdio import serve_mcp

@@ -12,8 +12,8 @@ import trio
 from actgent.agents.session import Session, context_of, face_of
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
-from actgent.interop.decisions import decision_of
-from actgent.interop.runs import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
+from actgent.interop.approval_forms import decision_of
+from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.base import Journal
 from actgent.journal.records import OutcomeRecord

@@ -23,14 +23,15 @@ from pydantic import TypeAdapter
 
 from actgent.approvals import Approval, Approve, Decision, FormAnswer, Reject, Respond, approval_id
 from actgent.errors import ApprovalRequired, InvalidArguments
-from actgent.interop.decisions import decision_of, form_of, question_text
+from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.messages import CallProgress
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.schemas import compile_schema
 from actgent.turns.calls.progress_publisher import ProgressPublisher
 
-from .caller import (
+from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
+from .client_questions import (
     Context,
     InputRequested,
     MCPCaller,
@@ -39,8 +40,7 @@ from .caller import (
     current_caller,
     set_log_level,
 )
-from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
-from .content import blocks_of, contents_of, messages_of
+from .content_blocks import blocks_of, contents_of, messages_of
 from .tool_call import ToolOutcome, run_tool
 
 LIST_MILLISECONDS = 60_000

@@ -17,18 +17,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from actgent import __version__
 from actgent.approvals import Approval, Decision
 from actgent.errors import ActgentError, ConfigurationError, ToolError
-from actgent.interop.decisions import decision_of, form_of, question_text
+from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Runtime
-from actgent.support.logs import logger_of
-from actgent.web.problems import public_text
+from actgent.support.safe_logging import logger_of
+from actgent.web.problem_documents import public_text
 
 from .agent_call import AgentCall, CallAnswer, CallState, Questions
-from .caller import Context, MCPCaller
 from .catalog import MCPCatalog
 from .catalog_server import LIST_MILLISECONDS, CatalogServer
+from .client_questions import Context, MCPCaller
 
 OWNER = "user"
 """Owner of the sessions of a client that has no token, as in a terminal."""

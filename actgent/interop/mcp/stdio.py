@@ -5,7 +5,7 @@ import mcp_types as types
 import trio
 from mcp.shared.message import SessionMessage
 
-from actgent.interop.lines import MAX_LINE_BYTES, read_lines
+from actgent.interop.line_reader import MAX_LINE_BYTES, read_lines
 from actgent.runtime.runtime import Runtime
 
 from .catalog import MCPCatalog

@@ -8,12 +8,12 @@ import attrs
 from actgent.approvals import Approve
 from actgent.errors import ApprovalRequired, ConfigurationError, InvalidToolResult, ToolError
 from actgent.messages import CallProgress, ToolCall, ToolResult
-from actgent.support.logs import logger_of
-from actgent.support.user_code import leaves
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import leaves
 from actgent.tools.base import NestedToolCalls, Tool, ToolContext, WrappedTool
-from actgent.tools.execution import Batch
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_execution import Batch
 
 MAX_RESULT_CHARACTERS = 1_000_000
 """Maximum length of a result in characters; longer results are truncated with a notice."""

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from actgent.errors import ActgentError, ConfigurationError
-from actgent.journal.feed import Backlog, Erased, FeedReader, Written
+from actgent.journal.feed_readers import Backlog, Erased, FeedReader, Written
 from actgent.journal.records import (
     AgentMessageRecord,
     CallsStartedRecord,
@@ -25,7 +25,7 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Text
 
-from .references import refers, resolve
+from .record_references import refers, resolve
 from .row_format import Page, Row, read_records, unsealed
 
 ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]

@@ -29,13 +29,13 @@ from actgent.errors import (
     JournalSlow,
     UsageError,
 )
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.base import Entry, JournalStatistics, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
-from actgent.journal.feed import FeedReader, Written
+from actgent.journal.feed_readers import FeedReader, Written
 from actgent.journal.records import Record
 from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 
 from .feed_publisher import FeedPublisher, written_steps
 from .head_cache import HeadCache

@@ -45,7 +45,7 @@ from actgent.support.fast_init import fast_constructor
 from actgent.support.tagged_codec import SCHEMA_VERSION, Packers
 
 from .compression import compress, expand
-from .references import resolve
+from .record_references import resolve
 
 TO_ERASE = -1.0
 """Value of `Head.due` of a session that must be erased."""

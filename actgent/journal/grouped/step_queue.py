@@ -22,7 +22,7 @@ from actgent.errors import (
 from actgent.journal.base import Creation
 from actgent.journal.session_lists import SessionKey
 from actgent.support.fast_init import fast_constructor
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .row_format import Head, JournalStep, find_parent
 

@@ -38,8 +38,8 @@ from actgent.journal.grouped import (
     read_snapshot,
 )
 from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
-from actgent.support.files import plain_name
 from actgent.support.postgres_address import split_schema
+from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import StorageThread
 
 from . import statements

@@ -11,7 +11,7 @@ from typing import TypeVar
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted, quoted
+from actgent.errors.text_escaping import counted, quoted
 
 from .cluster_tables import run_connected
 from .connections import Connection, in_transaction

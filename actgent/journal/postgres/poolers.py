@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 TRIES = 3

@@ -2,7 +2,7 @@
 
 from .backup import back_up
 from .journal import SQLiteJournal
-from .lock import close_all_locks, lock_path
+from .lock_file import close_all_locks, lock_path
 from .reader import SQLiteReader
 from .recovery import find_problems, recover_file
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from actgent.errors import ConfigurationError, JournalFull
 
 from .disk_errors import translated
-from .lock import lock_path
+from .lock_file import lock_path
 from .wal import log_path
 
 

@@ -22,7 +22,7 @@ from actgent.journal.base import Backup
 
 from .atomic_files import drafted, name_draft
 from .disk_errors import translated
-from .lock import is_held_here, looking, read_note
+from .lock_file import is_held_here, looking, read_note
 from .open_checks import check_kind, examine, prepare
 from .recovery import problems_in
 from .wal import log_path

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 from actgent.errors import JournalDamaged, JournalFailed
-from actgent.errors.printable import counted
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import counted
+from actgent.support.safe_logging import logger_of
 
-from .lock import lock_path
+from .lock_file import lock_path
 from .wal import log_path
 
 _log = logger_of(__name__)

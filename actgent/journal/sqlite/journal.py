@@ -17,15 +17,15 @@ from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup, Snapshot
 from actgent.journal.grouped import ALL_SESSIONS, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
 from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
-from actgent.support.files import plain_name
+from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
 from .atomic_files import drafted
 from .backup import PageCopy, forget_log, seal
 from .disk_errors import translated
-from .file import SqliteFile
 from .file_checks import Place
-from .lock import Lock, LookLock
+from .journal_file import SqliteFile
+from .lock_file import Lock, LookLock
 from .open_checks import check_kind, examine, prepare
 
 T = TypeVar("T")

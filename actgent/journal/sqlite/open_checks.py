@@ -7,9 +7,9 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed
 
-from .file import SqliteFile
 from .file_checks import check_alone
-from .lock import Lock, LookLock
+from .journal_file import SqliteFile
+from .lock_file import Lock, LookLock
 from .schema import migrate, pragma, read_fact, version_of
 from .wal import Log, log_path, may_be_journal, read_identity, read_log
 

@@ -30,9 +30,9 @@ from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
 
 from .disk_errors import translated
-from .file import SqliteFile
 from .journal import SQLiteJournal, advice, read_tails, read_whole
-from .lock import is_held_here, lock_path, looking, read_note
+from .journal_file import SqliteFile
+from .lock_file import is_held_here, lock_path, looking, read_note
 from .open_checks import check_identity, check_kind, check_log, examine
 from .schema import MIGRATIONS, pragma
 from .wal import log_path

@@ -29,8 +29,8 @@ from actgent.journal.session_lists import SessionKey
 
 from .atomic_files import drafted, name_draft
 from .disk_errors import translated
-from .file import SqliteFile
-from .lock import Lock
+from .journal_file import SqliteFile
+from .lock_file import Lock
 from .open_checks import Facts, check_kind, examine, prepare
 from .wal import log_path, read_identity
 

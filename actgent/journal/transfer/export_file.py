@@ -14,7 +14,7 @@ import msgpack  # type: ignore[import-untyped]
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
 from actgent.journal.base import Entry, Journal, SessionSummary
 from actgent.journal.records import WIRE, Record
-from actgent.support.files import write_whole
+from actgent.support.shared_files import write_whole
 
 _FIRST_LINE = b"actgent-sessions 1\n"
 _PAGE = 200

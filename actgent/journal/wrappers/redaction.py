@@ -34,8 +34,8 @@ from actgent.journal.records import (
     TaskOutcomeRecord,
 )
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
-from actgent.support.logs import logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import convert_user_error
 
 from .wrapper import WrappedJournal
 

@@ -1,6 +1,6 @@
 """Shared parts of the HTTP clients of all providers: requests, retries, streams, keys, errors and prices."""
 
-from .client import Remote, RemoteOptions, StreamAssembler
+from .api_keys import find_url
 from .encoding import (
     CALL_FIELDS,
     INVALID_JSON,
@@ -17,8 +17,7 @@ from .encoding import (
     write_arguments,
     write_object,
 )
-from .keys import find_url
-from .media import PDF, PICTURES, AcceptsMedium, attach_media
+from .provider_client import Remote, RemoteOptions, StreamAssembler
 from .provider_errors import provider_error
 from .schemas import (
     ANTHROPIC_STYLE,
@@ -28,9 +27,10 @@ from .schemas import (
     answer_schema,
     supported_tools,
 )
-from .sdk import Sdk, set_platform
+from .sdk_client import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
 from .tool_names import provider_call_id, provider_tool_name
+from .tool_result_media import PDF, PICTURES, AcceptsMedium, attach_media
 
 __all__ = [
     "ANTHROPIC_STYLE",

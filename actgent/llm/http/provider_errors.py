@@ -17,12 +17,12 @@ from actgent.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.llm.base import ModelResponse
 from actgent.llm.overflow_errors import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
 from actgent.messages import Text, ToolCall, Usage
 
-from .secrets import Secrets
+from .secret_removal import Secrets
 
 Headers = Mapping[str, str]
 _STATUS = re.compile(r"[45][0-9]{2}")

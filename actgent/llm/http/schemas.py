@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import attrs
 
 from actgent.messages import ToolSpec
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 
 T = TypeVar("T")
 ANSWER_PROPERTY = "response"

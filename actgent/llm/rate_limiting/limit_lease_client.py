@@ -10,8 +10,8 @@ import trio
 from actgent.errors import ActgentError
 from actgent.llm.rate_limiter_statistics import LimitLeaser
 from actgent.messages import new_secret
-from actgent.support.concurrency import plain_nursery
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.trio_helpers import plain_nursery
 
 from .leased_limits import LEASE_SECONDS, LeasedLimit
 

@@ -30,7 +30,7 @@ from actgent.llm.rate_limiter_statistics import (
     RateLimiterStatistics,
 )
 from actgent.messages import NO_USAGE, Usage
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .admission import AdmissionController, ModelState
 from .call_queue import AGE_STEP_SECONDS, Call

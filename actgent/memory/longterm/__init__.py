@@ -1,8 +1,15 @@
 """Long-term memories of owners, found by words, by vectors, and by importance and last use."""
 
 from .long_term_memory import LongTermMemory
-from .records import EVERYTHING, MAX_TEXT_CHARACTERS, Association, MemoryFilter, MemoryMatch, MemoryRecord
-from .scope import Scope
+from .memory_records import (
+    EVERYTHING,
+    MAX_TEXT_CHARACTERS,
+    Association,
+    MemoryFilter,
+    MemoryMatch,
+    MemoryRecord,
+)
+from .owner_visibility import Scope
 
 __all__ = [
     "EVERYTHING",

@@ -10,9 +10,9 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
-from actgent.support.logs import logger_of
-from actgent.support.user_code import DedicatedThreadLimiter, convert_user_error
+from actgent.errors.text_escaping import counted
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import DedicatedThreadLimiter, convert_user_error
 
 Vectors: TypeAlias = Sequence[Sequence[float]]
 EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]

@@ -13,24 +13,10 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.base import LongTermMemoryBase
 from actgent.messages import Sender
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
 
-from .access import MAX_GROUP, StoreAccess
 from .embedding import Embedder, EmbedTexts
-from .operations import (
-    Associate,
-    Embed,
-    Erase,
-    ForgetMemories,
-    Operation,
-    Put,
-    Replace,
-    Search,
-    SetMark,
-    Transaction,
-)
-from .periods import named_months
-from .records import (
+from .memory_records import (
     EVERYTHING,
     Association,
     MemoryFilter,
@@ -44,8 +30,22 @@ from .records import (
     checked_time,
     clean,
 )
-from .scope import Scope, check_owner
+from .named_months import named_months
+from .owner_visibility import Scope, check_owner
 from .store import Found, MemoryStore
+from .store_access import MAX_GROUP, StoreAccess
+from .store_operations import (
+    Associate,
+    Embed,
+    Erase,
+    ForgetMemories,
+    Operation,
+    Put,
+    Replace,
+    Search,
+    SetMark,
+    Transaction,
+)
 from .tokenizer import searched_words
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
 
-from .operations import Operation, Put, Replace, Transaction
-from .ranking import check_dimensions
-from .scope import Scope
+from .owner_visibility import Scope
+from .recall_ranking import check_dimensions
 from .store import TABLES, UPGRADE, MemoryStore
+from .store_operations import Operation, Put, Replace, Transaction
 from .word_index import TABLE
 
 VERSION = 2

@@ -11,10 +11,10 @@ import apsw
 from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 
-from .operations import Erase, ForgetMemories, Operation, Transaction
-from .ranking import check_dimensions
-from .scope import Scope
+from .owner_visibility import Scope
+from .recall_ranking import check_dimensions
 from .store import TABLES, UPGRADE, MemoryStore
+from .store_operations import Erase, ForgetMemories, Operation, Transaction
 from .word_index import TABLE
 
 VERSION = 2

@@ -17,7 +17,31 @@ from actgent.messages import Sender
 from actgent.support.fast_init import fast_constructor
 from actgent.support.sql_connection import Row, SQLConnection
 
-from .operations import (
+from .memory_records import (
+    EVERYTHING,
+    Association,
+    MemoryFilter,
+    MemoryMatch,
+    MemoryRecord,
+    Source,
+    clean,
+    normal_form,
+    written_value,
+)
+from .named_months import Period
+from .owner_visibility import Scope, owner_key, owner_of_key
+from .recall_ranking import (
+    DAY_SECONDS,
+    MIN_IMPORTANCE,
+    SHARES,
+    UNITS,
+    dated,
+    in_order,
+    own_scores,
+    spread,
+    worth,
+)
+from .store_operations import (
     Associate,
     Embed,
     Erase,
@@ -30,20 +54,6 @@ from .operations import (
     Transaction,
     Use,
 )
-from .periods import Period
-from .ranking import DAY_SECONDS, MIN_IMPORTANCE, SHARES, UNITS, dated, in_order, own_scores, spread, worth
-from .records import (
-    EVERYTHING,
-    Association,
-    MemoryFilter,
-    MemoryMatch,
-    MemoryRecord,
-    Source,
-    clean,
-    normal_form,
-    written_value,
-)
-from .scope import Scope, owner_key, owner_of_key
 from .word_index import WordIndex
 
 _PLAIN = (

@@ -14,7 +14,7 @@ from .progress import (
 )
 from .prompt_texts import closing_text
 from .protocol import Goal
-from .references import References
+from .task_references import References
 from .tasks import (
     RUN_TASKS,
     TASKS_SCHEMA,

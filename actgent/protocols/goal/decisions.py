@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.messages import ToolCall
 from actgent.protocols.text_tool_calls import ARGUMENTS, CallFormat, find_arguments, stray_arguments_reason
-from actgent.structured.extract import extract_only
-from actgent.structured.schemas import schema_check
+from actgent.structured.extract_json import extract_only
+from actgent.structured.instruction_schemas import schema_check
 
 from .tasks import tasks_reason
 

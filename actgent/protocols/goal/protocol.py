@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.llm.base import ModelResponse
 from actgent.messages import ToolCall
 from actgent.protocols.answer_parsing import answer_text, parse_encoded_calls
@@ -33,7 +33,7 @@ from actgent.protocols.base import (
     WithOutput,
 )
 from actgent.protocols.prompts import WHO
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import canonical_json, describe, to_text, truncate
 from actgent.tools.outputs.state_offloading import copy_state
 from actgent.tools.registry import HELPER_TOOLS

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Message, ToolCall
 from actgent.protocols.answer_parsing import parse_encoded_calls, text_in
@@ -36,9 +36,9 @@ from actgent.protocols.base import (
 from actgent.protocols.partial_answers import PartialAnswer, follow_prose
 from actgent.protocols.prompts import WHO
 from actgent.protocols.tool_status import status_of_tools
-from actgent.structured.extract import extract_only, unfenced
+from actgent.structured.extract_json import extract_only, unfenced
 
-from .answers import (
+from .plan_answers import (
     END,
     START,
     ItemAnswer,

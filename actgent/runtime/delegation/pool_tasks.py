@@ -41,7 +41,6 @@ from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import names_of_waiters, recording_remote_wait, releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.tree_close import close_tree
-from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handlers
 from actgent.sessions.incoming_messages import message_to
 from actgent.sessions.pending.task_reports import answer_in
@@ -49,6 +48,7 @@ from actgent.sessions.pending.tasks import Task, id_below
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import is_unused, owner_of
+from actgent.sessions.session_context import SessionContext
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks whether the session of a finished task is closed."""

@@ -36,12 +36,11 @@ from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import note_sources, releasing_slot
-from actgent.runtime.sessions.lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
+from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.tree_close import close_tree
 from actgent.sessions.budget_accounts import funding_of_result
-from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import Content, message_to
 from actgent.sessions.pending.task_reports import (
@@ -61,8 +60,9 @@ from actgent.sessions.pending.tasks import (
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import owner_of
+from actgent.sessions.session_context import SessionContext, host_of
 from actgent.sessions.session_log import accepted_record, unless_written
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .pool_tasks import Pools
 

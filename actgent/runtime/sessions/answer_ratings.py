@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from actgent.control.arguments import check_id
+from actgent.control.argument_checks import check_id
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
 from actgent.journal.base import Entry, Journal, one_of

@@ -6,19 +6,19 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actgent.control.arguments import check_session_limits
+from actgent.control.argument_checks import check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ConfigurationError,
     WrongOwner,
 )
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.session_lists import is_storable
 from actgent.messages import OnBusy, Sender
-from actgent.sessions.context import SessionContext
 from actgent.sessions.imported_history import ImportedMessage, check_history
 from actgent.sessions.incoming_messages import check_rule
+from actgent.sessions.session_context import SessionContext
 
 
 class NewSession(TypedDict, total=False):

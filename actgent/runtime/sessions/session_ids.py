@@ -2,9 +2,9 @@
 
 from actgent.errors import ConfigurationError
 from actgent.messages import new_secret
-from actgent.runtime.actor import AgentActor
-from actgent.sessions.context import SessionContext
+from actgent.runtime.agent_actor import AgentActor
 from actgent.sessions.pending.tasks import id_below
+from actgent.sessions.session_context import SessionContext
 
 
 def id_for(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:

@@ -5,13 +5,13 @@ from typing import get_args
 
 import trio
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, nearest
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.session_lists import Cursor, SessionFilter, State
 from actgent.messages import Sender
-from actgent.sessions.context import SessionContext
 from actgent.sessions.quota_accounts import is_holder
+from actgent.sessions.session_context import SessionContext
 
 
 def filter_of(owner: Sender | str | None, agent: str | None, state: State | None) -> SessionFilter:

@@ -18,13 +18,13 @@ from actgent.journal.base import Journal
 from actgent.journal.records import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Sender
-from actgent.runtime.actor import AgentActor
-from actgent.sessions.context import SessionContext
+from actgent.runtime.agent_actor import AgentActor
 from actgent.sessions.pending.tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import LoadedSession, is_unused, load_session, owner_of
-from actgent.turns.lifecycle import DepsMissingCheck
+from actgent.sessions.session_context import SessionContext
+from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 
 @attrs.frozen(eq=False)

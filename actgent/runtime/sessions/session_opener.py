@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import attrs
 import trio
 
-from actgent.control.arguments import check_id, check_session_limits
+from actgent.control.argument_checks import check_id, check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
@@ -20,11 +20,10 @@ from actgent.errors import (
 from actgent.journal.records import NO_LIMITS, Record, SessionCreatedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, OnBusy, Sender
-from actgent.runtime.actor import AgentActor
+from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import running_session, sources_of_caller
 from actgent.runtime.start_phase import StartPhase
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
@@ -32,13 +31,14 @@ from actgent.sessions.incoming_messages import Content, check_rule, message_to
 from actgent.sessions.pending.tasks import Task, TaskDeadline
 from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.restore import is_unused, restore_loaded
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_tree import SessionTree
 from actgent.state.reducers import Reducer
-from actgent.state.store import StateCheck
+from actgent.state.session_state import StateCheck
 from actgent.support.fast_init import fast_constructor
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.user_code import convert_user_error
-from actgent.turns.lifecycle import DepsMissingCheck
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.user_code_calls import convert_user_error
+from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 from .new_session import (
     FirstRecordFields,
@@ -63,7 +63,7 @@ from .session_loading import (
     restored_task,
     with_parent_agent,
 )
-from .table import SessionTrees
+from .session_table import SessionTrees
 
 ERASE_TIMEOUT_SECONDS = 1.0
 """Maximum seconds for erasing a session whose creation failed, before the caller receives the error."""

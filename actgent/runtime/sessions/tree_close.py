@@ -18,10 +18,10 @@ from actgent.errors import (
 )
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
-from actgent.sessions.context import SessionContext, host_of
-from actgent.support.logs import LogVariable, logger_of
+from actgent.sessions.session_context import SessionContext, host_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
-from .lifecycle import write_end
+from .session_lifecycle import write_end
 from .session_opener import SessionOpener
 
 RETRY_SECONDS = 1.0

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import InvalidCursor, SessionNotFound
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
-from actgent.runtime.sessions.table import SessionTable
-from actgent.sessions.context import SessionContext
+from actgent.runtime.sessions.session_table import SessionTable
 from actgent.sessions.recent_records import RecentRecords
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import (
     FollowedRecord,
     LiveText,

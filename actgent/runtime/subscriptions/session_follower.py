@@ -19,11 +19,11 @@ from actgent.errors import (
     SessionNotFound,
 )
 from actgent.journal.base import Journal
-from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.feed_readers import Erased, FeedReader, Written
 from actgent.journal.records import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import CallProgress
-from actgent.runtime.sessions.table import SessionTable
+from actgent.runtime.sessions.session_table import SessionTable
 from actgent.sessions.subscriptions import (
     FollowedItem,
     FollowedRecord,

@@ -24,7 +24,7 @@ from actgent.journal.records import (
     ScheduleRemovedRecord,
 )
 from actgent.messages import traceparent, valid_traceparent
-from actgent.sessions.context import SessionContext
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_log import unless_written
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import attrs
 from actgent.journal.records import TurnOptions
 from actgent.messages import ToolSpec
 from actgent.protocols.base import Protocol, WithOutput
-from actgent.structured.output import Output, form_output
+from actgent.structured.output_type import Output, form_output
 
 from .turn_future import CallOptions
 

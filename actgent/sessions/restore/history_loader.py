@@ -11,8 +11,8 @@ from actgent.journal.records import ActionFailureRecord, Record, StateChangeReco
 from actgent.journal.session_lists import SessionKey
 from actgent.memory.base import ModelView
 from actgent.messages import ChatMessage, Message, Sender
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.session_context import SessionContext
 
 from .record_replayer import RecordReplayer
 from .snapshot import BEGINNING, Mark

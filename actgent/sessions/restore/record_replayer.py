@@ -45,11 +45,11 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.messages import Message, Sender, ToolCall
-from actgent.sessions.context import QueuedMessage, SessionContext, can_resume
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
-from actgent.tools.execution import Batch
+from actgent.sessions.session_context import QueuedMessage, SessionContext, can_resume
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_execution import Batch
 
 TOOLS = Sender("tools", "tool")
 

@@ -14,8 +14,8 @@ from actgent.journal.session_lists import SessionKey
 from actgent.memory.base import Memory, ModelView
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.session_context import SessionContext
 
 from .history_loader import JournalMessages
 from .record_replayer import RecordReplayer, RestoredSession, owner_of

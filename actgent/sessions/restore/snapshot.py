@@ -25,10 +25,10 @@ from actgent.journal.records import (
 )
 from actgent.memory.base import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import EarlierMessages, RecordedMessages
 from actgent.sessions.pending.schedules import SavedSchedules, restore_schedules, save_schedules
-from actgent.state.store import SavedStore
+from actgent.sessions.session_context import SessionContext
+from actgent.state.session_state import SavedStore
 from actgent.support.tagged_codec import TaggedCodec
 
 from .record_replayer import RecordReplayer

@@ -7,17 +7,17 @@ import attrs
 import trio
 
 from actgent.errors import Fenced
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.journal.base import Journal, Snapshot
 from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.memory.base import Memory
 from actgent.messages import Sender
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_log import SessionLog
-from actgent.support.logs import LogVariable, logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
 from .record_replayer import RecordReplayer

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from actgent.journal.feed import Written
+from actgent.journal.feed_readers import Written
 from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord, Record
 from actgent.messages import CallProgress, Token
 from actgent.protocols.partial_answers import PartialAnswer
-from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import HandlerRegistration
+from actgent.sessions.session_context import SessionContext
 from actgent.support.fast_init import fast_init
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 import attrs
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, nearest
 from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation

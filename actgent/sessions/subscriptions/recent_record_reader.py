@@ -1,6 +1,6 @@
 """Read the recent records that a session without a journal keeps in memory."""
 
-from actgent.journal.feed import Written
+from actgent.journal.feed_readers import Written
 from actgent.journal.records import (
     AgentMessageRecord,
     DeliveryRecord,

@@ -19,7 +19,7 @@ import orjson
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.llm.models import dialect_of
+from actgent.llm.model_resolution import dialect_of
 from actgent.testing.provider_apis import (
     PROVIDER_APIS,
     MalformedRequest,

@@ -23,7 +23,7 @@ import msgspec
 
 from actgent.errors import InvalidToolResult, ToolError
 from actgent.messages import Media
-from actgent.support.user_code import advice_for, convert_user_error, explained_text, leaves, type_name
+from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
 _TEXTUAL = (
     uuid.UUID,

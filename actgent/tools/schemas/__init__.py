@@ -6,7 +6,7 @@ tools does not need. Therefore other packages import this package, not its names
 
 import importlib
 
-from .plain_forms import plain_form
+from .form_schemas import plain_form
 
 __all__ = [
     "MAX_LEVELS",
@@ -37,7 +37,7 @@ _NAMES = {
         "parameter_texts",
         "schema_of",
     ),
-    "validation": ("ArgumentsValidator",),
+    "argument_validation": ("ArgumentsValidator",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

@@ -4,9 +4,9 @@ from actgent.tools.outputs.oversized_results import ReadResult
 
 from .calculator import calculator
 from .clock import current_time
-from .files import file_tools
-from .process import process_tool
+from .file_tools import file_tools
 from .python_code import python_tool
+from .shell_tool import process_tool
 from .sql import MAX_ROWS, sql_tool
 from .web_page import page_tool
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import attrs
 
 from actgent.errors import ToolError
-from actgent.tools.function import tool
+from actgent.tools.function_tool import tool
 
 MAX_EXPRESSION_CHARACTERS = 1000
 """Maximum length of an expression in characters."""

@@ -4,7 +4,7 @@ import datetime as dt
 import zoneinfo
 
 from actgent.errors import ToolError
-from actgent.tools.function import tool
+from actgent.tools.function_tool import tool
 
 
 @tool(thread=False, effect="pure")

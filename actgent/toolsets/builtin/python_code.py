@@ -21,12 +21,12 @@ import trio
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ParseError, ToolError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.support.strict_json import loads
 from actgent.tools.base import ApprovalRule, Effect, NestedToolCalls, Tool, ToolContext
 from actgent.tools.outputs.result_text import to_text
 
-from .sandboxed import SandboxBounds
+from .sandbox import SandboxBounds
 
 MAX_CONCURRENT_RUNS = 8
 """Maximum number of concurrent runs, each with a process and a waiting thread; others wait."""

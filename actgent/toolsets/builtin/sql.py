@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from actgent.control.arguments import at_least_one, check_seconds
+from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.tools.base import Effect, Tool
-from actgent.tools.function import FunctionTool
+from actgent.tools.function_tool import FunctionTool
 
 MAX_ROWS = 1000
 """Default maximum number of rows in a result."""

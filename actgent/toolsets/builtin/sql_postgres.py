@@ -23,9 +23,9 @@ import psycopg
 from psycopg import pq
 
 from actgent.errors import ToolError
-from actgent.errors.printable import shown
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import shown
 from actgent.support.postgres_address import split_schema
+from actgent.support.safe_logging import logger_of
 
 _log = logger_of(__name__)
 _QUOTED, _SLASHED = re.compile(r"([\\ ])"), r"\\\1"

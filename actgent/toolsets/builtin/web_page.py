@@ -10,8 +10,8 @@ import httpx2
 import trio
 
 from actgent.errors import ToolError
-from actgent.errors.printable import counted
-from actgent.support.user_code import explained_text
+from actgent.errors.text_escaping import counted
+from actgent.support.user_code_calls import explained_text
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard, decode_text, read_decoded
 

@@ -1,10 +1,10 @@
 """Tools that call APIs over HTTP, and the guard that checks every connection."""
 
-from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
-from .connections import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
-from .guard import Guard
-from .tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
-from .urls import is_http_url, origin_of
+from .connection_guard import Guard
+from .credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
+from .http_requests import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
+from .http_tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
+from .url_checks import is_http_url, origin_of
 
 __all__ = [
     "METHOD_EFFECTS",

@@ -10,8 +10,8 @@ import mcp_types
 from mcp import ClientSession
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import shown
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import shown
+from actgent.support.safe_logging import logger_of
 from actgent.tools.schemas import CompiledSchema, compile_schema
 
 _log = logger_of(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.support.strict_json import load_document
 
 from .server import MCPServer

@@ -20,10 +20,10 @@ from mcp.shared.exceptions import MCPError
 
 from actgent.approvals import FormAnswer
 from actgent.errors import ApprovalRequired, ConfigurationError, OutcomeUnknown, ToolError
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, Medium, Text
-from actgent.support.logs import logger_of
-from actgent.tools.outputs.media import make_medium
+from actgent.support.safe_logging import logger_of
+from actgent.tools.outputs.result_media import make_medium
 from actgent.tools.outputs.result_text import replace_control_characters
 from actgent.tools.outputs.untrusted_results import neutral
 from actgent.tools.schemas import compile_schema

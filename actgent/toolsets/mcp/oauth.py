@@ -29,7 +29,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from actgent.errors import ConfigurationError, ToolsetUnavailable
-from actgent.support.files import file_change
+from actgent.support.shared_files import file_change
 
 from .token_file import OAuthSettings, TokenFile
 

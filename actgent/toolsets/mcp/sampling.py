@@ -12,10 +12,10 @@ import mcp_types
 import outcome
 import trio
 
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.messages import ChatMessage
-from actgent.support.logs import logger_of
-from actgent.support.user_code import convert_user_error
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import convert_user_error
 
 Sampling = Callable[[Sequence[ChatMessage], str, int], Awaitable[str]]
 """Function that answers a conversation, given its messages, a system prompt (may be empty) and the maximum tokens of the answer."""

@@ -21,11 +21,11 @@ import trio
 
 from actgent.approvals import FormAnswer
 from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetUnavailable
-from actgent.errors.printable import shown
+from actgent.errors.text_escaping import shown
 from actgent.messages import ChatMessage
-from actgent.support.logs import logger_of
 from actgent.support.misuse_hints import hints_for_servers
-from actgent.support.user_code import leaves
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import leaves
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.result_text import error_text
 from actgent.toolsets.http import Guard, is_http_url

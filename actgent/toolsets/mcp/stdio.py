@@ -25,8 +25,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import shown
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import shown
+from actgent.support.safe_logging import logger_of
 
 from .server_command import ServerCommand
 

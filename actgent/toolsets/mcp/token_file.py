@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.files import write_whole
+from actgent.support.shared_files import write_whole
 from actgent.support.strict_json import load_document
 
 VERSION = 1

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.files import write_whole
+from actgent.support.shared_files import write_whole
 from actgent.support.strict_json import load_document
 
 VERSION = 1

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from actgent.control.arguments import at_least_one
+from actgent.control.argument_checks import at_least_one
 from actgent.errors import AddressBlocked, ConfigurationError
-from actgent.errors.printable import counted, shown
-from actgent.support.logs import logger_of
+from actgent.errors.text_escaping import counted, shown
+from actgent.support.safe_logging import logger_of
 from actgent.tools.base import Tool
-from actgent.tools.callables import check_rule_function, rule_allows
+from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.option_checks import check_options
 from actgent.tools.registry import make_valid_name
 from actgent.toolsets.http import (

@@ -7,18 +7,18 @@ from functools import partial
 import attrs
 
 from actgent.errors import BadRequest, ContextOverflow
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.memory.base import ModelView
 from actgent.memory.token_budget import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.conversation import SessionConversation
-from actgent.support.logs import logger_of
+from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.safe_logging import logger_of
 from actgent.support.token_estimate import estimate_tokens
-from actgent.support.user_code import convert_user_error
+from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.oversized_results import ReadResult, store_oversized
 from actgent.tools.outputs.result_text import truncate
 

@@ -16,10 +16,10 @@ from actgent.errors import (
     RateLimited,
 )
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_answer
+from actgent.llm.model_call_spans import complete_as_span
 from actgent.llm.prompt_estimator import PromptEstimator
-from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
-from actgent.sessions.context import Turn
+from actgent.sessions.session_context import Turn
 
 UNCHARGED_ERRORS = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """Errors after which a provider charges no tokens and no money; only the model call itself is counted."""

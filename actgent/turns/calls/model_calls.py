@@ -13,8 +13,8 @@ from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, StopReason, check_answer
 from actgent.llm.client_errors import as_model_error
+from actgent.llm.model_call_spans import complete_as_span
 from actgent.llm.overflow_errors import is_too_long
-from actgent.llm.spans import complete_as_span
 from actgent.messages import (
     NO_USAGE,
     Message,
@@ -27,11 +27,11 @@ from actgent.messages import (
     make_token,
     new_id,
 )
-from actgent.sessions.context import SessionContext, Turn
-from actgent.support.user_code import convert_user_error
+from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.content_guards import Guards
 from actgent.turns.dispatcher import Dispatcher
-from actgent.turns.observer import Observer
+from actgent.turns.turn_observer import Observer
 
 from .context_fitting import Assemble, ContextFitter, overflow_of
 from .metered_calls import MeteredModelCaller

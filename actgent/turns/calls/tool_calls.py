@@ -12,26 +12,26 @@ from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import InvalidToolResult, LimitReached
-from actgent.errors.printable import counted, quoted
+from actgent.errors.text_escaping import counted, quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.labels import Policy
 from actgent.messages import CallProgress, Message, ToolCall, Usage
-from actgent.sessions.context import SessionContext, Turn
 from actgent.sessions.pending.approval_calls import edited, grants_of
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
+from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_log import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.caller_tools import with_caller_tools
-from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.registry import ToolRegistry
-from actgent.tools.threads import ThreadShare
+from actgent.tools.tool_execution import NO_GRANTS, Batch
+from actgent.tools.worker_threads import ThreadShare
 from actgent.turns.dispatcher import Dispatcher
-from actgent.turns.observer import Observer
+from actgent.turns.turn_observer import Observer
 
 from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.messages import Reply, ToolCall, ToolResult, make_result
-from actgent.sessions.context import SessionContext
+from actgent.sessions.session_context import SessionContext
 from actgent.support.strict_json import loads
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.base import Tool

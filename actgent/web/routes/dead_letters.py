@@ -1,25 +1,27 @@
 """Endpoints of dead letters: messages that no agent or actor processed. They are in memory, so they end with the process."""
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.errors.printable import quoted, shown
+from actgent.errors.text_escaping import quoted, shown
 from actgent.messages import Message, Sender
-from actgent.web import documents
-from actgent.web.problems import missing
+from actgent.web import json_documents
+from actgent.web.problem_documents import missing
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .views import to_date
+from .json_views import to_date
 
 MAX_TEXT_CHARS = 4000
 """Length to which the text of a message is cut, in characters."""
 
 
-async def get_dead_letters(call: HTTPCall) -> JSON[documents.PageDocument[documents.DeadLetterDocument]]:
+async def get_dead_letters(
+    call: HTTPCall,
+) -> JSON[json_documents.PageDocument[json_documents.DeadLetterDocument]]:
     """List dead letters, the newest first."""
     letters = reversed(call.gateway.access.runtime.dead_letters)
     return JSON({"items": [_of_letter(letter) for letter in letters], "next": None})
 
 
-async def send_dead_letter(call: HTTPCall) -> JSON[documents.DeadLetterDocument]:
+async def send_dead_letter(call: HTTPCall) -> JSON[json_documents.DeadLetterDocument]:
     """Send a dead letter to its agent or actor again. It leaves the list after it was accepted."""
     runtime = call.gateway.access.runtime
     letter = next((each for each in runtime.dead_letters if each.id == call.path["l"]), None)
@@ -29,7 +31,7 @@ async def send_dead_letter(call: HTTPCall) -> JSON[documents.DeadLetterDocument]
     return JSON(_of_letter(letter), status_code=202)
 
 
-def _of_letter(letter: DeadLetter) -> documents.DeadLetterDocument:
+def _of_letter(letter: DeadLetter) -> json_documents.DeadLetterDocument:
     payload = letter.payload
     is_message = isinstance(payload, Message)
     owner = letter.owner

@@ -3,12 +3,12 @@
 from . import (
     agents,
     approvals,
-    chat,
     dead_letters,
     events,
     introspection,
     login,
     media,
+    messages,
     schedules,
     search,
     sessions,
@@ -18,7 +18,7 @@ from . import (
 ENDPOINTS = tuple(
     endpoint
     for module in (
-        chat,
+        messages,
         events,
         sessions,
         approvals,

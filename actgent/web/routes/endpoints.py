@@ -14,14 +14,14 @@ from starlette.types import Receive
 
 from actgent.agents.session import Session
 from actgent.errors import ParseError
-from actgent.errors.printable import quoted, shown
+from actgent.errors.text_escaping import quoted, shown
 from actgent.journal.base import SessionSummary
 from actgent.support.strict_json import check_depth, encode_json, loads
 from actgent.tools.schemas import CompiledSchema, compile_schema
+from actgent.web.access_tokens import Caller, Scope
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
-from actgent.web.problems import Problem
-from actgent.web.tokens import Caller, Scope
+from actgent.web.problem_documents import Problem
 
 MAX_JSON_DEPTH = 64
 """Maximum nesting depth of a JSON body."""

@@ -5,10 +5,10 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from actgent.client.http.http_request import EVENTS_ALONG_HEADER, EVENTS_HEADER
-from actgent.errors.printable import counted
+from actgent.errors.text_escaping import counted
 from actgent.sessions.subscriptions import ObservedType
-from actgent.web import documents
-from actgent.web.problems import Problem
+from actgent.web import json_documents
+from actgent.web.problem_documents import Problem
 from actgent.web.streaming.broadcast import SessionEventStream
 from actgent.web.streaming.change_feed import WATCHED, ChangeStream
 from actgent.web.streaming.observation_stream import ObservationStream, of_observed
@@ -16,7 +16,7 @@ from actgent.web.streaming.session_events import encoder_at
 from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, LIMIT, NUMBER
+from .shared_schemas import AGENT, LIMIT, NUMBER
 
 WHOLE = {
     "type": "string",
@@ -27,7 +27,7 @@ WHOLE = {
 
 async def get_events(
     call: HTTPCall,
-) -> JSON[documents.EventPage] | StreamedEvents[documents.SessionStreamEvent] | Response:
+) -> JSON[json_documents.EventPage] | StreamedEvents[json_documents.SessionStreamEvent] | Response:
     """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
     after = _after_of(call)
@@ -48,7 +48,7 @@ async def get_events(
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
-async def watch(call: HTTPCall) -> StreamedEvents[documents.ChangeEvent]:
+async def watch(call: HTTPCall) -> StreamedEvents[json_documents.ChangeEvent]:
     """Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
     gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
     if not set(kinds) <= set(WATCHED):
@@ -61,7 +61,7 @@ async def watch(call: HTTPCall) -> StreamedEvents[documents.ChangeEvent]:
 
 async def get_observations(
     call: HTTPCall,
-) -> JSON[documents.ObservationPage] | StreamedEvents[documents.ObservationEvent] | Response:
+) -> JSON[json_documents.ObservationPage] | StreamedEvents[json_documents.ObservationEvent] | Response:
     """Stream the observations of a session: intents, plans, thoughts, tools, answers and errors.
 
     `Accept: application/json` returns a page instead.
@@ -134,7 +134,7 @@ def _after_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def _page(call: HTTPCall, after: int) -> JSON[documents.EventPage]:
+async def _page(call: HTTPCall, after: int) -> JSON[json_documents.EventPage]:
     """Return the events of the next records as a JSON page.
 
     Its `cursor` is the number of the last record that was read.

@@ -5,10 +5,10 @@ import hashlib
 from actgent.journal.base import SessionSummary
 from actgent.journal.records import SessionCreatedRecord
 from actgent.tools.outputs.result_text import canonical_json
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 
 from .endpoints import HTTPCall
-from .schemas import check_client_id
+from .shared_schemas import check_client_id
 
 
 def key_of(call: HTTPCall) -> str:

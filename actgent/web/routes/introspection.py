@@ -10,13 +10,13 @@ from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.rate_limiter_statistics import RateLimiterStatistics
 from actgent.runtime.introspection import OpenBudget, SetSchedule
-from actgent.web import documents
+from actgent.web import json_documents
 from actgent.web.access_control import encode_cursor, parse_cursor
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AFTER, LIMIT
+from .json_views import as_document, foreign_error, of_schedule, to_date
+from .shared_schemas import AFTER, LIMIT
 from .time_travel import as_plain_json
-from .views import as_document, foreign_error, of_schedule, to_date
 
 MAX_NAMES = 20
 """Maximum number of agents, tools and sessions listed for each kind of error, the newest first."""
@@ -44,7 +44,9 @@ async def _visible(
     return found, False
 
 
-async def list_all_schedules(call: HTTPCall) -> JSON[documents.PageDocument[documents.SessionSchedule]]:
+async def list_all_schedules(
+    call: HTTPCall,
+) -> JSON[json_documents.PageDocument[json_documents.SessionSchedule]]:
     """List the schedules of all sessions, ordered by due time."""
     after = None
     if "after" in call.query:
@@ -55,13 +57,13 @@ async def list_all_schedules(call: HTTPCall) -> JSON[documents.PageDocument[docu
     found, is_more = await _visible(
         call, after, lambda place, limit: runtime.schedules(after=place, limit=limit)
     )
-    items: list[documents.SessionSchedule] = [
+    items: list[json_documents.SessionSchedule] = [
         {"agent": each.agent, "session_id": each.session_id, **of_schedule(each.schedule)} for each in found
     ]
     return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
 
 
-async def list_budgets(call: HTTPCall) -> JSON[documents.PageDocument[OpenBudget]]:
+async def list_budgets(call: HTTPCall) -> JSON[json_documents.PageDocument[OpenBudget]]:
     """List the budgets of sessions in memory and of their turns."""
     after = None
     if "after" in call.query:
@@ -78,13 +80,13 @@ async def list_budgets(call: HTTPCall) -> JSON[documents.PageDocument[OpenBudget
     return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
 
 
-async def list_rate_limiters(call: HTTPCall) -> JSON[documents.PageDocument[RateLimiterStatistics]]:
+async def list_rate_limiters(call: HTTPCall) -> JSON[json_documents.PageDocument[RateLimiterStatistics]]:
     """List the rate limiters of model providers: concurrency windows, waiting calls, limits and pauses."""
     found = call.gateway.access.runtime.rate_limiters()
     return JSON({"items": [as_document(each) for each in found], "next": None})
 
 
-async def list_errors(call: HTTPCall) -> JSON[documents.PageDocument[documents.ErrorGroup]]:
+async def list_errors(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.ErrorGroup]]:
     """List errors grouped by kind and class, the newest first, including errors from before a restart.
 
     Only admins see dead letters.
@@ -191,9 +193,9 @@ class _ErrorGroup:
             self.sessions.pop(session, None)
             self.sessions[session] = None
 
-    def document(self, *, shows_foreign: bool) -> documents.ErrorGroup:
+    def document(self, *, shows_foreign: bool) -> json_documents.ErrorGroup:
         """Return the group as JSON. `shows_foreign=True` includes `cause`, the message of an exception of user code."""
-        document: documents.ErrorGroup = {
+        document: json_documents.ErrorGroup = {
             "kind": self.kind,
             "error": self.error,
             "words": self.words,

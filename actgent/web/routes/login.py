@@ -2,12 +2,12 @@
 
 import trio
 
-from actgent.web import documents
-from actgent.web.problems import Problem
-from actgent.web.tokens import SCOPES
+from actgent.web import json_documents
+from actgent.web.access_tokens import SCOPES
+from actgent.web.problem_documents import Problem
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .views import to_date
+from .json_views import to_date
 
 _LOGIN = {
     "type": "object",
@@ -17,7 +17,7 @@ _LOGIN = {
 }
 
 
-async def exchange_key(call: HTTPCall) -> JSON[documents.LoginToken]:
+async def exchange_key(call: HTTPCall) -> JSON[json_documents.LoginToken]:
     """Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it."""
     gateway = call.gateway
     found = gateway.logins.exchange(call.body["key"], now=gateway.access.runtime.clock.now())
@@ -31,7 +31,7 @@ async def exchange_key(call: HTTPCall) -> JSON[documents.LoginToken]:
     return JSON({"token": secret, "owner": token.owner, "expires_at": to_date(token.expires or 0.0)})
 
 
-async def get_me(call: HTTPCall) -> JSON[documents.Identity]:
+async def get_me(call: HTTPCall) -> JSON[json_documents.Identity]:
     """Return owner, scopes and expiry of the request's token."""
     caller = call.caller
     return JSON(

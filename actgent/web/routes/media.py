@@ -9,11 +9,11 @@ import re
 from starlette.responses import Response
 
 from actgent.messages import Medium
-from actgent.web.problems import missing
+from actgent.web.problem_documents import missing
 
 from .endpoints import READS_JOURNAL, Endpoint, HTTPCall
-from .schemas import AGENT
-from .views import media_of_record
+from .json_views import media_of_record
+from .shared_schemas import AGENT
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")
 _SHOWN = re.compile(r"image/(png|jpeg|gif|webp)|audio/[a-z0-9.+-]{1,40}|application/pdf")

@@ -11,15 +11,15 @@ from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, to_parts
 from actgent.runtime.delegation.task_delegation import child_ids
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.context import SessionContext
-from actgent.web import documents
-from actgent.web.problems import Problem, missing
+from actgent.sessions.session_context import SessionContext
+from actgent.web import json_documents
+from actgent.web.problem_documents import Problem, missing
 
-from .chat import CONTENT, to_content
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import key_for, key_of, key_reused, request_digest
-from .schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
-from .views import of_schedule
+from .json_views import of_schedule
+from .messages import CONTENT, to_content
+from .shared_schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 
 _ONE = {"agent": AGENT}
 FIRST_RECORDS = 10
@@ -58,13 +58,15 @@ _TASK = {
 }
 
 
-async def list_schedules(call: HTTPCall) -> JSON[documents.PageDocument[documents.ScheduleDocument]]:
+async def list_schedules(
+    call: HTTPCall,
+) -> JSON[json_documents.PageDocument[json_documents.ScheduleDocument]]:
     """List the schedules of a session, ordered by due time."""
     session = await call.readable_session()
     return JSON({"items": [of_schedule(each) for each in session.schedules], "next": None})
 
 
-async def schedule(call: HTTPCall) -> JSON[documents.ScheduleDocument]:
+async def schedule(call: HTTPCall) -> JSON[json_documents.ScheduleDocument]:
     """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
     body, session = call.body, await call.session()
     digest = request_digest(call) if key_of(call) else ""
@@ -102,7 +104,7 @@ async def unschedule(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-async def list_tasks(call: HTTPCall) -> JSON[documents.PageDocument[documents.TaskDocument]]:
+async def list_tasks(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.TaskDocument]]:
     """List the tasks that a session has delegated."""
     context = context_of(await call.readable_session())
     below = (context.children or {}).values()
@@ -110,7 +112,7 @@ async def list_tasks(call: HTTPCall) -> JSON[documents.PageDocument[documents.Ta
     return JSON({"items": found, "next": None})
 
 
-def _of_task(child: Any) -> documents.TaskDocument:
+def _of_task(child: Any) -> json_documents.TaskDocument:
     return {
         "id": child.task.name or child.id,
         "agent": child.agent,
@@ -119,7 +121,7 @@ def _of_task(child: Any) -> documents.TaskDocument:
     }
 
 
-async def delegate(call: HTTPCall) -> JSON[documents.DelegatedTask]:
+async def delegate(call: HTTPCall) -> JSON[json_documents.DelegatedTask]:
     """Delegate a task to another agent. Its result is sent to this session as a message."""
     body, session = call.body, await call.session()
     call.gateway.access.known_opener(body["agent"])

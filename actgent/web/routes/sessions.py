@@ -5,22 +5,32 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from actgent.agents.session import Session, face_of
-from actgent.control.arguments import check_id
+from actgent.control.argument_checks import check_id
 from actgent.control.limits import Limits
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
-from actgent.errors.printable import quoted
+from actgent.errors.text_escaping import quoted
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
-from actgent.web import documents
-from actgent.web.problems import Problem, missing
+from actgent.web import json_documents
+from actgent.web.problem_documents import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
 from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, id_of_key, key_of
-from .schemas import AFTER, AGENT, LIMIT, LOCATION, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
-from .views import of_head, of_session
+from .json_views import of_head, of_session
+from .shared_schemas import (
+    AFTER,
+    AGENT,
+    LIMIT,
+    LOCATION,
+    ON_BUSY,
+    SESSION_LIMITS,
+    STATE,
+    TEXT,
+    check_client_id,
+)
 
 _LIST = {
     "agent": AGENT,
@@ -60,13 +70,15 @@ NEW_SESSION = {
 }
 
 
-async def list_sessions(call: HTTPCall) -> JSON[documents.PageDocument[documents.SessionSummaryDocument]]:
+async def list_sessions(
+    call: HTTPCall,
+) -> JSON[json_documents.PageDocument[json_documents.SessionSummaryDocument]]:
     """List sessions, the last changed first."""
     page = await call.gateway.access.page(call.caller, call.query, call.gateway.limits.page)
     return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
 
 
-async def put_session(call: HTTPCall) -> JSON[documents.CreatedSession]:
+async def put_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
     """Create a session with this id. A retry with the same body changes nothing.
 
     A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
@@ -76,7 +88,7 @@ async def put_session(call: HTTPCall) -> JSON[documents.CreatedSession]:
     return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
-async def post_session(call: HTTPCall) -> JSON[documents.CreatedSession]:
+async def post_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
     """Create a session with an id chosen by the server."""
     key = key_of(call)
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
@@ -168,11 +180,11 @@ async def _check_receiver(call: HTTPCall) -> None:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 
-def _created_session(call: HTTPCall, head: SessionSummary) -> documents.CreatedSession:
+def _created_session(call: HTTPCall, head: SessionSummary) -> json_documents.CreatedSession:
     """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
-        return cast("documents.CreatedSession", of_head(head))
+        return cast("json_documents.CreatedSession", of_head(head))
     secret = session_keys(webhook, head.key, notify[0]).newest
     return {**of_head(head), "notify": {"url": notify[0], "events": notify[1:], "secret": secret}}
 
@@ -236,7 +248,7 @@ async def _set_initial_mode(session: Session, mode: str | None) -> None:
         await session.set_mode(mode, reason="asked for with the session")
 
 
-async def get_session(call: HTTPCall) -> JSON[documents.SessionDocument] | Response:
+async def get_session(call: HTTPCall) -> JSON[json_documents.SessionDocument] | Response:
     """Get the current state of a session."""
     access = call.gateway.access
     head = await call.head()

@@ -15,15 +15,15 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session
-from actgent.web import documents
-from actgent.web.problems import Problem, missing
+from actgent.web import json_documents
+from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, unless_gone
 
-from .chat import CONTENT, to_content
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
-from .schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
-from .views import as_document, of_head, of_message, of_parts, of_usage, to_date
+from .json_views import as_document, of_head, of_message, of_parts, of_usage, to_date
+from .messages import CONTENT, to_content
+from .shared_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
 
 T = TypeVar("T")
 _ONE = {"agent": AGENT}
@@ -46,14 +46,14 @@ def as_plain_json(value: Any) -> Any:
     return [as_plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-async def get_records(call: HTTPCall) -> JSON[documents.RecordPage]:
+async def get_records(call: HTTPCall) -> JSON[json_documents.RecordPage]:
     """List the journal records of a session."""
     head, after = await call.head(), call.query.get("after", 0)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     steps = await call.gateway.access.journal.read_steps(
         head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
     )
-    items: list[documents.JournalRecord] = [
+    items: list[json_documents.JournalRecord] = [
         {"number": number, "at": to_date(step.at or 0.0), "record": as_plain_json(record)}
         for step in steps
         for number, record in enumerate(step.records, step.first)
@@ -74,7 +74,7 @@ async def _number_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def get_past(call: HTTPCall) -> JSON[documents.PastSessionDocument]:
+async def get_past(call: HTTPCall) -> JSON[json_documents.PastSessionDocument]:
     """Return history, state and digest of a session after a record."""
     head, number = await call.head(), await _number_of(call)
     found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
@@ -90,7 +90,7 @@ async def get_past(call: HTTPCall) -> JSON[documents.PastSessionDocument]:
     )
 
 
-async def get_state(call: HTTPCall) -> JSON[documents.SessionState]:
+async def get_state(call: HTTPCall) -> JSON[json_documents.SessionState]:
     """Return the state of a session, now or after a record."""
     head = await call.head()
     number = call.query.get("at", head.records)
@@ -100,7 +100,7 @@ async def get_state(call: HTTPCall) -> JSON[documents.SessionState]:
     return JSON({"number": found.step, "state": as_plain_json(found.state)})
 
 
-async def post_compare(call: HTTPCall) -> JSON[documents.Comparison]:
+async def post_compare(call: HTTPCall) -> JSON[json_documents.Comparison]:
     """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
     head = await call.head()
     number = call.body.get("at", head.records)
@@ -113,7 +113,7 @@ async def post_compare(call: HTTPCall) -> JSON[documents.Comparison]:
     return JSON({"number": number, "difference": None if found is None else as_document(found)})
 
 
-async def get_request(call: HTTPCall) -> JSON[documents.NextRequest]:
+async def get_request(call: HTTPCall) -> JSON[json_documents.NextRequest]:
     """Return the model request for the next answer at or after a record, built by the current code of the agent."""
     head, number = await call.head(), await _number_of(call)
     asking = partial(
@@ -123,7 +123,7 @@ async def get_request(call: HTTPCall) -> JSON[documents.NextRequest]:
     return JSON({"number": number, "request": None if found is None else _of_request(found)})
 
 
-def _of_request(shown: ShownRequest) -> documents.ModelRequestDocument:
+def _of_request(shown: ShownRequest) -> json_documents.ModelRequestDocument:
     chat = shown.chat
     return {
         "answer": shown.step,
@@ -171,7 +171,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
     return None
 
 
-async def post_fork(call: HTTPCall) -> JSON[documents.SessionSummaryDocument]:
+async def post_fork(call: HTTPCall) -> JSON[json_documents.SessionSummaryDocument]:
     """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
     head, body, access = await call.head(), call.body, call.gateway.access
     key = key_of(call)

@@ -25,7 +25,7 @@ from hypercorn.utils import wrap_app
 from actgent.errors import ConfigurationError
 from actgent.messages import new_id
 from actgent.web.gateway_limits import GatewayLimits
-from actgent.web.problems import MEDIA_TYPE, Problem
+from actgent.web.problem_documents import MEDIA_TYPE, Problem
 
 from .addresses import split_address
 from .request_parser import DIRECT, RequestParser

@@ -17,7 +17,8 @@ from starlette.routing import compile_path
 
 from actgent.messages import new_id
 from actgent.runtime.runtime import Runtime
-from actgent.web.app import (
+from actgent.web.access_tokens import AccessToken, Caller
+from actgent.web.asgi_app import (
     ALWAYS,
     NOBODY,
     PREFIX,
@@ -32,7 +33,7 @@ from actgent.web.app import (
 )
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
-from actgent.web.problems import Problem
+from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import (
     Endpoint,
@@ -47,7 +48,6 @@ from actgent.web.routes.endpoints import (
 from actgent.web.server.request_parser import PLAIN
 from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, WANTS_HEADERS
 from actgent.web.streaming.sse import Streamed
-from actgent.web.tokens import AccessToken, Caller
 
 RELAY_SENDER = "cluster"
 """Token name of relayed requests."""

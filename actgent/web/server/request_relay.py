@@ -33,14 +33,14 @@ from actgent.client.request_sender import (
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
 from actgent.messages import new_secret
-from actgent.web.problems import Problem
+from actgent.web.access_tokens import SCOPES
+from actgent.web.problem_documents import Problem
 from actgent.web.routes import time_travel
-from actgent.web.routes.chat import accepted, say, wait_of
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 from actgent.web.routes.idempotency import fork_id, id_of_key, key_for
+from actgent.web.routes.messages import accepted, say, wait_of
 from actgent.web.routes.sessions import interrupt, post_session
 from actgent.web.streaming.sse import unless_gone
-from actgent.web.tokens import SCOPES
 
 MAX_RETRY_TIMEOUT_SECONDS = 30.0
 """Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""

@@ -14,14 +14,14 @@ import trio
 
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.base import Journal
-from actgent.journal.feed import Written
+from actgent.journal.feed_readers import Written
 from actgent.journal.records import Record, SessionClosedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import CallProgress
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.subscriptions import SessionFollower
 from actgent.sessions.subscriptions import FollowedRecord, PartialText
-from actgent.support.logs import LogVariable, logger_of
+from actgent.support.safe_logging import LogVariable, logger_of
 
 from .session_events import PAGE_SIZE, EventEncoder, SessionEvent, encoder_at, event_names
 from .sse import (

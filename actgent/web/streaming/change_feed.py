@@ -11,13 +11,13 @@ import trio
 
 from actgent.errors import FeedLagged
 from actgent.journal.base import SessionSummary
-from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.feed_readers import Erased, FeedReader, Written
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord, MessageEndRecord, Record
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.introspection import AgentStatistics
 from actgent.web.access_control import AccessFilter
-from actgent.web.routes.views import of_head, to_date
-from actgent.web.tokens import Caller
+from actgent.web.access_tokens import Caller
+from actgent.web.routes.json_views import of_head, to_date
 
 from .session_events import Data, to_event
 from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write, bye, frame

@@ -14,8 +14,8 @@ from pathlib import Path
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.files import write_whole
-from actgent.support.logs import logger_of
+from actgent.support.safe_logging import logger_of
+from actgent.support.shared_files import write_whole
 
 PREFIX = "whsec_"
 MIN_BYTES, MAX_BYTES = 24, 64

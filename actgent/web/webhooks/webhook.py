@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from actgent.control.arguments import check_seconds
+from actgent.control.argument_checks import check_seconds
 from actgent.errors import ConfigurationError, nearest
 
 from .receivers import AllowedReceivers

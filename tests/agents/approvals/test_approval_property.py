@@ -25,7 +25,7 @@ from actgent import (
 )
 from actgent.approvals import Expire, Withdraw
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.turns.calls.approval_requests import ApprovalRequests
 
 SESSIONS = 25

@@ -20,17 +20,17 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.agents.builder import DEFAULT_TYPES, STRATEGIES
-from actgent.definitions.instructions import STRATEGIES as STRATEGY_NAMES
-from actgent.definitions.scaffold import new_folder, write_folder
+from actgent.agents.agent_builder import DEFAULT_TYPES, STRATEGIES
+from actgent.definitions.agent_folder import STRATEGIES as STRATEGY_NAMES
+from actgent.definitions.folder_creation import new_folder, write_folder
 from actgent.errors import InvalidFolder
 from actgent.protocols import PROTOCOLS
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import PromptLayer
-from actgent.protocols.react import ReAct
-from actgent.protocols.steps import Steps
-from actgent.protocols.strategies import AutoSwitching
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.react_strategies import AutoSwitching
+from actgent.protocols.steps_protocol import Steps
 
 GREETING = Instruction("greeting", "Someone says hello.", {"who": "<whom>"})
 MAKING = Instruction("making", "Make something.", {"what": "<what>"}, tool="make")

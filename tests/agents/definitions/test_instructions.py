@@ -11,8 +11,8 @@ import pytest
 from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limits
 from actgent.cli.main import main
 from actgent.control.limits import FORMS
-from actgent.definitions.instructions import read_folder
-from actgent.definitions.tool_lines import tool_lines
+from actgent.definitions.agent_folder import read_folder
+from actgent.definitions.tool_line_numbers import tool_lines
 
 SECRET = "sk-canary-0123456789"
 

@@ -12,7 +12,7 @@ from actgent import (
     SimpleAgent,
     tool,
 )
-from actgent.definitions.registry import AgentRegistry
+from actgent.definitions.agent_registry import AgentRegistry
 from actgent.protocols.base import Profile
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import AgentBuilder, InvalidFolder, ScriptedLLM, ToolCall
-from actgent.definitions.scaffold import write_folder
+from actgent.definitions.folder_creation import write_folder
 
 FILES = {
     "brain.md": "---\nname: x\n---\n",

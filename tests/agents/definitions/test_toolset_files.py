@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actgent import AgentBuilder, ConfigurationError, ScriptedLLM, ToolCall
-from actgent.definitions.instructions import read_folder
+from actgent.definitions.agent_folder import read_folder
 from actgent.errors import InvalidFolder
 
 SERVER = Path(__file__).parents[2] / "toolsets" / "mcp" / "faulty_server.py"

@@ -28,7 +28,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import ModelResponse
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Text
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.sessions.restore.snapshotter import SessionSnapshotter
 from actgent.testing import check_transcript
 from actgent.tools.base import ToolHooks

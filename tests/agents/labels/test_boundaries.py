@@ -34,10 +34,10 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term import ShortTermMemory
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore.record_replayer import RecordReplayer
 from actgent.sessions.restore.snapshot import decode_snapshot, encode_snapshot, put, take
+from actgent.sessions.session_context import SessionContext
 
 from .outer_tool import OuterTool
 

@@ -18,11 +18,11 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import Protocol
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
-from actgent.protocols.steps import Steps
+from actgent.protocols.steps_protocol import Steps
 
 
 @tool(effect="pure")

@@ -115,7 +115,7 @@ async def test_owners_are_apart(memories, autojump_clock):
 
 async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, monkeypatch):
     """Each message is read once, in as many parts as it takes."""
-    monkeypatch.setattr("actgent.agents.model_tools.consolidation.MAX_PART_TOKENS", 40)
+    monkeypatch.setattr("actgent.agents.model_tools.memory_consolidation.MAX_PART_TOKENS", 40)
     reader = Reader()
     async with pair(memories, reader) as clerk:
         session = await clerk.create_session("ada")

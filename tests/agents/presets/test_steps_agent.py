@@ -25,8 +25,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
-from actgent.agents.steps.events import (
+from actgent.agents.steps.agent_answer import AgentAnswer, StepState, ToolExecution
+from actgent.agents.steps.stream_events import (
     FinalEvent,
     PlanEvent,
     StepEvent,
@@ -36,11 +36,11 @@ from actgent.agents.steps.events import (
     ToolExecutionEvent,
     ToolResultsEvent,
 )
-from actgent.agents.steps.stream import Narrator, PartialStep
+from actgent.agents.steps.turn_stream import Narrator, PartialStep
 from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import ModelResponse
 from actgent.messages import Text
-from actgent.protocols.steps import PLAN_KEY
+from actgent.protocols.steps_protocol import PLAN_KEY
 
 
 @tool

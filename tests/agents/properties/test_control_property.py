@@ -38,9 +38,9 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionCreatedRecord,
 )
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.testing import check_transcript
-from actgent.turns.lifecycle import TurnLifecycle
+from actgent.turns.turn_lifecycle import TurnLifecycle
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = 150 if SOAK else 8

@@ -21,13 +21,13 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent
+from actgent.agents.steps.stream_events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord
 from actgent.runtime.approval_decisions import open_approvals
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_calls import approval_for
+from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_tree import SessionTree
 
 

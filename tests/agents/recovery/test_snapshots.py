@@ -53,11 +53,11 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.journal.session_lists import SessionKey
-from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore import LoadedSession, load_session, restore_loaded, snapshotter
 from actgent.sessions.restore.session_loader import read_beginning
 from actgent.sessions.restore.snapshotter import SnapshotBuilder
+from actgent.sessions.session_context import SessionContext
 from actgent.state.reducers import append
 
 KEY = SessionKey("clerk", "s")

@@ -9,7 +9,7 @@ from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, Scripte
 from actgent.agents.session import held_by
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import CancellationRecord, SessionClosedRecord
-from actgent.sessions.context import UNWANTED_IDS
+from actgent.sessions.session_context import UNWANTED_IDS
 
 
 class SlowJournal(MemoryJournal):

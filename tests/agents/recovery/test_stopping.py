@@ -9,7 +9,7 @@ import trio
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
-from actgent.state.handoff import handed, handoff_in
+from actgent.state.handoff_state import handed, handoff_in
 
 STOPPED_BY = {
     "ctrl-c": lambda: pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True),

@@ -28,7 +28,7 @@ from actgent import (
 from actgent.agents.upgrading import Recording, compare_session
 from actgent.errors import NotRunning, SessionExists, SessionNotFound
 from actgent.modes.modes import Modes
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 
 
 async def test_agent_status():

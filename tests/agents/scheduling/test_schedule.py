@@ -25,7 +25,7 @@ from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrappers import WrappedJournal
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.sessions.pending.schedules import MAX_SCHEDULES
 from actgent.testing import CrashingJournal
 

@@ -12,7 +12,7 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.approvals import ApprovalRequest
 from actgent.control.clock import Clock
 from actgent.runtime import runtime as runtime_module, timer_service
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 
 SHORT = 0.3
 """Seconds, on a clock that jumps: however busy a machine is, nothing comes late by that."""

@@ -21,7 +21,7 @@ from actgent.journal.records import (
 )
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import CallProgress, Sender
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.sessions.subscriptions import FollowedRecord, PartialText
 
 

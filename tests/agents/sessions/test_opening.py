@@ -11,7 +11,7 @@ import trio.testing
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError, JournalFailed, SessionExists, SessionNotFound
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 
 JOURNALS = pytest.mark.parametrize("journal", [None, "memory:"])
 STEPS = 12
@@ -284,7 +284,7 @@ async def test_a_task_that_is_given_again_is_done_once(callers, journal, cancell
 @pytest.mark.parametrize("call", ["delegate", "schedule", "aclose", "unschedule"])
 async def test_a_session_stays_awake_while_something_is_done_in_it(call, monkeypatch, autojump_clock):
     """However many others are used meanwhile, and whether anyone else holds it."""
-    monkeypatch.setattr(table, "MAX_LOADED_IDLE", 2)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(attended())
         await runtime.start(attended("worker"))

@@ -8,7 +8,7 @@ import trio
 
 from actgent import Approve, BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 
 
 @pytest.fixture

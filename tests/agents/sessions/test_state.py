@@ -16,7 +16,7 @@ from actgent import (
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord, StateChangeRecord
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import SendReply, UpdateState
 from actgent.state.reducers import add, append
 from actgent.tools.base import ToolContext

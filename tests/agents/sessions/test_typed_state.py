@@ -23,7 +23,7 @@ from actgent.agents.typed_state import state_check_of
 from actgent.journal.memory import MemoryJournal
 from actgent.protocols.goal import CustomAction
 from actgent.state.reducers import append
-from actgent.state.store import Store
+from actgent.state.session_state import Store
 
 
 class PydanticState(BaseModel):

@@ -11,7 +11,7 @@ from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 
 
 def texts(session):
@@ -54,7 +54,7 @@ async def outcome_of(call, *args, **options):
 @pytest.mark.parametrize("later", ["a restart", "sleep"])
 async def test_message_rejected_by_a_full_inbox_never_runs(how, later, autojump_clock, monkeypatch):
     """It does not run after a restart or reload, whatever other messages waited for a place."""
-    monkeypatch.setattr(table, "MAX_LOADED_IDLE", 2)
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     asked = []
 
     def answer(chat):

@@ -9,12 +9,12 @@ from hypothesis import given, strategies as st
 from actgent.errors import Interrupted
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Text, ToolResult
-from actgent.protocols.bare import Bare
+from actgent.protocols.bare_protocol import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
-from actgent.sessions.context import TRANSITIONS, SessionContext, Turn, can_resume
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.session_context import TRANSITIONS, SessionContext, Turn, can_resume
 
 STATES = {"running", "exposed", "suspended", "ending", "over"}
 

@@ -37,7 +37,7 @@ from actgent.approvals import session_of
 from actgent.cluster.node import Node
 from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.sessions import table
+from actgent.runtime.sessions import session_table
 from actgent.web.access_control import AccessFilter
 from actgent.web.server.relayed_requests import RelayApplication
 from actgent.web.server.request_relay import Relay, RelayedResponse
@@ -200,7 +200,7 @@ async def main():
     if "deaths" in options:
         DEATHS.append(Path(options["deaths"]))
     Slow.slowly = float(options.get("slowly", Slow.slowly))
-    table.MAX_LOADED_IDLE = int(options.get("awake", table.MAX_LOADED_IDLE))
+    session_table.MAX_LOADED_IDLE = int(options.get("awake", session_table.MAX_LOADED_IDLE))
     AccessFilter.page = partialmethod(partial(_die_of_a_list, AccessFilter.page))
     RelayApplication.answer = partialmethod(partial(_die_of_a_relayed_answer, RelayApplication.answer))
     RelayApplication.answer = partialmethod(partial(_die_of_a_read, RelayApplication.answer))

@@ -20,7 +20,7 @@ from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.journal.session_lists import SessionFilter
-from actgent.web.tokens import new_token, write_tokens
+from actgent.web.access_tokens import new_token, write_tokens
 from tests.cluster.services import free_port
 from tests.clusters import TOKEN, TOKENS
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Failure, Modes, RemoteSession, Reply, Suspended, connect, open_gateway
-from actgent.web.tokens import new_token
+from actgent.web.access_tokens import new_token
 
 from .conversations import PATIENCE
 from .node_process import Slow, deploy

@@ -19,7 +19,7 @@ from actgent import (
 )
 from actgent.client.transport import ConnectionLost
 from actgent.cluster.relay_client import NodeTransport
-from actgent.web.tokens import new_token
+from actgent.web.access_tokens import new_token
 
 from .pairs import PATIENCE, drain, open_pair
 

@@ -18,7 +18,7 @@ from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.events import PartitionsTaken
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from actgent.observe import Telemetry
-from actgent.web.metrics import Metrics, gauges_of
+from actgent.web.prometheus_metrics import Metrics, gauges_of
 
 PATIENCE = 90
 """Seconds for all of a test, on a machine that does much else."""

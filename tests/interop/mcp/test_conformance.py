@@ -18,7 +18,7 @@ import trio
 
 from actgent import MCPServer
 from actgent.errors import ToolError
-from actgent.support.user_code import leaves
+from actgent.support.user_code_calls import leaves
 from tests.interop.node.npm import find_node
 
 from .suite import MISSING, PROGRAM, SUITE, scenarios_of

@@ -23,7 +23,7 @@ from actgent.llm.base import ChatMessage, ModelResponse
 from actgent.llm.fallback import FallbackModel
 from actgent.llm.rate_limiting import RateLimiter
 from actgent.llm.retry import Retry
-from actgent.llm.wrappers import RateLimitedModel
+from actgent.llm.wrapper_models import RateLimitedModel
 from actgent.messages import Text, Usage
 from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actgent.memory.longterm.periods import named_months
-from actgent.memory.longterm.ranking import PERIOD_FACTOR, dated
+from actgent.memory.longterm.named_months import named_months
+from actgent.memory.longterm.recall_ranking import PERIOD_FACTOR, dated
 
 
 def at(year, month, day=1):

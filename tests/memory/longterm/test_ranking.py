@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, LongTermMemory
-from actgent.memory.longterm.ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
+from actgent.memory.longterm.recall_ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
 from actgent.memory.longterm.tokenizer import MAX_WORDS, searched_words, spaced
 
 DAY_SECONDS = 86_400

@@ -16,7 +16,7 @@ import trio
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, ToolContext
 from actgent.errors import ToolError
 from actgent.toolsets.builtin import process_tool
-from actgent.toolsets.builtin.sandboxed import Sandbox, SandboxBounds, run_sandboxed
+from actgent.toolsets.builtin.sandbox import Sandbox, SandboxBounds, run_sandboxed
 
 NAP = f"9{os.getpid()}.5"
 """Seconds that no other test sleeps, by which processes are known."""

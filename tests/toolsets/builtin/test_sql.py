@@ -231,7 +231,7 @@ def test_postgres_refuses_what_is_no_question(table, statement):
 def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplog, monkeypatch):
     """Before version 16, `lo_create` also writes in READ ONLY transactions. A superuser is named in the log."""
     psycopg = pytest.importorskip("psycopg")
-    monkeypatch.setattr("actgent.support.logs._filter._groups", {})  # repeated records are suppressed
+    monkeypatch.setattr("actgent.support.safe_logging._filter._groups", {})  # repeated records are suppressed
     ask = sql_tool(POSTGRES)
     with psycopg.connect(POSTGRES, autocommit=True) as connection:
         connection.execute(f"create function f_{table}() returns oid language sql as 'select lo_create(0)'")

@@ -16,7 +16,7 @@ import trio
 
 from actgent import ConfigurationError, MCPServer, ToolContext, open_toolset
 from actgent.errors import ToolsetUnavailable
-from actgent.support.user_code import leaves
+from actgent.support.user_code_calls import leaves
 from actgent.toolsets.mcp import mcp_servers
 
 pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")

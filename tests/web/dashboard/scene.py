@@ -19,8 +19,8 @@ from actgent import (
     tool,
 )
 from actgent.modes.modes import Modes
+from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
-from actgent.web.tokens import new_token
 
 PAGES = {
     "agents": "#/agents",

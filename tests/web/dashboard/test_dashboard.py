@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from actgent.sessions.incoming_messages import message_to
-from actgent.web.tokens import new_token
+from actgent.web.access_tokens import new_token
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "actgent" / "web" / "static"

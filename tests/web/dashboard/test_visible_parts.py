@@ -175,7 +175,7 @@ async def test_journal_without_the_scope_names_it(serving, screen):
 
 async def test_unreadable_records_end_the_loading(serving, screen, monkeypatch):
     """Where the records are refused, the error stands alone."""
-    from actgent.web.problems import Problem
+    from actgent.web.problem_documents import Problem
     from actgent.web.routes import time_travel
 
     async def refuse(call):

@@ -1,0 +1,382 @@
+"""`Cell`: the supervised run of one actor, with start, restart, escalation and stop.
+
+A cell runs a *body* repeatedly until the actor is stopped; each run is one *incarnation*. The body decides how messages are
+dispatched: a plain actor handles one message at a time, or several concurrently; an agent schedules the sessions of its
+inbox. The cell is the same for both.
+
+    event                              incarnation   next
+    the body raises                    ends          a pause and a restart; after too many failures the end, or ActorFailed
+    a sibling raises (`one_for_all`)   is cancelled  the same pause and a restart
+    stop(), or the parent ends         is cancelled  the end: waiting callers get an error, and the name becomes free
+
+Exceptions that a body raises while it is cancelled are only logged. So a stop never becomes a restart, and the restart of the
+siblings never causes a second one.
+"""
+
+import contextvars
+import itertools
+import logging
+import math
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ActorFailed, ConfigurationError
+from actgent.errors.text_escaping import counted
+from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
+from actgent.support.safe_logging import logger_of
+from actgent.support.user_code_calls import convert_user_error
+
+from .actor_ref import Address
+from .dead_letters import DeadLetter, DeadLetters
+from .inbox import PriorityInbox
+from .supervision import Restarts, Supervision, root_cause
+from .timer import Timer
+from .wait_graph import WaitNode
+
+_log = logger_of(__name__)
+
+GRACE = 10.0
+"""Default seconds for an actor to process queued messages when its system block ends."""
+
+
+class Body(typing.Protocol):
+    """The message loop that a cell runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ref(self) -> Address: ...
+    @property
+    def inbox(self) -> PriorityInbox[Any]: ...
+    def run_in(self, cell: "Cell") -> None:
+        """Set the cell that runs this body. The cell calls it once, before the first incarnation."""
+
+    async def live(self) -> None:
+        """Process messages of the inbox until cancelled; raise after a failure."""
+
+    def cut(self) -> None:
+        """Prepare for the cancellation of this incarnation. A restart follows."""
+
+    def drain(self) -> None:
+        """Prepare for the end, since the system block is ending."""
+
+    async def finish(self, reason: str) -> None:
+        """Answer all waiting callers. The cell calls it once, after the last incarnation; it shields itself from cancellation."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class SystemContext:
+    """State that all actors of a system share."""
+
+    policy: Supervision
+    capacity: int = 1000
+    grace: float = GRACE
+    events: EventStream
+    timer: Timer = attrs.field(factory=Timer)
+    find_waiter: Callable[[], WaitNode | None]
+    """Function that returns the wait-graph node of the actor or session for which the calling task works."""
+    dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
+    running: "dict[str, Cell | UnusedCell]" = attrs.field(factory=dict)
+    serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
+
+    def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
+        """Keep a dead letter and publish an event. Log a warning, unless the sender has received an error."""
+        self.dead_letters.add(letter)
+        level = logging.DEBUG if caller_knows else logging.WARNING
+        _log.log(level, "a message to actor %s is a dead letter: %s", letter.actor, letter.reason)
+        if self.events.active:
+            self.events.publish(DeadLettered(actor=letter.actor, reason=letter.reason))
+
+    def name_for(self, stem: str, name: str | None) -> str:
+        """Return `name`, or a generated name that begins with `stem` if `name` is None.
+
+        Raises:
+            ConfigurationError: The name is taken.
+        """
+        if name is None:
+            name = next(name for serial in self.serial if (name := f"{stem}-{serial}") not in self.running)
+        if name in self.running:
+            raise ConfigurationError(f"an actor named {name!r} is running already: choose another name")
+        return name
+
+    def enter(self, cell: "Cell | UnusedCell") -> None:
+        """Register a started cell under its name, and publish an event if the name is new.
+
+        The cell of an unused actor replaces the actor's `UnusedCell`.
+        """
+        is_new = cell.name not in self.running
+        self.running[cell.name] = cell
+        if is_new and self.events.watched:
+            self.events.publish(ActorStarted(actor=cell.name))
+
+    def leave(self, cell: "Cell | UnusedCell") -> None:
+        """Remove an ended cell, which frees its name."""
+        del self.running[cell.name]
+        if self.events.watched:
+            self.events.publish(ActorStopped(actor=cell.name))
+
+    def cells(self) -> "Iterator[Cell]":
+        """Iterate over the cells that have a task, in start order."""
+        return (cell for cell in tuple(self.running.values()) if isinstance(cell, Cell))
+
+    def unused(self) -> "Iterator[UnusedCell]":
+        """Iterate over the cells of unused actors, in start order."""
+        return (cell for cell in tuple(self.running.values()) if isinstance(cell, UnusedCell))
+
+    def busy(self) -> "Iterator[Cell]":
+        """Iterate over the cells with queued or running messages."""
+        return (cell for cell in self.cells() if not cell.is_idle)
+
+    async def wait_idle(self) -> None:
+        """Wait until the inboxes of all actors are empty and no message is being processed."""
+        await trio.lowlevel.checkpoint()
+        while busy := [*self.busy()]:
+            for cell in busy:
+                await cell.wait_idle()
+
+    async def drain(self) -> None:
+        """Let each actor process accepted messages, and those that follow from them, within its grace. Then stop all actors."""
+        cells = [*self.running.values()]
+        for cell in cells:
+            cell.drain()
+        begun = trio.current_time()
+        for grace in sorted({cell.grace for cell in cells}):
+            with trio.move_on_at(begun + grace):
+                await self.wait_idle()
+                return
+            for cell in cells:
+                if cell.grace <= grace:
+                    cell.stop()
+
+
+class UnusedActor(typing.Protocol):
+    """An actor that is built at its first use."""
+
+    name: str
+
+    @property
+    def ref(self) -> Address: ...
+    def __actgent_build__(self) -> Body:
+        """Build the body. Its cell starts right after the call."""
+
+    async def __actgent_finish__(self) -> None:
+        """Release the resources of an actor that ends unused; it shields itself from cancellation."""
+
+
+@attrs.define(eq=False)
+class UnusedCell:
+    """Place of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
+
+    The first use replaces it by a `Cell`. That cell runs in the context variables of the start, not in those of its first user.
+    """
+
+    actor: UnusedActor
+    grace: float
+    _siblings: "Siblings" = attrs.field(repr=False)
+    _nursery: trio.Nursery = attrs.field(repr=False)
+    _context: contextvars.Context = attrs.field(factory=contextvars.copy_context, init=False, repr=False)
+    is_draining: bool = attrs.field(default=False, init=False)
+    """True if the system block is ending."""
+
+    @property
+    def name(self) -> str:
+        """Name of the actor in its system."""
+        return self.actor.name
+
+    def start(self) -> "Cell":
+        """Build the actor and run it in a task. Call this once."""
+        return self._context.run(self._start)
+
+    def _start(self) -> "Cell":
+        cell = self._siblings.start(self.actor.__actgent_build__(), self._nursery, grace=self.grace)
+        if self.is_draining:
+            cell.drain()
+        return cell
+
+    def stop(self) -> None:
+        """Start the actor and cancel it immediately, so that it ends with the same steps as a used actor."""
+        self.start().stop()
+
+    def drain(self) -> None:
+        """Note that the system block is ending. An actor that is used after this drains from its first message on."""
+        self.is_draining = True
+
+    async def finish(self) -> None:
+        """End the actor without starting it."""
+        try:
+            await self.actor.__actgent_finish__()
+        finally:
+            self._siblings.context.leave(self)
+
+
+class Siblings:
+    """The cells of one parent. Applies the supervision policy when one of them fails."""
+
+    def __init__(self, policy: Supervision, context: SystemContext) -> None:
+        self.policy = policy
+        self.context = context
+        self._cells: dict[Cell, None] = {}
+        self._restarts = Restarts(policy)
+        """Restart count that all siblings share with `one_for_all`."""
+
+    def start(self, body: Body, nursery: trio.Nursery, *, grace: float | None = None) -> "Cell":
+        """Start an actor as a task of `nursery`, in which an escalated failure is raised.
+
+        `grace` is the time in seconds to finish messages when the system block ends; None uses the default.
+        """
+        cell = Cell(body, self, grace=self.context.grace if grace is None else grace)
+        body.run_in(cell)
+        nursery.start_soon(cell.run, name=f"actor {cell.name}")
+        self._cells[cell] = None
+        self.context.enter(cell)
+        return cell
+
+    def remove(self, cell: "Cell") -> None:
+        """Remove an ended cell."""
+        self._cells.pop(cell, None)
+
+    def restart(self, failed: "Cell", error: Exception) -> None:
+        """Schedule the restart of a failed cell after the pause of its policy; with `one_for_all`, restart its siblings too.
+
+        Raises:
+            ActorFailed: The cell, or the group, failed too often. `Cell.run` then stops the cell or fails its parent.
+        """
+        policy, is_group = self.policy, self.policy.strategy == "one_for_all"
+        now = trio.current_time()
+        delay = (self._restarts if is_group else failed.restarts).next_delay(now)
+        if delay is None:
+            failed_cells = "it and its siblings" if is_group and len(self._cells) > 1 else "it"
+            failures = counted(policy.max_restarts + 1, "time")
+            reason = (
+                f"{failed_cells} failed {failures} in {policy.within:g} s, last with {type(error).__name__}"
+            )
+            if is_group and not policy.escalate:
+                for cell in self._cells:
+                    if cell is not failed:
+                        cell.stop()
+            raise ActorFailed(failed.name, reason) from error
+        _log.warning("actor %s failed and restarts in %.3g s", failed.name, delay, exc_info=error)
+        for cell in self._cells if is_group else (failed,):
+            cell.restart_at(now + delay)
+            if self.context.events.active:
+                self.context.events.publish(
+                    ActorRestarted(actor=cell.name, error=type(error).__name__, delay=delay)
+                )
+
+
+class Cell:
+    """Supervised run of one actor: start, restart after failures, escalation and stop."""
+
+    def __init__(self, body: Body, siblings: Siblings, *, grace: float) -> None:
+        self.body = body
+        self.grace = grace
+        self.restarts = Restarts(siblings.policy)
+        self._siblings = siblings
+        self._scope = trio.CancelScope()
+        self.is_stopping = False
+        """True after `stop`. Each message checks this flag, since the check of a cancel scope reads the clock."""
+        self._incarnation = trio.CancelScope()
+        self._restart_at = -math.inf
+
+    def __repr__(self) -> str:
+        state = "stopping" if self.is_stopping else "idle" if self.is_idle else "busy"
+        return f"<Cell {self.name!r}, {state}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the actor in its system."""
+        return self.body.name
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the inbox is empty and no message is being processed."""
+        return not self.body.inbox.sessions()
+
+    async def wait_idle(self) -> None:
+        """Wait until the inbox is empty and no message is being processed, or the actor has ended."""
+        await self.body.inbox.wait_idle()
+
+    def stop(self) -> None:
+        """Cancel the actor, also during the pause before a restart."""
+        self.is_stopping = True
+        self._scope.cancel()
+
+    def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
+        """Store a message of this actor as a dead letter; `caller_knows` is True if the message's caller already knows the failure."""
+        self._siblings.context.dead_letter(letter, caller_knows=caller_knows)
+
+    def drain(self) -> None:
+        """Notify the body that the system block is ending."""
+        self.body.drain()
+
+    def restart_at(self, time: float) -> None:
+        """Cancel the current incarnation, and start the next one not before `time`, in seconds of trio's clock.
+
+        Does nothing more if the actor is stopping.
+        """
+        self._restart_at = max(self._restart_at, time)
+        if not self.is_stopping:
+            self.body.cut()
+            self._incarnation.cancel()
+
+    async def run(self) -> None:
+        """Run the actor until it is stopped or has failed too often. Called once per cell.
+
+        Raises:
+            ActorFailed: The actor failed too often, and its supervision escalates.
+        """
+        reason = "it was stopped"
+        try:
+            with self._scope:
+                await self._run_incarnations()
+        except ActorFailed as error:
+            reason = error.reason
+            if self._siblings.policy.escalate:
+                raise
+            _log.error(
+                "actor %s is stopped: %s; its queued messages are dead letters, other actors keep running",
+                self.name,
+                reason,
+                exc_info=error.__cause__,
+            )
+        finally:
+            await self._finish(reason)  # noqa: ASYNC102 - the body shields what must not be cancelled
+
+    async def _finish(self, reason: str) -> None:
+        try:
+            await self.body.finish(reason)
+        finally:
+            self._siblings.remove(self)
+            self._siblings.context.leave(self)
+
+    async def _run_incarnations(self) -> None:
+        while await self._run_incarnation():
+            await trio.lowlevel.checkpoint_if_cancelled()
+            while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
+                await trio.sleep_until(self._restart_at)
+
+    async def _run_incarnation(self) -> bool:
+        """Run one incarnation. Return False if the body returned without a failure."""
+        with trio.CancelScope() as self._incarnation:
+            try:
+                await self.body.live()
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor handles all failures of user code
+                self._fail(root_cause(convert_user_error(raised, "actor", self.name)))
+            else:
+                return self._incarnation.cancel_called
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        """Schedule the restart after a failure. If the actor is being cancelled, only log the failure.
+
+        Raises:
+            ActorFailed: The actor failed too often.
+        """
+        if trio.current_effective_deadline() == -math.inf:
+            _log.error("actor %s raised while it was stopped", self.name, exc_info=error)
+        else:
+            self._siblings.restart(self, error)

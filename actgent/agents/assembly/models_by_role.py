@@ -1,0 +1,51 @@
+"""Models of one agent by role. Clients that the agent creates are open only while it runs."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from actgent.llm.base import LLM
+from actgent.llm.model_adapters import ModelLike
+from actgent.llm.model_resolution import resolve_model
+from actgent.llm.settings import LLMSettings
+
+
+@attrs.define(eq=False)
+class AgentModels:
+    """Models of an agent by role. The role `default` is used unless a protocol selects another one."""
+
+    named: dict[str, ModelLike | LLMSettings | str]
+    """Role -> model client, settings or model name, as passed to `Agent`."""
+    clients: dict[str, LLM] | None = None
+    """Role -> model client; None while the agent is stopped."""
+
+    def __attrs_post_init__(self) -> None:
+        self.open()
+
+    def open(self) -> Mapping[str, LLM]:
+        """Return the model client of each role, such as `default`. Create the clients if the agent was stopped.
+
+        Raises:
+            ConfigurationError: A name does not select a model.
+            MissingKey: A model needs an API key, and no key is set.
+        """
+        if self.clients is None:
+            self.clients = self.resolve()
+        return self.clients
+
+    def resolve(self) -> dict[str, LLM]:
+        """Create a model client for each role whose model was given by name or settings.
+
+        Passed clients are returned unchanged.
+        """
+        return {
+            role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
+            for role, model in self.named.items()
+        }
+
+    async def aclose(self) -> None:
+        """Close the model clients that were created from names and settings. Clients passed to `Agent` stay open."""
+        clients, self.clients = self.clients or {}, None
+        for role, client in clients.items():
+            if not isinstance(self.named[role], LLM):
+                await client.aclose()

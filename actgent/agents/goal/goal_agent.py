@@ -1,0 +1,256 @@
+"""`GoalAgent`, which works towards goals with several model calls, and the conversion of its tools."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Unpack, overload
+
+import trio
+
+from actgent.agents.agent import Agent
+from actgent.agents.argument_checks import check_tools
+from actgent.agents.keyword_arguments import CommonOptions, FormT, MessageOptions, ToolLike, Tools
+from actgent.agents.runs import view_session
+from actgent.agents.session import Session
+from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.messages import DataT_co, Message, Reply, new_id
+from actgent.protocols.goal import CustomAction, Goal, goal_view
+from actgent.tools.base import DepsT, Tool, ToolContext
+from actgent.tools.function_tool import tool
+from actgent.tools.registry import to_tool
+from actgent.tools.state_tools import StateTool, state_tool, takes_state
+from actgent.tools.tool_adapters import is_tool_like
+from actgent.toolsets.toolset import Toolset
+
+from .goal_result import GoalResult, goal_result
+from .metrics import GoalNarration
+from .task_runner import TaskRunner
+
+_CLOSE_TIMEOUT_SECONDS = 5.0
+"""Seconds to close a session that `run_goal` opened, also when it is cancelled."""
+
+
+class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
+    """An agent that plans, acts, summarizes and evaluates until the goal in the user's message is achieved.
+
+    It takes the arguments of `Agent`. `models` may have the roles planner, executor, summarizer, evaluator and finalizer.
+
+    Args:
+        name: Name of the agent.
+        output: Type of the answer to an achieved goal; a goal that was not achieved has no data. Or an output handler: a
+            function that `run_goal` calls with the state as tools see it, and whose value is the data, however the goal ended.
+        tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
+        max_iterations: Maximum number of model calls of one goal. The last one evaluates the results.
+        actions: Actions that the model may choose, in addition to plan, execute, summarize and evaluate.
+        tasks: True makes plans lists of tasks with ids, retries and references, which the tool `run_tasks` executes.
+        state_characters: Maximum size of all values that tools write into the state, in characters of JSON. The largest values
+            are offloaded beyond that: the state has a reference, and tools and `read_result` read the value.
+        **options: Arguments of `Agent`.
+    """
+
+    narration_type = GoalNarration
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: type[DataT_co],
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        tasks: bool = False,
+        state_characters: int = 200_000,
+        **options: Unpack[CommonOptions[DepsT]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        tasks: bool = False,
+        state_characters: int = 200_000,
+        **options: Unpack[CommonOptions[DepsT]],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        output: object = None,
+        tools: Tools = (),
+        max_iterations: int = 20,
+        actions: Iterable[CustomAction] = (),
+        tasks: bool = False,
+        state_characters: int = 200_000,
+        **options: Unpack[CommonOptions[DepsT]],
+    ) -> None:
+        protocol = Goal(max_iterations=max_iterations, actions=actions, tasks=tasks)
+        options.setdefault("protocol", protocol)
+        given = [*tools_from(tools, bound=state_characters), *((TaskRunner(),) if tasks else ())]
+        self._handler = _handler_of(output)
+        self._has_output = output is not None
+        super().__init__(name, output=None if self._handler else output, tools=given, **options)
+
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: type[FormT],
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[FormT]: ...
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: None = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[DataT_co]: ...
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: object,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult: ...
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: Any = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[Any]:
+        """Work towards a goal, and return the outcome with all results found. Failures are returned, not raised.
+
+        A model error, malformed answers, a limit or a timeout set `status`, `error` and `failure` of the result; `run` would raise
+        them. The options are those of `run`. Without `session`, the goal has a new session, which is closed afterwards unless the
+        goal waits for an approval.
+
+        Raises:
+            ConfigurationError: An argument is wrong; no model was called.
+            UsageError: The agent is not running, or the session cannot accept the goal.
+            InboxFull: The inbox had no room for the goal.
+        """
+        _check_goal(goal)
+        if session is not None:
+            return await self._run_goal(goal, session, output=output, **options)
+        session, status = await self.create_session(options.pop("sender", None) or "user"), ""
+        try:
+            result = await self._run_goal(goal, session, output=output, **options)
+            status = result.status
+        finally:
+            if status != "suspended":
+                with trio.move_on_after(_CLOSE_TIMEOUT_SECONDS, shield=True):
+                    await session.aclose()
+        return result
+
+    async def _run_goal(self, goal: str, session: Session[Any], **options: Any) -> GoalResult[Any]:
+        begun, opener = trio.current_time(), await self._await_opener()
+        turn = options["message_id"] = options.get("message_id") or new_id()
+        before = await view_session(opener, session)
+        reply: Reply[Any] | None = None
+        failure: Exception | None = None
+        handler = _handler_of(options.get("output"))
+        if handler is not None:
+            options["output"] = None
+        try:
+            reply = await self.run(goal, session=session, **options)
+        except InboxFull:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error of the turn becomes part of the result
+            failure = error
+        after = await view_session(opener, session)
+        if isinstance(failure, ConfigurationError | UsageError) and not _was_answered(
+            after.history[len(before.history) :]
+        ):
+            raise failure
+        result = goal_result(
+            goal,
+            turn=turn,
+            state=after.state,
+            history=after.history,
+            usage=after.usage - before.usage,
+            reply=reply,
+            failure=failure,
+            max_iterations=self.protocol.max_iterations or 0,
+            seconds=trio.current_time() - begun,
+            wants_text=options.get("output") is None and not self._has_output,
+            handler=handler or (self._handler if options.get("output") is None else None),
+        )
+        if self.narration is not None and failure is not None:
+            self.narration.line(f"ended: {result.status} ({result.error})")
+        return result
+
+
+def _check_goal(goal: object) -> None:
+    """Check the text of a goal.
+
+    Raises:
+        ConfigurationError: The goal is not a str, or is empty.
+    """
+    if not isinstance(goal, str) or not goal.strip():
+        raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
+
+
+def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return `output` if it is an output handler, a function of the state; None if it is a type or schema.
+
+    Raises:
+        ConfigurationError: The function is async.
+    """
+    if not (inspect.isroutine(output) or isinstance(output, functools.partial)):
+        return None
+    if inspect.iscoroutinefunction(output):
+        raise ConfigurationError(f"output= as a function of the state is sync, not {output!r:.200}")
+    handler: Callable[[Mapping[str, Any]], Any] = output
+    return handler
+
+
+def _was_answered(history: Iterable[Message]) -> bool:
+    """Return True if the messages contain an answer of a model."""
+    return any(message.sender.kind == "assistant" for message in history)
+
+
+def tools_from(tools: Tools, *, bound: int | None = None) -> list[Tool | Toolset]:
+    """Return the tools of a goal agent. Functions of `(state, args)` become `StateTool`s that see the goal.
+
+    `bound` is the maximum size of the state in characters of JSON, above which such a tool stores large
+    values elsewhere; None is no limit.
+
+    Raises:
+        ConfigurationError: `tools` is neither a list nor a dict, or a function cannot become a tool.
+    """
+    if isinstance(tools, Mapping):
+        return [_tool_from(made, name, bound) for name, made in tools.items()]
+    check_tools(tools)
+    return [_tool_from(made, None, bound) for made in tools]
+
+
+def _tool_from(made: ToolLike, name: str | None, bound: int | None) -> Tool | Toolset:
+    if callable(made) and takes_state(made):
+        made = state_tool(made, name=name)
+    if isinstance(made, StateTool):
+        made = copy.copy(made)  # the original may be a tool of other agents as well
+        made.defaults, made.max_state_characters = made.defaults or _goal_values, bound
+    if isinstance(made, Toolset):
+        return made
+    if isinstance(made, Tool) or is_tool_like(made):
+        return to_tool(made)
+    return tool(name=name)(made)
+
+
+def _goal_values(context: ToolContext) -> Mapping[str, Any]:
+    """Return the goal, results and used tools, which functions of the state see in addition to the state."""
+    session = context.session
+    return {} if session is None else goal_view(session.state, session.history)

@@ -1,0 +1,105 @@
+"""`PipelineStep`: agent, message, dependencies and condition of one step."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.errors import ConfigurationError
+from actgent.structured.output_type import Output, output_of
+
+from .conditions import When
+from .dependency_graph import MessageTemplate
+from .value_references import NAME, Reference, references_in
+
+MAX_RETRIES = 100
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _output(given: Any) -> Output | None:
+    return None if given is None else output_of(given)
+
+
+@attrs.frozen
+class PipelineStep:
+    """One task of a pipeline, which an agent does in a new session.
+
+    The message or goal may refer to inputs and to outputs of earlier steps: `"Write about {find.summary}"`. A step depends on
+    the steps that it refers to, in addition to those in `after`.
+
+    Raises:
+        ConfigurationError: An argument is invalid; the text names the step.
+    """
+
+    name: str
+    """Name of the step: letters, digits, `_` and `-`."""
+    agent: Agent[Any, Any] | None = attrs.field(default=None, kw_only=True)
+    """Agent that does the step; may be another pipeline. None for a goal, which the pipeline's goal agent works on."""
+    message: MessageTemplate | None = attrs.field(default=None, kw_only=True)
+    """Message for the agent: a text, or an object or list that it gets as JSON."""
+    goal: str = attrs.field(default="", kw_only=True)
+    """Goal of the step, in place of agent and message."""
+    after: tuple[str, ...] = attrs.field(default=(), converter=_names, kw_only=True)
+    """Names of steps that must end before this step, in addition to those that it refers to."""
+    when: When | None = attrs.field(default=None, kw_only=True)
+    """Condition of the step; the step is skipped if it is false."""
+    output: Output | None = attrs.field(default=None, converter=_output, kw_only=True)
+    """Type or JSON Schema of the answer; None accepts any answer."""
+    retries: int = attrs.field(default=0, kw_only=True)
+    """Maximum number of retries after a failure, each in a new session."""
+    timeout: float | None = attrs.field(default=None, kw_only=True)
+    """Maximum seconds of each attempt, including waits for approvals and times without a process; None is no limit."""
+
+    def __attrs_post_init__(self) -> None:
+        named: object = self.name
+        if not isinstance(named, str) or re.fullmatch(NAME, named) is None:
+            raise ConfigurationError(
+                f"a step's name is made of letters, digits, _ and -, and begins with no digit; it is {named!r:.100}"
+            )
+        reason = next(filter(None, self._argument_errors()), None)
+        if reason:
+            raise ConfigurationError(f"step {named!r}: {reason}")
+
+    def _argument_errors(self) -> Iterator[str]:
+        """Yield an error text for each invalid argument, and empty texts for valid arguments."""
+        if bool(self.goal) == (self.message is not None):
+            yield "it takes either message= or goal="
+        elif self.agent is None and not self.goal:
+            yield "it has a message and no agent: pass agent=, or goal= in place of the message"
+        yield _type_error("goal", self.goal, str, "a text")
+        yield _type_error("message", self.message, str | Mapping | list | None, "a text, an object or a list")
+        yield _type_error("agent", self.agent, Agent | None, "an agent")
+        yield _type_error("when", self.when, When | None, "a condition such as When.exists('find')")
+        if type(self.retries) is not int or not 0 <= self.retries <= MAX_RETRIES:
+            yield f"retries= is a whole number from 0 to {MAX_RETRIES}, not {self.retries!r}"
+        if self.timeout is not None and not _is_time(self.timeout):
+            yield f"timeout= is a number of seconds above 0, not {self.timeout!r:.100}"
+
+    @property
+    def template(self) -> MessageTemplate | None:
+        """Message or goal with its references."""
+        return self.goal or self.message
+
+    @property
+    def read(self) -> tuple[Reference, ...]:
+        """References in the message or goal."""
+        return tuple(references_in(self.template))
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """References in the message or goal, and in the condition."""
+        return (*self.read, *(() if self.when is None else self.when.references()))
+
+
+def _type_error(name: str, value: object, kind: Any, words: str) -> str:
+    return "" if isinstance(value, kind) else f"{name}= takes {words}, not {value!r:.100}"
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,105 @@
+"""Streams of deliveries: for a new message, and for a suspended turn."""
+
+import math
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from actgent.errors import DeadlineExceeded, UsageError
+from actgent.runtime.approval_decisions import follow
+from actgent.runtime.session_waits import releasing_slot, take_sources
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.pending.turn_reader import TurnReader
+from actgent.sessions.session_context import SessionContext, host_of
+
+from .await_reply import send, target_session
+from .run_request import RunRequest
+
+STREAM_CAPACITY = 100
+"""Maximum number of unread deliveries of a stream. At this number, the next token waits for the reader."""
+
+
+@asynccontextmanager
+async def open_stream(
+    opener: SessionOpener, request: RunRequest, future: TurnFuture, reader: TurnReader[Any]
+) -> AsyncGenerator[None, None]:
+    """Send a message and fill `reader` with the deliveries of its turn. Leaving the block stops the turn.
+
+    Raises:
+        DeadlineExceeded: The inbox had no room within the timeout of the request.
+    """
+    running = opener.running
+    target = target_session(opener, request.session)
+    timeout = math.inf if request.timeout is None else request.timeout
+    over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {running.name!r}", timeout)
+    future.wait_until(over)  # before sending, since the turn may start immediately
+    with releasing_slot(target):
+        with trio.CancelScope(deadline=over) as limit:
+            await send(opener, request, target, future)
+        if limit.cancelled_caught:
+            raise error
+        with _expiring(opener, future, over, error):
+            async with _reading(target, future, reader):
+                yield
+    if not reader.is_heeded:
+        running.core.dispatcher.failure_logger.warn_unanswered_stream(target, future)
+
+
+@asynccontextmanager
+async def open_resumed_stream(
+    context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
+) -> AsyncGenerator[None, None]:
+    """Fill `reader` with the deliveries of a suspended turn after it resumes. Leaving the block stops the turn.
+
+    Raises:
+        NotSuspended: No turn of the session waits for an approval.
+    """
+    with releasing_slot(context), follow(context, future):
+        async with _reading(context, future, reader):
+            yield
+
+
+@contextmanager
+def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
+    """Fail the future with `error` if the block is still running at the time `over`, in seconds of trio's clock.
+
+    Infinity sets no time limit.
+    """
+    if over == math.inf:
+        yield
+        return
+    handle = opener.running.runner.turn_lifecycle.timer.call_at(over, partial(future.expire, error))
+    try:
+        yield
+    finally:
+        handle.cancel()
+
+
+@asynccontextmanager
+async def _reading(
+    context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
+) -> AsyncGenerator[None, None]:
+    """Close the reader when the block exits. An early exit stops the turn, unless another caller waits for it.
+
+    If the block fails with a `UsageError`, because an approval was already decided, the turn continues for the other caller.
+    """
+    try:
+        yield
+    except (trio.Cancelled, BaseExceptionGroup):
+        await future.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
+        raise
+    except UsageError:
+        if not future.is_guest:
+            future.abandon()
+        raise
+    except BaseException:
+        future.abandon()
+        raise
+    finally:
+        reader.close()
+        take_sources(context)
+    future.abandon()

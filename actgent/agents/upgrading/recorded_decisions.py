@@ -1,0 +1,234 @@
+"""Decisions of a recorded session: the request of each recorded answer, and the meaning of other answers to it."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.journal.records import (
+    AgentMessageRecord,
+    Record,
+)
+from actgent.llm.base import ModelRequest, ModelResponse
+from actgent.messages import Event, Message, Route, ToolCall
+from actgent.protocols.base import CallTools, Continue, Finish, Outcome, SendReply, TurnView, UpdateState
+from actgent.sessions.session_context import Turn
+from actgent.tools.outputs.result_text import describe
+from actgent.turns.agent_core import AgentCore
+from actgent.turns.calls.model_calls import ModelCaller
+
+from .replay_diff import Difference, first_difference
+from .replayer import (
+    Recording,
+    replay_with,
+    script_of,
+)
+
+
+@attrs.frozen(kw_only=True)
+class AnswerReading:
+    """The meaning of a model's answer, as the agent's protocol reads it."""
+
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls of the answer, in order."""
+    text: str = ""
+    """Text of the reply to the user; empty without a reply."""
+    data: object = None
+    """Structured data of the reply; None without data."""
+    actions: tuple[str, ...] = ()
+    """Further outcomes as text: events, routes, state changes, and the next stage."""
+    error: str = ""
+    """Reason why the agent cannot use the answer, e.g. a refusal; empty if the agent can use it."""
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> "AnswerReading":
+        """Summarize the outcomes of an answer as tool calls, reply text, reply data and descriptions of other actions.
+
+        So the same decision in two answers compares equal.
+        """
+        calls, replies, actions = list[ToolCall](), list[SendReply](), list[str]()
+        for outcome in outcomes:
+            match outcome:
+                case CallTools():
+                    calls += outcome.calls
+                case SendReply():
+                    replies.append(outcome)
+                case _:
+                    actions.append(_describe_outcome(outcome))
+        text = "\n".join(reply.text for reply in replies)
+        data = next((reply.data for reply in replies if reply.data is not None), None)
+        return cls(calls=tuple(calls), text=text, data=data, actions=tuple(filter(None, actions)))
+
+
+def _describe_outcome(outcome: Outcome) -> str:
+    """Return an outcome as text without ids and free text; empty if the outcome is only the end of the turn."""
+    match outcome:
+        case Event():
+            return f"event {outcome.name} {_canonical(outcome.data)}"
+        case Route():
+            return f"route to {outcome.action}"
+        case UpdateState():
+            return f"state {outcome.action!r}"
+        case Continue():
+            return f"continue at stage {outcome.stage}"
+        case Finish():
+            return ""
+    return repr(outcome)
+
+
+def call_key(call: ToolCall) -> tuple[str, str]:
+    """Return the name and the canonical arguments of a tool call, for finding equal calls in a recording."""
+    return call.name, call.arguments if isinstance(call.arguments, str) else _canonical(call.arguments)
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
+
+
+# --- the requests of a recording ----------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class RecordedDecision:
+    """A recorded answer of a model, with the request that the agent's current code builds for it."""
+
+    step: int
+    """Number of the answer's record, from 1."""
+    answer: ModelResponse
+    """The recorded answer."""
+    chat: ModelRequest
+    """Request that the current code builds; it has neither a deadline nor a watch."""
+    role: str
+    """Role of the model, a key of `Agent(models=)`."""
+    timeout: float
+    """Maximum seconds of the model call, from the limits of the turn."""
+    _reader: Callable[[ModelResponse], AnswerReading] = attrs.field(repr=False)
+
+    def read(self, answer: ModelResponse) -> AnswerReading:
+        """Return the tool calls, texts and actions that the agent's protocol finds in an answer.
+
+        None of them is executed.
+        """
+        return self._reader(answer)
+
+
+@attrs.frozen
+class SessionDecisions:
+    """The decisions of one session."""
+
+    decisions: tuple[RecordedDecision, ...]
+    """Decisions in the order of their records."""
+    missing: int
+    """Number of recorded answers that the agent's current code does not reach."""
+    difference: Difference | None
+    """First difference between the code and the recording, apart from prompts; None if the code does the same."""
+
+
+async def find_decisions(
+    recording: Recording, agent: Agent, *, system: str | None = None
+) -> SessionDecisions:
+    """Replay a session with the current code of an agent, and return the request of each recorded answer.
+
+    No model is called, and no tool runs. If the code differs from the recording, the decisions before the difference are returned.
+
+    Args:
+        recording: The session.
+        agent: Agent whose code builds the requests.
+        system: System prompt of the session; None uses the agent's prompt, or the recorded prompt of the session.
+    """
+    script = script_of(recording.records)
+    requests: list[_Request] = []
+
+    def collect(core: AgentCore) -> None:
+        fields = {name: getattr(core.models, name) for name in attrs.fields_dict(ModelCaller)}
+        core.models = _RequestCollector(**fields, core=core, requests=requests)
+
+    replayed, states = await replay_with(
+        recording, agent, recording.model(), run_tools=False, system=system, set_up=collect
+    )
+    difference = first_difference(recording.records, replayed, states, prompts=False)
+    end = len(recording.records) + 1 if difference is None else difference.step
+    steps = iter(_answer_steps(recording.records))
+    found, total = list[RecordedDecision](), 0
+    for number, outcome in enumerate(script):
+        if not isinstance(outcome, ModelResponse):
+            continue
+        total += 1
+        step = next(steps)
+        if number < len(requests) and step < end:
+            found.append(requests[number].decision(step, outcome))
+    return SessionDecisions(tuple(found), total - len(found), difference)
+
+
+def _answer_steps(records: Sequence[Record]) -> Iterable[int]:
+    """Return the numbers of the records with an answer of a model, from 1."""
+    return (
+        n for n, record in enumerate(records, 1) if isinstance(record, AgentMessageRecord) and record.stop
+    )
+
+
+@attrs.frozen(kw_only=True)
+class _Request:
+    """A model request of a replay, with the data for reading answers to it."""
+
+    core: AgentCore
+    turn: Turn
+    view: TurnView
+    message: Message
+    """Message of the agent without content, in place of the answer."""
+    chat: ModelRequest
+    role: str
+
+    def decision(self, step: int, answer: ModelResponse) -> RecordedDecision:
+        return RecordedDecision(
+            step=step,
+            answer=answer,
+            chat=self.chat,
+            role=self.role,
+            timeout=self.turn.limits.model_timeout,
+            reader=self._read,
+        )
+
+    def _read(self, answer: ModelResponse) -> AnswerReading:
+        message = attrs.evolve(self.message, parts=answer.parts, cut=answer.stop == "length")
+        view = attrs.evolve(self.view, record=(*self.view.record, message))
+        turn = copy.copy(self.turn)
+        turn.budget = None
+        try:
+            return AnswerReading.of(self.core.read(turn, view, answer, answer.tool_calls))
+        except Exception as error:  # noqa: BLE001 - a protocol of the user may raise anything
+            return AnswerReading(error=describe(error))
+
+
+@attrs.define(eq=False, kw_only=True)
+class _RequestCollector(ModelCaller):
+    """Model caller that notes each request before the recorded answer arrives."""
+
+    core: AgentCore
+    requests: list[_Request]
+
+    async def ask(
+        self,
+        turn: Turn,
+        message: Message,
+        chat: ModelRequest,
+        model: str,
+        prompt: str,
+    ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
+        view = self.core._view(turn, message)  # noqa: SLF001
+        kept = attrs.evolve(
+            view, record=tuple(view.record), state=dict(view.state), calls=turn.progress.calls + 1
+        )
+        self.requests.append(
+            _Request(
+                core=self.core,
+                turn=turn,
+                view=kept,
+                message=self._make_message(turn, (), message, "end"),
+                chat=attrs.evolve(chat, watch=None),
+                role=model,
+            )
+        )
+        return await super().ask(turn, message, chat, model, prompt)

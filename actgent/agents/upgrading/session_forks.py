@@ -1,0 +1,230 @@
+"""Forks of a recorded session: the session continues from a decision with another answer, on recorded tool results."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.errors import Interrupted
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+    Record,
+)
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import NO_USAGE, ToolCall, ToolResult, Usage
+from actgent.state.session_state import StateRecord
+from actgent.turns.agent_core import AgentCore
+from actgent.turns.calls.tool_calls import ToolCaller
+
+from .recorded_decisions import RecordedDecision, call_key
+from .replayer import (
+    RecordedResults,
+    RecordedToolCaller,
+    Recording,
+    recorded_results,
+    replay_with,
+    script_of,
+)
+
+MAX_FORK_CALLS = 20
+"""Maximum number of model calls of one fork."""
+
+
+@attrs.frozen(kw_only=True)
+class ForkEnd:
+    """End of a fork: a copy of a session that continues from a decision with another answer."""
+
+    calls: tuple[ToolCall, ...]
+    """Tool calls of the fork after the other answer. Their results come from the recording."""
+    unrecorded: tuple[ToolCall, ...] = ()
+    """Tool calls without a recorded result, at which the fork ended. They did not run."""
+    text: str = ""
+    """Reply to the user; empty if the fork ended without a reply."""
+    error: str = ""
+    """Reason why the fork ended without a reply and without unrecorded calls; empty otherwise."""
+    model_calls: int = 0
+    """Number of model calls of the fork."""
+    usage: Usage = NO_USAGE
+    """Usage of these model calls."""
+
+
+async def follow_fork(
+    recording: Recording,
+    agent: Agent,
+    decision: RecordedDecision,
+    answer: ModelResponse,
+    models: Mapping[str, LLM],
+    *,
+    system: str | None = None,
+) -> ForkEnd:
+    """Continue a session from a decision with another answer, to the end of the turn or to the first call without a recorded result.
+
+    No tool runs. A call returns the recorded result of the same call (same name and arguments): of the same turn after the
+    decision, each result once, or for a tool with the effect `pure` of the whole session.
+
+    Args:
+        recording: The session.
+        agent: Agent whose code runs.
+        decision: RecordedDecision at which the session is forked.
+        answer: Answer in place of the recorded one.
+        models: Models that continue the fork, by role.
+        system: System prompt, as for `find_decisions`.
+    """
+    before = attrs.evolve(recording, records=recording.records[: decision.step - 1])
+    fork = _Fork(deque([*script_of(before.records), answer]))
+
+    def set_up(core: AgentCore) -> None:
+        results = _RecordedCalls.of(recording.records, decision.step, core.calling)
+        core.calling = _ForkedToolCaller.of(core.calling, before.records, fork=fork, results=results)
+
+    clients: dict[str, LLM] = {role: _ForkedModel(fork, model) for role, model in models.items()}
+    replayed, _ = await replay_with(before, agent, clients, run_tools=False, system=system, set_up=set_up)
+    return fork.end(replayed)
+
+
+@attrs.define(eq=False)
+class _Fork:
+    """State of one fork."""
+
+    script: deque[ModelResponse | Exception]
+    """Outcomes of the model calls up to the fork: recorded ones, then the other answer."""
+    calls: list[ToolCall] = attrs.field(factory=list)
+    unrecorded: list[ToolCall] = attrs.field(factory=list)
+    model_calls: int = 0
+    usage: Usage = NO_USAGE
+
+    def end(self, replayed: Sequence[Record]) -> ForkEnd:
+        """Return the outcome of the fork from the records of its replay.
+
+        If a call had no recorded result, the outcome has neither text nor error.
+        """
+        failed = next((each for each in reversed(replayed) if isinstance(each, MessageEndRecord)), None)
+        error = text = ""
+        if failed is not None and failed.failed is not None and not self.unrecorded:
+            error = f"{failed.failed}: {failed.error}" if failed.error else failed.failed
+        elif not self.unrecorded:
+            text = _last_reply(replayed)
+        return ForkEnd(
+            calls=tuple(self.calls),
+            unrecorded=tuple(self.unrecorded),
+            text=text,
+            error=error,
+            model_calls=self.model_calls,
+            usage=self.usage,
+        )
+
+
+def _last_reply(records: Sequence[Record]) -> str:
+    """Return the text of the last reply in a replay, or of the last model answer if no reply was recorded; else ""."""
+    for record in reversed(records):
+        if isinstance(record, OutcomeRecord) and record.kind == "reply":
+            return record.text or ""
+        if isinstance(record, AgentMessageRecord) and record.stop:
+            return record.message.text
+    return ""
+
+
+class _ForkedModel(LLM):
+    """Model that gives the recorded answers up to the fork, and then asks another model."""
+
+    def __init__(self, fork: _Fork, model: LLM) -> None:
+        self._fork, self._model = fork, model
+        self.name, self.context_window, self.max_tokens = model.name, model.context_window, model.max_tokens
+
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
+        fork = self._fork
+        if fork.script:
+            return await ScriptedLLM([fork.script.popleft()]).complete(chat)
+        if fork.unrecorded or fork.model_calls >= MAX_FORK_CALLS:
+            raise Interrupted("the fork ends here" if fork.unrecorded else f"{MAX_FORK_CALLS} model calls")
+        fork.model_calls += 1
+        answer = await self._model.complete(chat)
+        fork.usage += answer.usage
+        return answer
+
+
+_CallKey = tuple[str, str]
+
+
+@attrs.define(eq=False)
+class _RecordedCalls:
+    """Recorded results by call, for one fork."""
+
+    due: Mapping[_CallKey, deque[tuple[ToolResult, RecordedResults]]]
+    """Results of the turn after the decision, each for one call."""
+    known: Mapping[_CallKey, ToolResult]
+    """Newest result of each call of the session, for tools without an effect."""
+    _applied: set[int] = attrs.field(factory=set)
+    """Numbers of the records whose state changes were applied."""
+
+    @classmethod
+    def of(cls, records: Sequence[Record], step: int, calling: ToolCaller) -> "_RecordedCalls":
+        """Index the recorded tool results for a fork after record number `step`.
+
+        Results of the rest of the turn are used once each; results of the whole session serve tools without
+        effects.
+        """
+        keys: dict[str, _CallKey] = {}
+        due: dict[_CallKey, deque[tuple[ToolResult, RecordedResults]]] = {}
+        known: dict[_CallKey, ToolResult] = {}
+        for record in records:
+            if isinstance(record, AgentMessageRecord):
+                for call in (*record.message.tool_calls, *record.with_text_calls().text_calls):
+                    keys[call.id] = call_key(calling.registry.resolve(call))
+        end = _end_of_turn(records, step)
+        for recorded in recorded_results(records):
+            for result in recorded.record.message.tool_results:
+                if (key := keys.get(result.call_id)) is not None:
+                    known[key] = result
+                    if step < recorded.step < end:
+                        due.setdefault(key, deque()).append((result, recorded))
+        return cls(due, known)
+
+    def take(self, call: ToolCall, *, is_pure: bool) -> tuple[ToolResult | None, Sequence[StateRecord]]:
+        """Return the recorded result of a call, and the state changes to apply with it.
+
+        Each result is used once. A tool with the effect `pure` (`is_pure`) may also use other results of the
+        session. The result is None if no recorded result may be used.
+        """
+        key = call_key(call)
+        if results := self.due.get(key):
+            result, recorded = results.popleft()
+            is_first = recorded.step not in self._applied
+            self._applied.add(recorded.step)
+            return result, recorded.changes if is_first else ()
+        return (self.known.get(key) if is_pure else None), ()
+
+
+def _end_of_turn(records: Sequence[Record], step: int) -> int:
+    """Return the number of the record that begins the next turn after record number `step`."""
+    later = enumerate(records[step:], step + 1)
+    return next((n for n, each in later if isinstance(each, MessageAppendedRecord)), len(records) + 1)
+
+
+@attrs.define(eq=False, kw_only=True)
+class _ForkedToolCaller(RecordedToolCaller):
+    """Tool caller that returns recorded results by position up to the fork, and by call after it."""
+
+    fork: _Fork
+    results: _RecordedCalls
+
+    def find_results(
+        self, calls: Sequence[ToolCall]
+    ) -> tuple[Sequence[ToolResult | None], Sequence[StateRecord]]:
+        if self.recorded:
+            return super().find_results(calls)
+        results, changes = list[ToolResult | None](), list[StateRecord]()
+        for call in calls:
+            tool = self.registry.get(call.name)
+            result, changed = self.results.take(call, is_pure=tool is not None and tool.effect == "pure")
+            results.append(result)
+            changes += changed
+            self.fork.calls.append(call)
+            if result is None:
+                self.fork.unrecorded.append(call)
+        return results, changes

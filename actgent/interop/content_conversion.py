@@ -1,0 +1,120 @@
+"""Media of outside protocols as parts of messages, and the ids that outside clients choose."""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actgent.messages import File, Image, Part, ToolCall
+from actgent.web.problem_documents import Problem
+from actgent.web.routes.shared_schemas import CLIENT_ID
+
+_CLIENT_ID = re.compile(CLIENT_ID)
+
+
+def media_of_url(url: str, media_type: str = "", *, name: str = "file") -> Part:
+    """Return an image or a file of a `data:` URL, or of an `http(s):` URL, which the model's provider fetches.
+
+    Raises:
+        Problem: The URL is of another kind, or its data is not base64.
+    """
+    if url.startswith("data:"):
+        head, _, text = url.removeprefix("data:").partition(",")
+        kind = head.partition(";")[0] or media_type
+        return to_file(text, kind, name=name)
+    if not url.startswith(("https://", "http://")):
+        raise Problem("invalid", "the URL of a file is https:, http: or data:")
+    kind = media_type or "image/*"
+    return (
+        Image(media_type=kind, url=url)
+        if kind.startswith("image/")
+        else File(media_type=kind, url=url, name=name)
+    )
+
+
+def to_file(text: str, media_type: str, *, name: str = "file") -> Part:
+    """Decode base64 text to an image or a file.
+
+    Raises:
+        Problem: The text is not base64, or the media type is missing.
+    """
+    if not media_type:
+        raise Problem("invalid", "the media type of a file is missing")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Problem("invalid", "the data of a file is base64 (RFC 4648)") from None
+    if media_type.startswith("image/"):
+        return Image(media_type=media_type, data=data)
+    return File(media_type=media_type, data=data, name=name)
+
+
+def to_client_id(text: str) -> str:
+    """Return an id that this server accepts.
+
+    It is the text itself, or a digest if the text has other characters.
+    """
+    if _CLIENT_ID.fullmatch(text):
+        return text
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"actgent.outside").hexdigest()
+
+
+def text_field(value: object, name: str) -> str:
+    """Validate a required text of a request and return it.
+
+    Raises:
+        Problem: The value is missing, empty or no text.
+    """
+    if not isinstance(value, str) or not value or "\x00" in value:
+        raise Problem("invalid", f"{name} is a text that is not empty", param=name)
+    return value
+
+
+_KINDS: Mapping[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def check_types(body: Mapping[str, Any], types: Mapping[str, Sequence[type]]) -> None:
+    """Check the types of the members of an object. A member may be missing or null.
+
+    Args:
+        body: The object.
+        types: Types of the members, by name; `float` accepts whole numbers.
+
+    Raises:
+        Problem: A member has another type.
+    """
+    for name, wanted in types.items():
+        value = body.get(name)
+        if value is None or type(value) in wanted or (type(value) is int and float in wanted):
+            continue
+        kinds = " or ".join(_KINDS[each] for each in wanted)
+        raise Problem("invalid", f"{name} is {kinds}", param=name)
+
+
+def object_of(value: object, name: str) -> Mapping[str, Any]:
+    """Validate an object of a request and return it.
+
+    Empty if it is missing or null.
+
+    Raises:
+        Problem: The value is no object.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Problem("invalid", f"{name} is an object", param=name)
+    return value
+
+
+def call_arguments(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call; empty if the model wrote no JSON object."""
+    return {} if isinstance(call.arguments, str) else dict(call.arguments)

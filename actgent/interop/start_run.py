@@ -1,0 +1,418 @@
+"""Runs for requests of outside protocols: the session is found or created, the message is enqueued, its events are streamed."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import attrs
+import trio
+from starlette.types import Receive, Scope as ASGIScope, Send
+
+from actgent.agents.session import Session, context_of, face_of, services_of
+from actgent.approvals import Approval, Decision
+from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import (
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    SuspensionRecord,
+    TurnOptions,
+)
+from actgent.messages import Part, Sender, ToolSpec
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.subscriptions import follow_session
+from actgent.sessions.imported_history import ImportedMessage
+from actgent.sessions.incoming_messages import message_to
+from actgent.support.strict_json import encode_json
+from actgent.tools.caller_tools import check_caller_tools
+from actgent.web.problem_documents import Problem, missing
+from actgent.web.routes.endpoints import HTTPCall
+from actgent.web.routes.messages import has_content
+from actgent.web.routes.shared_schemas import check_client_id
+from actgent.web.server.request_parser import DIRECT
+from actgent.web.streaming.session_events import find_message
+from actgent.web.streaming.sse import (
+    ALIVE_FRAME,
+    ALIVE_INTERVAL_SECONDS,
+    HEADERS,
+    Streamed,
+    StreamWriter,
+    unless_gone,
+)
+
+from .run_events import RunEnded, RunEvent, RunReader, RunSuspended, read_run
+from .temporary_sessions import TemporarySession, temporary_session
+
+ENQUEUE_SECONDS = 10
+"""Seconds for which a message waits for room in the inbox."""
+PAGE = 200
+"""Number of records per read in the search for a decision."""
+
+
+@attrs.frozen(kw_only=True)
+class DecisionPlace:
+    """Place of a decision in the records of a session."""
+
+    after: int
+    """Number of the record before the decision."""
+    is_waiting: bool
+    """True if the turn is still suspended: approvals are open that were asked before the decision."""
+    turn: str
+    """Id of the message whose turn the decision continued."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Run:
+    """What a request asks for: a message to a session, or decisions and tool results for its suspended turn."""
+
+    call: HTTPCall
+    session: Session
+    message_id: str = ""
+    content: str | Sequence[Part] = ""
+    options: TurnOptions | None = None
+    """Options of this turn; None for those of the agent."""
+    decisions: Mapping[str, Decision] = attrs.field(factory=dict)
+    """Approval decisions by approval id. If the request has decisions or results, no message is sent."""
+    results: Mapping[str, Decision] = attrs.field(factory=dict)
+    """Results of the caller's tools, by the id of the call or of its approval: `Respond` or `Reject`."""
+    after_decision: str = ""
+    """Id of a decided approval: the run that followed the decision is read, and nothing is sent."""
+    is_read: bool = False
+    """True if the request only reads the run of a message that was sent before."""
+    is_whole: bool = False
+    """True if suspensions of the turn that were resumed since do not end the run."""
+    reads_on: bool = False
+    """True to continue after a suspension of the turn, so that only the end of the turn ends the run."""
+    is_stateless: bool = False
+    """True if the session ends after its last reader, and its turn stops when all clients have disconnected."""
+
+    @asynccontextmanager
+    async def open(self, *, streams: bool) -> AsyncGenerator[AsyncGenerator[Sequence[RunEvent], None], None]:
+        """Enqueue the message or record the decisions, and give the events of the run.
+
+        A message id that was sent before gives the run of that message again, from its beginning. Decisions that were made
+        before give the run that followed them.
+
+        Args:
+            streams: True: text is emitted while it grows. False: each answer is emitted when it is complete, and the model
+                does not stream for this reader, which saves a quarter of the CPU of a message.
+
+        Raises:
+            Problem: The message id was sent with other content, an approval or call is unknown, or the session waits for
+                results of the caller's tools.
+        """
+        reader = RunReader(
+            self.message_id, self._open_approvals, is_whole=self.is_whole, reads_on=self.reads_on
+        )
+        async with self._reading() as shared:
+            after, is_new, is_waiting = await self._find_begin()
+            key, journal = context_of(self.session).key, self.call.gateway.access.journal
+            table = services_of(self.session).running.sessions if streams else None
+            context = context_of(self.session)
+            is_idle = is_new and not context.pending and context.open_turn_id is None
+            async with follow_session(journal, table, key, after=after, is_idle=is_idle) as follower:
+                if is_new:
+                    await self._submit()
+                    is_waiting = self.is_decision and context_of(self.session).ledger().has_open
+                source = (
+                    _yield_once(reader.suspend())
+                    if is_waiting
+                    else read_run(follower, reader, alive_seconds=ALIVE_INTERVAL_SECONDS)
+                )
+                try:
+                    async with aclosing(source) as events:
+                        yield events
+                finally:
+                    shared.is_over |= reader.is_over and not reader.is_suspended
+                    shared.is_kept |= reader.is_suspended
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
+        """Open a block that ends a stateless session after its last reader.
+
+        For other sessions, do nothing.
+        """
+        if not self.is_stateless:
+            yield TemporarySession()
+            return
+        opener = self.call.gateway.access.known_opener(self.session.agent_name)
+        async with temporary_session(opener, self.session.id, self.message_id) as shared:
+            shared.session = self.session
+            shared.is_kept |= (
+                self.is_decision
+            )  # until the decisions are recorded, the turn waits for this client
+            yield shared
+
+    @property
+    def is_decision(self) -> bool:
+        """True if the request brings decisions or results, and no message."""
+        return bool(self.decisions or self.results or self.after_decision)
+
+    def _open_approvals(self) -> Sequence[Approval]:
+        return (*self.session.approvals, *self.session.caller_calls)
+
+    async def _find_begin(self) -> tuple[int, bool, bool]:
+        """Return the number of the record before the run.
+
+        Also return True if the run is new, and True if its turn is still suspended.
+        """
+        key, journal = context_of(self.session).key, self.call.gateway.access.journal
+        head = journal.cached_head(*key) or await journal.head(*key)
+        if head is None:
+            raise missing()
+        if self.is_decision:
+            is_open = [each for each in self._open_approvals() if self._decision_on(each) is not None]
+            if is_open:
+                return head.records, True, False
+            place = await self.find_decision()
+            return place.after, False, place.is_waiting
+        # The head was read before this test, so that records which are written in between follow it.
+        if not self.is_read and not context_of(self.session).has_accepted(self.message_id):
+            self._check_has_results()
+            return head.records, True, False
+        story = await find_message(journal, key, self.message_id, head.records)
+        if story is None or story.accepted is None:
+            if self.is_read:
+                raise missing()
+            return head.records, False, False  # accepted after the head was read
+        if not self.is_read and not has_content(self.session, story.accepted.message, self._content):
+            raise Problem(
+                "key-reused", "this id was sent with another message: use a new id for a new message"
+            )
+        return story.number - 1, False, False
+
+    def _decision_on(self, approval: Approval) -> Decision | None:
+        """Return the request's decision on an open approval, or its result of a caller tool; None if it has neither.
+
+        Results are accepted only for calls of the caller's tools, because they need no scope `approve`.
+        """
+        if approval.for_caller and approval.session_id == self.session.id:
+            result = self.results.get(approval.id) or self.results.get(approval.call_id)
+            if result is not None:
+                return result
+        return self.decisions.get(approval.id)
+
+    def _check_has_results(self) -> None:
+        """Raise if the turn of the session waits for results of the caller.
+
+        A new message would wait for them as well.
+
+        Raises:
+            Problem: It does.
+        """
+        context = context_of(self.session)
+        if context.suspension is not None and (waiting := self.session.caller_calls):
+            names = ", ".join(each.tool_name for each in waiting)
+            raise Problem(
+                "suspended", f"the session waits for the results of tool calls ({names}): send these first"
+            )
+
+    async def find_decision(self) -> "DecisionPlace":
+        """Return the place of the first decision of the request, in the last suspension that the request decides.
+
+        A client may repeat the results of earlier suspensions of the turn, whose answers it has received before.
+
+        Raises:
+            Problem: The session has no such approval or call, or it is not decided.
+        """
+        key = context_of(self.session).key
+        still_open = {each.id for each in self._open_approvals()}
+        journal, number, asked = self.call.gateway.access.journal, 0, dict[str, Approval]()
+        found, is_first, turn = None, True, ""
+        while records := await journal.read(key.session_id, agent=key.agent, after=number, limit=PAGE):
+            for record in records:
+                match record:
+                    case SuspensionRecord():
+                        is_first, turn = True, record.message_id
+                    case ApprovalRequestRecord(approval=approval):
+                        asked[approval.id] = approval
+                    case ApprovalDecisionRecord(approval_id=known):
+                        if is_first and self._has_decided(asked.get(known)):
+                            is_waiting = not still_open.isdisjoint(asked)
+                            found = DecisionPlace(after=number, is_waiting=is_waiting, turn=turn)
+                            is_first = False
+                number += 1
+        if found is None:
+            raise missing()
+        return found
+
+    def _has_decided(self, approval: Approval | None) -> bool:
+        if approval is None:
+            return False
+        return approval.id == self.after_decision or self._decision_on(approval) is not None
+
+    @property
+    def _content(self) -> str | list[Part]:
+        return self.content if isinstance(self.content, str) else list(self.content)
+
+    async def _submit(self) -> None:
+        if self.is_decision:
+            decisions = [(each, self._decision_on(each)) for each in self._open_approvals()]
+            for approval, decision in decisions:
+                if decision is not None:
+                    with suppress(ApprovalAlreadyDecided):
+                        await self.session.answer(approval.id, decision, by=Sender(self.call.caller.owner))
+            return
+        digest, messages = self.call.caller.token.digest, self.call.gateway.messages
+        await messages.check(digest, self.call.gateway.access.journal)
+        context, services = context_of(self.session), services_of(self.session)
+        message = message_to(context, self._content, message_id=self.message_id, deadline=ENQUEUE_SECONDS)
+        services.running.inbox.check_room(message)
+        await services.admission.accept(context, message, once=True, options=self.options)
+        messages.count(digest, context.key)
+
+
+async def _yield_once(events: Sequence[RunEvent]) -> AsyncGenerator[Sequence[RunEvent], None]:
+    yield events
+
+
+def caller_tools(call: HTTPCall, agent: str, given: Iterable[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
+    """Validate the tools that a client offers for one turn, and return them.
+
+    Raises:
+        Problem: The agent is unknown, a tool is invalid, or the agent has a tool of this name.
+    """
+    if not isinstance(given, list):
+        raise Problem("invalid", "tools is a list", param="tools")
+    registry = call.gateway.access.known_opener(agent).running.core.calling.registry
+    try:
+        return check_caller_tools(given, registry)
+    except ConfigurationError as error:
+        raise Problem("invalid", str(error), param="tools") from error
+
+
+async def suspended_session(call: HTTPCall, agent: str | None, session_id: str) -> Session:
+    """Open the caller's session whose suspended turn a request continues.
+
+    Raises:
+        Problem: The caller has no such session, or it was closed.
+    """
+    access = call.gateway.access
+    head = await access.head(call.caller, session_id, agent)
+    if head.closed:
+        raise missing()
+    return await access.opened(head)
+
+
+async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
+    """Return the caller's session with this id, and create it if necessary.
+
+    Raises:
+        Problem: The agent is unknown, the id is invalid, or the session belongs to another owner.
+    """
+    access, opener = call.gateway.access, call.gateway.access.known_opener(agent)
+    check_client_id("the id of a session", session_id)
+    head = await access.journal.head(agent, session_id)
+    if head is None:
+        try:
+            return await create_session(call, opener, session_id=session_id)
+        except SessionExists:  # another request created it first
+            head = await access.journal.head(agent, session_id)
+    if head is None or not await access.sees(call.caller, head):
+        raise missing()
+    return await access.opened(head)
+
+
+async def existing_session(
+    call: HTTPCall, agent: str | None, session_id: str
+) -> tuple[Session, SessionSummary]:
+    """Return the caller's session with this id for reading, and its summary.
+
+    Raises:
+        Problem: The caller has no such session.
+    """
+    head = await call.gateway.access.head(call.caller, session_id, agent)
+    return await call.gateway.access.readable(head), head
+
+
+async def create_session(
+    call: HTTPCall,
+    opener: SessionOpener,
+    *,
+    session_id: str | None = None,
+    history: Iterable[ImportedMessage] = (),
+) -> Session:
+    """Create a session for the caller.
+
+    Without `session_id` the server chooses the id; `history` are its earlier messages.
+    """
+    return face_of(
+        await opener.create(Sender(call.caller.owner), session_id=session_id, history=list(history))
+    )
+
+
+def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOptions | None:
+    """Append `tail` to the system prompt of the session, unless that prompt changes with the state of the session."""
+    if options is None or not options.tail:
+        return options
+    prompts, system = services_of(session).running.core.prompts, context_of(session).conversation.system
+    if system is None and prompts.live is not None:
+        return options
+    prompt = prompts.system_prompt() if system is None else system
+    return attrs.evolve(options, system=f"{prompt}\n\n{options.tail}", tail="")
+
+
+def to_sse(data: Mapping[str, Any], *, event: str = "", number: int | None = None) -> bytes:
+    """Encode data as one server-sent event with an optional name and record number."""
+    head = (f"id: {number}\n" if number is not None else "") + (f"event: {event}\n" if event else "")
+    return head.encode() + b"data: " + encode_json(data) + b"\n\n"
+
+
+class RunStream(Streamed):
+    """A response that streams a run: `encode` converts each event to bytes."""
+
+    def __init__(
+        self,
+        run: Run,
+        encode: Callable[[RunEvent], bytes],
+        *,
+        first: Callable[[], bytes] = bytes,
+        last: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keep the run and its encoder. `first` returns the bytes before the events, `last` is sent after them.
+
+        Args: `first` returns what is sent before the events; `last` is sent after them.
+        """
+        super().__init__(status_code=200, headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self._run, self._encode, self._first, self._last = run, encode, first, last
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        direct = scope.get("state", {}).get(DIRECT) if scope["http_version"] == "1.1" else None
+        write = StreamWriter(send, direct)
+
+        async def work() -> None:
+            async with self._run.open(streams=True) as events:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                # Each write is a system call and wakes the client, so the first event goes out with the first group.
+                waiting = self._first()
+                async for group in events:
+                    data = waiting + (b"".join(map(self._encode, group)) if group else ALIVE_FRAME)
+                    is_last = bool(group) and isinstance(group[-1], RunEnded | RunSuspended)
+                    await write(data + self._last if is_last else data)
+                    waiting = b""
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        streams = self._run.call.gateway.streams
+        streams.open += 1
+        try:
+            await unless_gone(receive, work)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has disconnected
+        finally:
+            streams.open -= 1
+            streams.cut += direct is not None and direct.is_cut
+
+
+async def collect(run: Run) -> list[RunEvent]:
+    """Read a run to its end, and return its events. If the client disconnects, reading stops."""
+    collected: list[RunEvent] = []
+
+    async def work() -> None:
+        async with run.open(streams=False) as events:
+            async for group in events:
+                collected.extend(group)
+
+    await unless_gone(run.call.receive, work)
+    return collected

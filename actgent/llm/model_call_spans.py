@@ -1,0 +1,147 @@
+"""Trace spans of model calls: one per attempt. Attempts of retries and fallbacks are siblings."""
+
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support import span_names as names
+from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, active_trace
+
+from .base import LLM, ModelRequest, ModelResponse, OnText
+
+_model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=None)
+
+
+class ModelWork(TracedWork):
+    """Span of one attempt of a model call."""
+
+    def __init__(
+        self,
+        active: ActiveTrace,
+        model: str,
+        chat: ModelRequest,
+        *,
+        attempt: int = 0,
+        streams: bool = False,
+        address: tuple[str, int] | None = None,
+    ) -> None:
+        """Open the span of an attempt.
+
+        Args:
+            active: Trace that the span belongs to.
+            model: `provider:model`.
+            chat: The request.
+            attempt: Number of the attempt, from 0.
+            streams: True if the answer is streamed.
+            address: Host and port of the API; None if unknown.
+        """
+        provider, _, asked = model.rpartition(":")
+        attributes: dict[str, Attribute] = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: provider or "unknown",
+            names.REQUEST_MODEL: asked,
+            names.ATTEMPT: attempt,
+            names.STREAM: streams,
+        }
+        if address is not None:
+            attributes[names.SERVER_ADDRESS], attributes[names.SERVER_PORT] = address
+        if chat.temperature is not None:
+            attributes[names.TEMPERATURE] = chat.temperature
+        if chat.max_tokens is not None:
+            attributes[names.MAX_TOKENS] = chat.max_tokens
+        if chat.response_format is not None:
+            attributes[names.OUTPUT_TYPE] = "json"
+        if active.tracing.has_content:
+            attributes |= active.tracing.content(names.SYSTEM_INSTRUCTIONS, lambda: chat.system)
+            attributes |= active.tracing.content(names.INPUT_MESSAGES, lambda: _written(chat.messages))
+        super().__init__(active, f"{names.CHAT} {asked}", attributes, kind="client")
+        self._begun = time.monotonic()
+        self.is_shell = False
+        """True if nested spans already report the usage of this call. Reporting it here would count it twice."""
+        if (outer := _model_work.get()) is not None:
+            outer.is_shell = True
+
+    def __enter__(self) -> Self:
+        self._outer = _model_work.set(self)
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _model_work.reset(self._outer)
+        super().__exit__(kind, error, trace)
+
+    def note_granted(self) -> None:
+        """Record the time at which the rate limiter admitted the attempt."""
+        self.facts[names.RATE_LIMITER_SECONDS] = time.monotonic() - self._begun
+
+    def note_chunk(self) -> None:
+        """Record the time of the first piece of text. Later calls have no effect."""
+        self.facts.setdefault(names.FIRST_CHUNK, time.monotonic() - self._begun)
+
+    def note_answer(self, answer: ModelResponse) -> None:
+        """Record usage, stop reason, model and id of the answer as span attributes."""
+        if self.is_shell:
+            return
+        usage = answer.usage
+        self.facts[names.FINISH_REASONS] = (answer.stop,)
+        if answer.model:
+            self.facts[names.RESPONSE_MODEL] = answer.model
+        if answer.id:
+            self.facts[names.RESPONSE_ID] = answer.id
+        counts = {
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+            names.CACHE_READ_TOKENS: usage.cached_tokens,
+            names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+            names.REASONING_TOKENS: usage.reasoning_tokens,
+        }
+        self.facts |= {name: count for name, count in counts.items() if count}
+        if usage.cost:
+            self.facts[names.COST] = usage.cost
+        if self.tracing.has_content:
+            messages = (ChatMessage("assistant", answer.parts),)
+            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(messages))
+
+
+async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:
+    """Call `llm.complete` inside a span, unless tracing is off or the model creates spans for its attempts."""
+    active = active_trace.get()
+    if active is None or llm.traces_attempts:
+        return await llm.complete(chat, on_text=on_text)
+    with ModelWork(active, llm.name or type(llm).__name__, chat, streams=on_text is not None) as work:
+
+        async def forward(text: str, attempt: int) -> None:
+            work.note_chunk()
+            if on_text is not None:
+                await on_text(text, attempt)
+
+        answer = await llm.complete(chat, on_text=None if on_text is None else forward)
+        if isinstance(answer, ModelResponse):  # the caller rejects other types
+            work.note_answer(answer)
+        return answer
+
+
+def _written(messages: Sequence[ChatMessage]) -> str:
+    """Return messages in the JSON format of OpenTelemetry's GenAI conventions."""
+    encoded = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
+    return orjson.dumps(encoded, default=str).decode()
+
+
+def _part(part: Part) -> dict[str, object]:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "content": text}
+        case ToolCall(name=name, arguments=arguments, id=call_id):
+            return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}
+        case ToolResult(call_id=call_id):
+            return {"type": "tool_call_response", "id": call_id, "response": part.text}
+        case Thinking(text=text):
+            return {"type": "reasoning", "content": text}
+        case _:
+            return {"type": type(part).__name__.lower()}

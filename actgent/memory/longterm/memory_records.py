@@ -1,0 +1,237 @@
+"""Data types of long-term memories, and the validation of their fields."""
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.errors.text_escaping import shown
+from actgent.messages import Sender
+
+MAX_TEXT_CHARACTERS = 8_000
+"""Maximum length of a memory in characters. A memory is a fact or an episode, not a document."""
+MAX_NAME_CHARS = 200
+"""Maximum length of a kind or relation in characters."""
+MAX_ID_BYTES = 1_600
+"""Maximum size of an id or key. With an owner, an index row in PostgreSQL has at most 2,704 bytes."""
+Source = Literal["words", "vectors", "session", "worth"]
+"""Reason why a search found a memory: its words, its vector, a neighbour in its session, or its worth."""
+
+
+@attrs.frozen
+class Association:
+    """A link between two memories, as seen from one of them."""
+
+    id: str
+    """Id of the other memory."""
+    relation: str
+    """Meaning of the link, such as `related_to`, `causes`, `part_of`, or any other word."""
+    is_from_here: bool
+    """True if the link leads from this memory to the other memory."""
+
+
+@attrs.frozen(kw_only=True)
+class MemoryRecord:
+    """One long-term memory. It is immutable: an update creates a new memory, and the old one stays readable as history."""
+
+    id: str
+    """Id, unique in the store."""
+    text: str
+    """Content of the memory."""
+    kind: str = "fact"
+    """`fact`, `episode`, `procedure`, or any other word."""
+    owner: Sender
+    """Owner of the memory. Only the owner's sessions recall it, unless it is shared."""
+    is_shared: bool = False
+    """True if all owners can recall the memory. Only its owner can replace or forget it."""
+    agent: str = ""
+    """Name of the agent that stored the memory; empty if a program stored it."""
+    session_id: str = ""
+    """Id of the session that the memory comes from; empty if unknown."""
+    message_id: str = ""
+    """Id of the message that the memory comes from; empty if unknown."""
+    importance: float = 0.5
+    """Importance from 0 to 1, for ranking and eviction."""
+    is_kept: bool = False
+    """True protects the memory from eviction."""
+    created_at: float = 0.0
+    """Unix time of creation in seconds."""
+    last_used: float = 0.0
+    """Unix time of the last recall in seconds, or of creation."""
+    uses: int = 0
+    """Number of recalls."""
+    valid_from: float | None = None
+    """Unix time in seconds from which the memory is valid; None has no start."""
+    valid_until: float | None = None
+    """Unix time in seconds from which the memory is no longer valid; None has no end."""
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """Values for programs by name: texts, numbers, True, False and None."""
+    replaces: str | None = None
+    """Id of the memory that this one replaces; None if it is the first version."""
+    replaced_by: str | None = None
+    """Id of the memory that replaces this one; None if it is current."""
+
+
+@attrs.frozen
+class MemoryMatch:
+    """A search result: a memory with its score."""
+
+    memory: MemoryRecord
+    """The memory."""
+    score: float
+    """Score of the memory. Higher is better; scores of different searches are not comparable."""
+    found_by: tuple[Source, ...]
+    """Reasons why the memory was found.
+
+    `words`: it shares words with the query. `vectors`: its vector was compared. `session`: only its neighbours in its session
+    were found. `worth`: the query has no words.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class MemoryFilter:
+    """Filter for memories. A memory must fulfil all conditions.
+
+    Raises:
+        ConfigurationError: A list is a text, or a value of `metadata` is not a text, number, boolean or None.
+    """
+
+    kinds: Sequence[str] = ()
+    """Allowed kinds; empty allows all."""
+    agents: Sequence[str] = ()
+    """Allowed names of agents that stored the memory; empty allows all."""
+    sessions: Sequence[str] = ()
+    """Allowed session ids; empty allows all."""
+    since: float | None = None
+    """Earliest creation as Unix time in seconds; None has no limit."""
+    until: float | None = None
+    """Unix time in seconds before which the memory was created; None has no limit."""
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """Required metadata values by name."""
+    is_kept: bool | None = None
+    """Required value of `MemoryRecord.is_kept`; None allows both."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("kinds", "agents", "sessions"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigurationError(
+                    f"{name}= must be a list of texts, not {getattr(self, name)!r}: write [{getattr(self, name)!r}]"
+                )
+        check_metadata(self.metadata)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the filter has no condition."""
+        return self == EVERYTHING
+
+
+# --- validation -------------------------------------------------------------------------
+
+
+def checked_text(text: object) -> str:
+    """Validate the text of a memory, and return it without characters that databases reject.
+
+    Raises:
+        ConfigurationError: The text is not a string, is blank, or is too long.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"a memory must be a text that is not blank, not {text!r:.80}")
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ConfigurationError(
+            f"the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
+        )
+    return clean(text).strip()
+
+
+def clean(text: str) -> str:
+    """Return a text with NUL and lone surrogates replaced."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def checked_id(label: str, text: str) -> str:
+    """Return an id or key with the characters replaced that databases reject. `label` names the id in the error.
+
+    Raises:
+        ConfigurationError: The text is too long for an index of PostgreSQL.
+    """
+    cleaned = clean(text)
+    if (size := len(cleaned.encode())) > MAX_ID_BYTES:
+        raise ConfigurationError(
+            f"{label} {cleaned[:20]!r}... has {size:,} bytes in UTF-8, and at most {MAX_ID_BYTES:,} are allowed: use a shorter one, such as a digest"
+        )
+    return cleaned
+
+
+def checked_name(label: str, name: object) -> str:
+    """Return a kind or relation after validation. `label` is its name in the error.
+
+    Raises:
+        ConfigurationError: The name is not a printable text on one line of at most 200 characters.
+    """
+    if not isinstance(name, str) or not 0 < len(name.strip()) <= MAX_NAME_CHARS or not name.isprintable():
+        raise ConfigurationError(
+            f"{label} must be a printable text of at most {MAX_NAME_CHARS} characters, not {name!r:.80}"
+        )
+    return name.strip()
+
+
+def checked_importance(importance: object) -> float:
+    """Return an importance after validation.
+
+    Raises:
+        ConfigurationError: The importance is not a number from 0 to 1.
+    """
+    is_number = isinstance(importance, int | float) and not isinstance(importance, bool)
+    if not is_number or not 0 <= importance <= 1:  # type: ignore[operator]
+        raise ConfigurationError(f"importance= must be a number from 0 to 1, not {importance!r:.80}")
+    return float(importance)  # type: ignore[arg-type]
+
+
+def checked_time(label: str, at: object) -> float | None:
+    """Return a Unix time in seconds, or None, after validation. `label` is its name in the error.
+
+    Raises:
+        ConfigurationError: The value is not a finite number.
+    """
+    if at is None:
+        return None
+    if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
+        raise ConfigurationError(
+            f"{label}= must be a Unix time in seconds, such as datetime.timestamp(), not {at!r:.80}"
+        )
+    return float(at)
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise if metadata contains values that cannot be compared.
+
+    Raises:
+        ConfigurationError: A name is not a text, or a value is not a text, number, boolean or None.
+    """
+    for name, value in metadata.items():
+        is_plain = value is None or isinstance(value, str | bool | int | float)
+        if not isinstance(name, str) or not is_plain:  # type: ignore[redundant-expr]
+            raise ConfigurationError(
+                f"metadata can have texts, numbers, True, False and None, not {shown(str(name))}={value!r:.80}"
+            )
+
+
+def written_value(value: object) -> str:
+    """Return a metadata value in a canonical encoding: equal values have equal texts."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if is_whole else value, ensure_ascii=True)  # type: ignore[call-overload]
+
+
+def normal_form(text: str) -> str:
+    """Return a text in the form that is compared for equality.
+
+    It is in lower case, without final punctuation and repeated spaces.
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().rstrip(".! ").split())
+
+
+EVERYTHING = MemoryFilter()

@@ -1,0 +1,130 @@
+"""The order in which found memories are returned.
+
+A score is the sum of a word score and a vector score: BM25 as a share of the best in the search, and the cosine of the
+vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
+memories goes to those before and after them in the same session, since a question and its answer are often two turns.
+Memories of a session with several of the best memories get another part, because the session is probably about the question.
+The best memory itself keeps its place. Before that, the scores of memories created in a month that the question names are
+multiplied. docs/benchmarks.md has the figures.
+
+Importance and age decide only between memories with the same score.
+"""
+
+from collections.abc import Container, Hashable, Iterable, Mapping
+
+from actgent.errors import ConfigurationError
+from actgent.errors.text_escaping import counted
+
+VECTOR_WEIGHT = 0.6
+"""Score of a cosine of 1, relative to the score 1 of the best memory by words."""
+PERIOD_FACTOR = 3
+"""Factor of the score of a memory that was created in a month that the question names."""
+SHARES = (0.4, 0.2)
+"""Fractions of a score that each neighbour in the session receives, at distances of 1 and 2."""
+SESSION_SHARE = 0.5
+"""Fraction of the best score of a session that is added to the scores of all its memories."""
+SESSION_DECAY = 1.5
+"""Exponent of the weights in a session: its n-th best memory has the weight n ** -1.5."""
+UNITS = 1_000_000
+"""Number of integer units of a score of 1. Scores are integers, since a sum of floats depends on the database's
+order of addition.
+"""
+MIN_IMPORTANCE = 0.01
+"""Minimum importance in the computation of worth, so that age matters even if the importance is 0."""
+DAY_SECONDS = 86_400.0
+
+
+def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict[int, int]:
+    """Return the score of each memory that words or vectors found, in `UNITS`.
+
+    Args:
+        words: Scores by BM25.
+        cosines: Cosines of the vectors of memories with that of the question.
+    """
+    by_word = UNITS / (max(words.values(), default=1.0) or 1.0)
+    scores = {number: int(score * by_word + 0.5) for number, score in words.items()}
+    of_words, weight = scores.get, VECTOR_WEIGHT
+    for number, cosine in cosines.items():
+        if cosine > 0:
+            scores[number] = of_words(number, 0) + int(weight * cosine * UNITS + 0.5)
+    return scores
+
+
+def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
+    """Return the scores, multiplied by `PERIOD_FACTOR` for the memories in `created_then`.
+
+    These memories were created in a period that the question names.
+    """
+    return {
+        number: score * PERIOD_FACTOR if number in created_then else score for number, score in scores.items()
+    }
+
+
+def spread(
+    scores: Mapping[int, int],
+    neighbours: Iterable[tuple[int, int, int]],
+    sessions: Mapping[int, Hashable],
+) -> dict[int, int]:
+    """Return the scores with additions for memories near a found memory in its session, and for the best sessions.
+
+    The memories that had the best score before stay first.
+
+    Args:
+        scores: Score of each memory by words and vectors.
+        neighbours: Number of a found memory, number of a memory near it in its session, and their distance.
+        sessions: Session of each of the best memories.
+    """
+    total, session_of = dict(scores), dict(sessions)
+    for giver, receiver, distance in neighbours:
+        total[receiver] = total.get(receiver, 0) + int(SHARES[distance - 1] * scores[giver])
+        if giver in sessions:
+            session_of[receiver] = sessions[giver]
+    shares = _session_scores(scores, sessions)
+    for number, session in session_of.items():
+        total[number] += shares[session]
+    best = max(scores.values(), default=0)
+    top = max(total.values(), default=0)
+    total.update({number: top + 1 for number, score in scores.items() if score == best})
+    return total
+
+
+def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable]) -> dict[Hashable, int]:
+    """Return the amount that each session adds to the scores of its memories."""
+    found: dict[Hashable, int] = {}
+    counts: dict[Hashable, int] = {}
+    for score, number in sorted(((scores[number], number) for number in sessions), reverse=True):
+        session = sessions[number]
+        counts[session] = count = counts.get(session, 0) + 1
+        share = int(SESSION_SHARE * score / count**SESSION_DECAY)
+        found[session] = found.get(session, 0) + share
+    return found
+
+
+def in_order(scores: Mapping[int, int]) -> list[int]:
+    """Return the memory numbers ordered by score, best first. Of equal scores, the newest memory comes first."""
+    return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
+
+
+def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
+    """Return the worth of a memory: its importance, halved for each half-life between its last use and `newest`.
+
+    Times are Unix times in seconds, `half_life` is in days. None disables the decay.
+    """
+    weight = max(importance, MIN_IMPORTANCE)
+    if half_life is None:
+        return weight
+    faded: float = 0.5 ** (max(0.0, newest - last_used) / (half_life * DAY_SECONDS))
+    return weight * faded
+
+
+def check_dimensions(stored: int, asked: int) -> None:
+    """Raise if a query vector has another length than the stored vectors.
+
+    Raises:
+        ConfigurationError: The lengths differ.
+    """
+    if stored != asked:
+        raise ConfigurationError(
+            f"the stored vectors have {counted(stored, 'dimension')}, and embed= returns {asked}: pass the embed= function that the memories "
+            "were stored with, or recompute all vectors with reindex(recompute=True)"
+        )

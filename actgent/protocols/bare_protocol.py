@@ -1,0 +1,89 @@
+"""The `bare` protocol: the text of the model's answer is the reply."""
+
+from typing import Any, ClassVar
+
+from actgent.errors import ParseError
+from actgent.llm.base import ModelResponse
+from actgent.structured.extract_json import is_cut, loads, unfenced, visible
+
+from .answer_parsing import answer_text, parse_encoded_calls
+from .base import Outcome, Profile, Protocol, SendReply, TurnView, make_say
+from .partial_answers import PartialAnswer, follow_prose
+from .prompts import WHO
+
+_MAY_BE_JSON = frozenset('{["`n<')
+"""First characters of answers that may not be prose: JSON, a code fence, `null`, or a reasoning tag."""
+
+_TAGS = ("<think>", "<thinking>")
+"""Opening tags of reasoning before the answer."""
+
+
+class Bare(Protocol):
+    """Plain text. Text is extracted from an answer that consists of JSON, which some models write unasked."""
+
+    name: ClassVar[str] = "bare"
+    lookback = 0
+    template: ClassVar[str] = WHO
+
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
+        text = answer.text
+        if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
+            return _read_json_like(text, view.profile)
+        return [make_say(text=text, message_type=_first_type(view.profile))]
+
+    def partial(self, text: str) -> str | None:
+        head = text.lstrip()
+        if any(tag.startswith(head) for tag in _TAGS):
+            return None  # it is or may become a reasoning tag, whose content is not shown
+        return visible(text) if head.startswith("<think") else text
+
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_prose)
+
+
+def _first_type(profile: Profile) -> str | None:
+    return profile.types[0].name if profile.types else None
+
+
+def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
+    if calls := parse_encoded_calls(text):
+        return [calls]
+    shown = answer_text(text)
+    value = _decode(shown)
+    inner_text = _text_in(value)
+    structure = value if isinstance(value, dict | list) else None
+    return [
+        SendReply(
+            text=shown if inner_text is None else inner_text,
+            data=structure,
+            message_type=_first_type(profile),
+        )
+    ]
+
+
+def _decode(text: str) -> Any:
+    """Return the value of JSON text, with or without a code fence; return other text unchanged."""
+    inner = unfenced(text)
+    try:
+        value = loads(inner)
+    except ParseError:
+        if _begins_object(inner) and is_cut(inner):
+            raise ParseError("truncated: the JSON of the answer is never closed", text) from None
+        return text
+    if value is None:
+        raise ParseError("the answer is null", text)
+    return value
+
+
+def _begins_object(text: str) -> bool:
+    """Return True if a text begins with `{"` or `[{"`: the model meant JSON, not prose that begins with a bracket."""
+    start = "".join(text[:200].split()).lstrip("`").removeprefix("json")
+    return start.startswith(('{"', '[{"'))
+
+
+def _text_in(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return next((value[name] for name in ("text", "content") if isinstance(value.get(name), str)), None)
+    return None

@@ -1,0 +1,130 @@
+"""`AgentActor`: a running agent, an actor that processes many sessions concurrently."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from actgent.actors.actor_cell import Cell
+from actgent.actors.actor_ref import Address
+from actgent.control.clock import Clock
+from actgent.errors.text_escaping import counted, shown
+from actgent.sessions.context_propagation import Propagation
+from actgent.turns.agent_core import AgentCore
+
+from .sessions.session_lifecycle import SessionLifecycle
+from .timer_service import TimerService
+
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Maximum seconds to close connections when the agent stops."""
+
+
+class AgentActor:
+    """Actor of a running agent. It serves until it is cancelled, drains, and stops. Its `runner` runs the turns."""
+
+    def __init__(
+        self,
+        lifecycle: SessionLifecycle,
+        *,
+        ref: Address,
+        core: AgentCore,
+        clock: Clock,
+        timer_service: TimerService,
+        propagation: Propagation,
+        on_stop: Callable[[], Awaitable[None]],
+        on_left: Callable[[str], object],
+    ) -> None:
+        """Args: `on_stop` closes the agent's connections; `on_left` is called with the agent's name after the agent has stopped."""
+        self.name = lifecycle.name
+        self.ref = ref
+        self.core = core
+        self.lifecycle = lifecycle
+        self.runner = lifecycle.runner
+        self.inbox = lifecycle.inbox
+        self.sessions = lifecycle.sessions
+        self.journal = lifecycle.journal
+        self.clock = clock
+        self.timer_service = timer_service
+        self.propagation = propagation
+        self.equipped = trio.Event()
+        """Set when the toolsets of the agent have connected, or no start waits for them any more. Then the agent
+        serves messages.
+        """
+        self.ready = trio.Event()
+        """Set when it starts turns, or when it has ended."""
+        self._on_stop = on_stop
+        self._on_left = on_left
+        self._cell: Cell | None = None
+
+    def __repr__(self) -> str:
+        inbox = self.inbox.statistics()
+        return (
+            f"<{type(self).__name__} {shown(self.name)} {self.state}, {counted(len(self.sessions), 'session')}, "
+            f"{inbox.claimed:,} working, {counted(inbox.waiting + inbox.urgent, 'message')} queued>"
+        )
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts in the supervision window; too many stop the agent."""
+        return 0 if self._cell is None else self._cell.restarts.count
+
+    @property
+    def state(self) -> str:
+        """State of the agent: `starting`, `running`, `failed`, `draining` or `stopped`."""
+        if self.runner.has_failed:
+            return "failed"
+        if self.lifecycle.is_draining:
+            return "draining"
+        if not self.runner.is_running:
+            return "starting" if self.lifecycle.accepts else "stopped"
+        return "running"
+
+    def run_in(self, cell: Cell) -> None:
+        """Store the actor cell that starts, restarts and stops this agent."""
+        self._cell = cell
+        self.runner.run_in(cell)
+
+    async def live(self) -> None:
+        """Serve messages until cancelled."""
+        await self.equipped.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                self.runner.begin(nursery)
+                if self.lifecycle.accepts:
+                    self.timer_service.begin(nursery)
+                self.ready.set()
+                self.runner.pump()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self.runner.stop_starting()
+        finally:
+            self.timer_service.end()
+            self.runner.end()
+
+    def cut(self) -> None:
+        """Mark the agent as failed before its restart, so that turns in progress fail and are not reported as stopped."""
+        self.runner.has_failed = True
+
+    def drain(self) -> None:
+        """Stop firing timers, and reject new messages except those of running turns and actors."""
+        self.timer_service.end()
+        self.lifecycle.drain()
+
+    def stop(self) -> None:
+        """Stop the agent immediately, without waiting for running turns."""
+        if self._cell is not None:
+            self._cell.stop()
+
+    async def finish(self, reason: str) -> None:
+        """Reject further messages, end the accepted messages that have not started, and close the agent's connections.
+
+        Both steps have a time limit that cancellation does not shorten.
+        """
+        self.lifecycle.reject_all()
+        self.ready.set()  # callers that wait for the first use of a stopped agent go on, and are rejected
+        try:
+            await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
+            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
+                await self._on_stop()
+        finally:
+            self._on_left(self.name)

@@ -1,0 +1,662 @@
+"""`SessionLifecycle`: opening, resuming, interrupting, closing and unloading the sessions of an agent."""
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import trio
+
+from actgent.actors.actor import calling_actor, running_actor
+from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.inbox import PriorityInbox
+from actgent.control.durable_timer import DueIndex
+from actgent.errors import (
+    Interrupted,
+    JournalError,
+    JournalSlow,
+    NotRunning,
+    SessionClosed,
+    Stopped,
+    WouldDeadlock,
+)
+from actgent.errors.restored_errors import restored_failure
+from actgent.events import EventStream, SessionEnded, SessionOpened
+from actgent.journal.base import Journal
+from actgent.journal.records import CancellationRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.memory.base import Memory
+from actgent.messages import Message, Priority
+from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.context_propagation import run_with
+from actgent.sessions.restore import SessionSnapshotter
+from actgent.sessions.session_context import (
+    MessageEnding,
+    SessionContext,
+    SessionHost,
+    Turn,
+    host_of,
+    is_inside,
+    running_turn,
+)
+from actgent.sessions.session_log import SessionLog
+from actgent.turns.turn_lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
+
+from .session_eviction import SessionEviction, SessionPredicate
+
+RESTORED_AGE_SECONDS = 1e9
+"""Age in seconds that messages restored from the journal get, so that they run before all new messages."""
+CLOSED_REASON = "the session was closed"
+"""Reason of the `Interrupted` error that ends the turn of a closed session."""
+
+
+class SessionLifecycle:
+    """Opens, interrupts, closes and unloads the sessions of one agent."""
+
+    def __init__(
+        self,
+        runner: TurnRunner,
+        *,
+        events: EventStream,
+        timers: DueIndex,
+        journal: Journal | None,
+        memory: Memory,
+        drains: Sequence[SessionPredicate],
+        on_ended: Callable[[SessionKey], object],
+    ) -> None:
+        """Args: `on_ended` gets sessions to erase from the journal; `drains` are the filters of sessions about to leave."""
+        self.name = runner.name
+        self.runner = runner
+        self.sessions = runner.sessions
+        self.inbox = runner.inbox
+        self.events = events
+        self.journal = journal
+        self.accepts = True
+        """True if the agent accepts messages and sessions from any caller."""
+        self.is_draining = False
+        """True if the agent accepts messages only from turns and actors that still run."""
+        self.openers: dict[str, trio.lowlevel.Task] = {}
+        """Tasks that call `on_session` of a restored session, by session id; its queued messages wait for them."""
+        self.eviction = SessionEviction(runner, journal, timers, drains)
+        self.resumed = 0
+        """Number of sessions resumed from the journal with unfinished work, without those that only wait for approvals."""
+        self._turn_lifecycle = runner.turn_lifecycle
+        self._timers = timers
+        self._keeper = (
+            None if journal is None else SessionSnapshotter(journal, self.name, memory, runner.start_soon)
+        )
+        self._on_ended = on_ended
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the agent is stopping. Then no turn starts or continues in this process."""
+        return self.runner.is_stopping
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the agent was stopped and no longer runs."""
+        return self.is_stopping and not self.runner.is_running
+
+    @property
+    def is_durable(self) -> bool:
+        """True if the sessions are in a journal and survive the process."""
+        return self.journal is not None
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Add a message that cannot be processed to the dead letters."""
+        self.runner.dead_letter(letter)
+
+    # --- admission ---------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Start draining: accept messages only from turns and actors that still run."""
+        self.accepts = False
+        self.is_draining = True
+
+    def reject_all(self) -> None:
+        """Reject all further messages, also those of running turns."""
+        self.accepts = self.is_draining = False
+
+    def check_open(self, context: SessionContext) -> None:
+        if context.closed:
+            raise context.refusal
+        self.check_accepts()
+
+    def check_reachable(self, context: SessionContext) -> None:
+        """Raise if a message that was admitted earlier can no longer be processed: its session is closed or the agent is stopping."""
+        if context.closed:
+            raise context.refusal
+        if self.runner.is_stopping or not (self.accepts or self.is_draining):
+            raise NotRunning(self.name)
+
+    def check_accepts(self) -> None:
+        """Raise if the agent accepts no message of the calling task. While the agent drains, only running turns and actors may send.
+
+        Raises:
+            NotRunning: The agent accepts no message of this caller.
+        """
+        is_heard = self.is_draining and (is_inside(running_turn.get()) or calling_actor())
+        if self.runner.is_stopping or not (self.accepts or is_heard):
+            raise NotRunning(self.name)
+
+    # --- opening and resuming ----------------------------------------------------------------
+
+    def open(self, context: SessionContext) -> None:
+        """Add a new session to the agent's sessions in memory.
+
+        Raises:
+            NotRunning: The agent accepts no more sessions.
+            SessionClosed: The parent was closed.
+            SessionMoved: Another process owns the parent.
+            SessionExists: The id is taken.
+        """
+        self.check_accepts()
+        parent = context.parent
+        if parent is not None and parent.closed:
+            raise parent.refusal
+        self.sessions.add(context)
+        context.due_index = self._timers
+        if parent is not None:
+            parent.add_child(context)
+        if self.events.watched:
+            above = context.parent_key
+            self.events.publish(
+                SessionOpened(
+                    agent=self.name,
+                    session_id=context.id,
+                    owner=context.owner.name,
+                    parent_id=None if above is None else above.session_id,
+                    parent_agent=None if above is None else above.agent,
+                )
+            )
+
+    def new_log(self, session_id: str, epoch: int, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
+        """Create the journal writer of a session; None without a journal.
+
+        Args:
+            session_id: Id of the session.
+            epoch: Epoch under which the session was read.
+            due: Unix time in seconds of its earliest timer in the journal; 0 for no timer.
+            grown: Number of its records that no snapshot covers.
+        """
+        if self.journal is None or self._keeper is None:
+            return None
+        log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
+        log.on_snapshot_due = self._keeper.keep_soon
+        log.on_fenced = self.eviction.leave_tree if self.journal.is_shared else None
+        return log
+
+    def leave(self, context: SessionContext) -> None:
+        """Evict a session that moves to another process: stop its turn, and stop writing records and emitting events."""
+        if not context.has_moved:
+            self.eviction.begin(context)
+            self.unload_if_finished(context)
+
+    def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
+        """Resume a restored session: its unfinished turn first, then the messages that were accepted before the restart.
+
+        A suspended turn stays suspended. Messages that failed or were cancelled before the restart end
+        without a turn. The session must be claimed in the inbox.
+
+        Raises:
+            SessionMoved: Another process owns the session now.
+        """
+        _check_not_moved(context)
+        context.pending += len(messages)
+        waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
+        is_suspended = checkpoint is not None and approvals is not None and approvals.is_suspended
+        self.resumed += bool(messages) and not is_suspended
+        if checkpoint is not None and is_suspended:
+            context.pending += len(checkpoint.joined)
+            self.runner.restore(context, waiting.pop(0))
+        elif checkpoint is not None:
+            context.pending += len(checkpoint.joined)
+            acceptance = context.take_message(waiting.pop(0))
+            self.runner.queue_resume(self._turn_lifecycle.begin_turn(context, acceptance))
+        _requeue(self.inbox, context, waiting)
+        if context.log is not None:
+            context.log.request_snapshot()
+        if messages and context.turn is None and context.suspension is None:
+            self.inbox.release(context.id)
+        self.runner.resume_if_superseded(context)
+        self.sessions.mark_idle(context)
+        turn = context.turn
+        is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
+        if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
+            turn.interrupt(newer)
+        for message in messages:
+            _end_failed(self, context, message.id)
+        if context.unwanted is not None:
+            for message in messages:
+                stop_if_requested(self, context, message.id)
+        self.runner.pump()
+
+    def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
+        """Unload a session whose handlers could not be attached. The journal keeps it with its messages.
+
+        `is_claimed` is True if the session was claimed in the inbox, and must be released.
+        """
+        self.inbox.withdraw(context.id)
+        if is_claimed:
+            self.inbox.release(context.id)
+        self.sessions.remove(context)
+        if context.parent is not None:
+            context.parent.remove_child(context)
+
+    # --- keeping and unloading ---------------------------------------------------------------
+
+    @contextmanager
+    def kept(self, context: SessionContext) -> Iterator[SessionContext]:
+        """Keep a loaded session in memory for the block."""
+        self.pin(context)
+        try:
+            yield context
+        finally:
+            self.unpin(context)
+
+    def pin(self, context: SessionContext) -> None:
+        """Keep a loaded session in memory until each `pin` has its `unpin`."""
+        context.pins += 1
+
+    def unpin(self, context: SessionContext) -> None:
+        context.pins -= 1
+        self.unload_if_finished(context)
+        self.sessions.mark_idle(context)
+
+    def unload_when_idle(self, context: SessionContext) -> None:
+        """Let a session be unloaded as soon as no work is queued or running in it; unload it now if it is idle."""
+        context.is_transient = True
+        self.unload_if_finished(context)
+
+    def unload_if_finished(self, context: SessionContext) -> None:
+        """Unload a session that is closed, released or moved, if no message is being accepted, queued or running."""
+        if not (context.closed or context.is_transient):
+            return
+        if context.has_moved:
+            if not context.pending:
+                self.eviction.end(context)
+        elif _is_finished(context):
+            self.note_closed(context)
+            self.discard(context)
+
+    def note_closed(self, context: SessionContext) -> None:
+        """Record that a session is closed, without waiting for the write.
+
+        If queued messages were passed to the next owner, do nothing: the next owner ends them, and closes the session.
+        """
+        if context.is_forwarded:
+            return
+        if context.log is not None and self.sessions.get(context.id) is context:
+            context.log.note_closed()
+            context.log.flush_soon()
+
+    def erase(self, context: SessionContext) -> None:
+        """Unload a session that was erased from the journal."""
+        context.closed = True
+        self.sessions.forget_unloaded(context.id)
+        self.discard(context)
+
+    def discard(self, context: SessionContext) -> None:
+        """Unload a session without recording its end. Release its children, and unload those that are finished."""
+        _release_sessions(self, self.remove(context))
+
+    def remove(self, context: SessionContext) -> list[SessionContext]:
+        """Remove a session from memory, with its timers and public handle, and publish its end.
+
+        Return the sessions that may have stayed in memory for it: its children, and a parent of a single
+        request.
+        """
+        if context.has_moved:
+            self.eviction.end(context)
+            return []
+        context.closed = True
+        if not self.sessions.remove(context):
+            return []
+        if context.conversation.recent is not None:
+            context.conversation.recent.close()
+        if context.log is not None and context.log.is_temporary:
+            self._on_ended(SessionKey(self.name, context.id))
+        context.due_index = None
+        self._timers.set(context.id, 0)
+        if self.events.watched:
+            self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
+        around = [*reversed((context.children or {}).values())]
+        context.release_public_session()
+        if context.parent is not None:
+            context.parent.remove_child(context)
+            context.parent.release_public_session()
+            if context.parent.is_transient:  # it may have stayed for this session's result
+                around.insert(0, context.parent)
+        return around
+
+    # --- interrupting, ending and closing ----------------------------------------------------
+
+    async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
+        """Stop a session's turn. With `drop_queued`, its queued messages end as well.
+
+        Raises:
+            JournalError: The end of a message could not be recorded.
+            SessionMoved: Another process owns the session.
+        """
+        error = Interrupted(reason)
+        lost = await self._stop(context, error, drop=error if drop_queued else None)
+        _check_not_moved(context)
+        if drop_queued:
+            self.eviction.check_stays(
+                context.id
+            )  # queued messages belong to the next owner, and are stopped there
+        if lost is not None:
+            raise lost
+
+    async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
+        """Stop the turn that answers a message, or end the queued message.
+
+        A message that has not arrived yet ends on arrival; an ended one is ignored.
+
+        Raises:
+            JournalError: The end of the message could not be recorded.
+            SessionMoved: Another process owns the session.
+        """
+        error, acceptance = Interrupted(reason), context.find_message(message_id)
+        lost = None
+        if message_id in context.answered_ids:
+            lost = await self._stop(context, error, drop=None)
+        elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
+            await acceptance.ending.recorded.wait()
+            lost = _journal_error([acceptance.ending.error])
+        elif acceptance is None or acceptance.place is None or not acceptance.is_in:
+            self.eviction.check_stays(context.id)  # as above
+            if context.cancel_on_arrival(message_id, reason) and context.log is not None:
+                context.log.add(CancellationRecord(message_id=message_id, reason=reason))
+            await trio.lowlevel.checkpoint()
+        else:
+            self.inbox.take_out(acceptance.place)
+            ending = MessageEnding()
+            end_it = self.ending(context, [acceptance.message], error, ending)
+            if not self.runner.start_soon(end_it):  # the agent is about to restart
+                await end_it()
+            await ending.ended.wait()
+            lost = _journal_error([ending.error])
+        _check_not_moved(context)
+        if lost is not None:
+            raise lost
+
+    def ending(
+        self,
+        context: SessionContext,
+        messages: list[Message],
+        error: Exception,
+        ending: MessageEnding,
+        *,
+        after: trio.Event | None = None,
+    ) -> Callable[[], Awaitable[None]]:
+        """Return a function that records the failure of messages already removed from the inbox, and notifies their callers.
+
+        Callers and handlers are notified after the event `after`. `ending` receives the progress, for other
+        calls that wait for the end of these messages.
+        """
+        for message in messages:
+            if (acceptance := context.find_message(message.id)) is not None:
+                acceptance.ending = ending
+        return functools.partial(self._end_queued, context, messages, error, ending, after=after)
+
+    async def end(self, context: SessionContext, error: Exception) -> None:
+        """End a session's turn and queued messages with an error, and close the session with all its descendants."""
+        await self._stop(context, error, drop=error)
+        await self.close(context)
+
+    async def close(self, context: SessionContext) -> list[SessionContext]:
+        """Close a session and all its descendants in memory. Return them, including sessions that another task is closing."""
+        with ExitStack() as kept:
+            family = [kept.enter_context(host_of(each).kept(each)) for each in _with_descendants(context)]
+            for each in family:
+                each.closed = True
+            async with trio.open_nursery() as nursery:
+                for each in reversed(family):
+                    nursery.start_soon(host_of(each).stop_closed, each)
+        _check_not_moved(context)
+        return family
+
+    def resume_if_superseded(self, context: SessionContext) -> None:
+        """End a suspended turn if its session is closed, or if a newer message takes precedence over it."""
+        self.runner.resume_if_superseded(context)
+
+    async def stop_closed(self, context: SessionContext) -> None:
+        """End the turn and the queued messages of a closed session."""
+        reason = Interrupted(CLOSED_REASON)
+        await self._stop(context, reason, drop=SessionClosed(context.id))
+
+    async def _stop(
+        self, context: SessionContext, error: Exception, *, drop: Exception | None
+    ) -> JournalError | None:
+        """Stop the turn with `error`, and end queued messages with `drop`; None keeps them queued.
+
+        Waits until both have ended, unless the caller is inside the turn or the turn waits for the caller. Cancelling the
+        caller does not undo it. Returns the journal's error if the end of a message could not be recorded, otherwise None.
+        """
+        self.runner.resume(context, error)
+        turn = context.turn
+        inside = is_inside(turn) or would_wait_for_itself(context)
+        ended = _stop_turn(turn, error)
+        endings = [] if drop is None else _endings(context)
+        own = MessageEnding()
+        if drop is not None and (messages := _withdraw(self.inbox, context.id)):
+            after, ended = ended, own.ended
+            end_queued = self.ending(context, messages, drop, own, after=after)
+            if not self.runner.start_soon(end_queued):  # the agent is about to restart
+                await end_queued()
+        for each in endings:
+            await each.recorded.wait()
+        errors = [each.error for each in endings]
+        if ended is None or inside:
+            await trio.lowlevel.checkpoint()
+        else:
+            await ended.wait()
+            errors += [own.error, None if turn is None else turn.error]
+        return _journal_error(errors)
+
+    async def _end_queued(
+        self,
+        context: SessionContext,
+        messages: list[Message],
+        error: Exception,
+        ending: MessageEnding,
+        *,
+        after: trio.Event | None,
+    ) -> None:
+        """Record queued messages as failed, then notify their handlers and callers, after the event `after` is set."""
+        try:
+            error = ending.error = await self._turn_lifecycle.record_unstarted(context, messages, error)
+            ending.recorded.set()
+            if after is not None:
+                await after.wait()
+            while messages:
+                if context.task is not None and messages[0].id == context.task.message_id:
+                    acceptance = context.find_message(messages[0].id)
+                    assert acceptance is not None  # noqa: S101 - it has not ended
+                    await run_with(acceptance.variables, self.runner.report_task(context, error))
+                await self._turn_lifecycle.end_unstarted(context, messages.pop(0), error)
+        except trio.Cancelled:
+            reports = context.task is not None and context.task.reports and not context.closed
+            last_error = Stopped(self.name) if reports else error  # the next start has to report
+            with trio.CancelScope(shield=True):
+                ending.error = await _end_within_timeout(self._turn_lifecycle, context, messages, last_error)
+            raise
+        finally:
+            ending.recorded.set()
+            ending.ended.set()
+            self.unload_if_finished(context)
+
+    async def end_remaining(self) -> None:
+        """End accepted messages that have not started when the agent stops, including those of senders that were waiting for room."""
+        inbox = self.inbox
+        with trio.CancelScope(shield=True):
+            await self.runner.stop_suspended()
+            while left := [(each, inbox.withdraw(each)) for each in inbox.sessions() if inbox.waiting(each)]:
+                async with trio.open_nursery() as nursery:
+                    for session_id, waiting in left:
+                        context, error = self.sessions[session_id], Stopped(self.name)
+                        self.runner.dead_letter_all(context, waiting)
+                        nursery.start_soon(_end_within_timeout, self._turn_lifecycle, context, waiting, error)
+
+    # --- wait --------------------------------------------------------------------------------
+
+    async def wait_idle(self, context: SessionContext) -> None:
+        """Wait until a session has no queued or running message."""
+        self.check_not_inside(context, "wait_idle()")
+        if running_turn.get() is None and running_actor.get() is None:  # the caller holds no concurrency slot
+            await context.wait_idle()
+        else:
+            with releasing_slot(context):
+                await context.wait_idle()
+
+    def check_not_inside(self, context: SessionContext, what: str) -> None:
+        """Raise if a call would wait for the session that it is part of. `what` names the call in the error.
+
+        Raises:
+            WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
+        """
+        if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
+            raise WouldDeadlock(what, context.id)
+
+
+def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
+    """End an accepted message as interrupted if a caller stopped its id before the message arrived.
+
+    The stop request is kept until the end of the message is recorded. If the journal fails for that end, or the process
+    dies before it is written, a message that is sent again with the id is stopped too.
+    """
+    reason, acceptance = context.cancellation_reason(message_id), context.find_message(message_id)
+    if reason is None:
+        return
+    error = Interrupted(reason)
+    if message_id in context.answered_ids:
+        lifecycle.runner.resume(context, error)
+        _stop_turn(context.turn, error)
+    elif acceptance is not None and acceptance.place is not None and acceptance.ending is None:
+        if not lifecycle.runner.is_running:
+            return  # the agent is about to restart
+        lifecycle.inbox.take_out(acceptance.place)
+        lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
+    if context.log is None:  # every end is final
+        context.drop_cancellation(message_id)
+
+
+def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
+    """End a queued message whose failure was recorded before a restart, because its handlers may not have received it."""
+    acceptance = context.find_message(message_id)
+    if acceptance is None or acceptance.failed is None or acceptance.place is None:
+        return
+    failed = acceptance.failed
+    error = restored_failure(failed.error, failed.words, failed.kind, failed.fields)
+    lifecycle.inbox.take_out(acceptance.place)
+    lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
+
+
+def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
+    """Put messages from before a restart back into the inbox, in their original order."""
+    for number, message in enumerate(waiting):
+        place = inbox.restore(
+            message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
+        )
+        if (acceptance := context.find_message(message.id)) is not None:
+            acceptance.place = place
+
+
+def _endings(context: SessionContext) -> list[MessageEnding]:
+    """Return the ends of queued messages that other calls have begun, so that the caller can wait for them."""
+    acceptances = (context.acceptances or {}).values()
+    return [each.ending for each in acceptances if each.ending is not None]
+
+
+def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
+    """Return the first error of the journal. A message that ends with such an error has no recorded end."""
+    return next((error for error in errors if isinstance(error, JournalError)), None)
+
+
+async def write_end(context: SessionContext) -> None:
+    """Record that a session was stopped or closed, durably. Does nothing if called from inside the stopped turn.
+
+    Raises:
+        JournalError: The record could not be written; it is written with the session's next step.
+        SessionMoved: Another process owns the session.
+        NotRunning: The agent is stopping; its next start resumes the session.
+    """
+    if is_inside(context.turn):
+        return
+    if context.closed and context.log is not None and not would_wait_for_itself(context):
+        await context.wait_idle()  # another task may be closing it and still end queued messages ...
+        host_of(context).note_closed(context)  # ... and keeps it in memory
+    if context.log is not None:
+        await context.log.flush()
+    elif host_of(context).is_durable and host_of(context).is_stopping:
+        raise NotRunning(context.agent)
+
+
+def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
+    """Remove and return the queued messages of a session. Messages whose senders wait for inbox room are included."""
+    messages: list[Message] = []
+    while waiting := inbox.withdraw(session_id):
+        messages += waiting
+    return messages
+
+
+async def _end_within_timeout(
+    lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
+) -> Exception:
+    """Record messages as failed within a time limit, and notify their handlers and callers.
+
+    Return `error`, or the journal's error if the failures could not be recorded.
+    """
+    reported: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
+    with lifecycle.shutdown_scope():
+        reported = await lifecycle.record_unstarted(context, messages, error)
+    for message in messages:
+        with lifecycle.shutdown_scope():  # one limit each, so that late sync handlers are notified
+            await lifecycle.end_unstarted(context, message, reported)
+    return reported
+
+
+def _with_descendants(context: SessionContext) -> list[SessionContext]:
+    """Return a session and its descendants, without those of other agents that have ended: their next start resumes or erases them."""
+    return [each for each in context.family() if each.host is context.host or not host_of(each).has_ended]
+
+
+def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
+    """Unload sessions that stayed in memory only because of a removed session, as soon as they are finished.
+
+    Unloading one may release further sessions, which are treated alike. Sessions of other agents that are
+    stopping stay open for the next start.
+    """
+    while around:
+        other = around.pop()
+        its_host = host_of(other)
+        if (
+            its_host is not host and its_host.is_stopping
+        ):  # the agent resumes the session when it starts again
+            continue
+        other.is_transient = True
+        if _is_finished(other):
+            its_host.note_closed(other)
+            around += its_host.remove(other)
+
+
+def _is_finished(context: SessionContext) -> bool:
+    """Return True if a session can be unloaded: it is closed or served its only request, and has no pending work."""
+    is_over = context.closed or (context.should_close and not context.reports_due)
+    return is_over and not context.pending and not context.pins
+
+
+def _check_not_moved(context: SessionContext) -> None:
+    if context.has_moved:
+        raise context.refusal
+
+
+def _stop_turn(turn: Turn | None, error: Exception) -> trio.Event | None:
+    """Stop a turn with an error, and return the event of its end; None without a turn."""
+    if turn is None:
+        return None
+    turn.stop_with(error)
+    if turn.ended is None:
+        turn.ended = trio.Event()
+    return turn.ended

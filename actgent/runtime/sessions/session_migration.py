@@ -1,0 +1,212 @@
+"""Migration of sessions between the processes that share a journal.
+
+`drain` prepares sessions to leave, `evict` unloads sessions that another process owns, and `take_up` resumes sessions
+that this process has acquired. Sessions are selected by id alone, because all sessions of an id and its tree have one
+owner.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from actgent.errors import Fenced, JournalError, SessionNotFound
+from actgent.journal.base import Journal
+from actgent.journal.session_lists import SessionKey
+from actgent.runtime.agent_actor import AgentActor
+from actgent.runtime.agent_directory import Directory
+from actgent.runtime.retention import RetentionJob
+from actgent.sessions.budget_accounts import BudgetAccounts
+from actgent.sessions.session_context import SessionContext, Turn, host_of
+from actgent.sessions.session_log import SessionLog
+from actgent.support.safe_logging import LogVariable, logger_of
+
+from .remote_sessions import RemoteSessions
+from .session_eviction import SessionPredicate, is_stalled
+from .session_recovery import MAX_CONCURRENT_OPENS, Choose, take_up
+
+DRAIN_GRACE_SECONDS = 2.0
+"""Default seconds for running turns to end before their sessions leave this process."""
+POLL_INTERVAL_SECONDS = 0.05
+"""Seconds between two checks whether a running turn waits only for approvals."""
+_log = logger_of(__name__)
+
+
+class SessionMigration:
+    """Mixin of the runtime that migrates sessions between processes."""
+
+    remote_sessions: RemoteSessions | None = None
+    """Access to sessions in other processes; None without a cluster."""
+    journal: Journal | None
+    agents: Directory
+    accounts: BudgetAccounts
+    drains: list[SessionPredicate]
+    _sweeper: RetentionJob | None
+
+    async def delete_at_owner(self, key: SessionKey, delete: Callable[[SessionKey], Awaitable[None]]) -> None:
+        """Delete a session in this process, or in the process that owns it."""
+        try:
+            await delete(key)
+        except Fenced:
+            if self.remote_sessions is None:
+                raise
+            with suppress(SessionNotFound):
+                await self.remote_sessions.delete_session(key.session_id, agent=key.agent)
+
+    async def evict(self, is_left: SessionPredicate) -> int:
+        """Unload sessions that another process owns, and wait until their turns have ended. Return the number of those turns.
+
+        `is_left` selects the sessions by id; the sessions below them leave too. At the call, before any other task runs:
+        turns are stopped in model calls, tools, handlers, writes and waits, timers are removed, nothing more is written,
+        and no handler is notified. Callers waiting here (`run`, `stream`, `chat`, `wait_idle`, other methods of the
+        session) get `SessionMoved`; in a stream it is the error of the last delivery, a Failure of kind `moved`.
+        Cancelling the call only ends the wait.
+
+        A session can be opened here again after it has left and belongs to this process again; until then opening it
+        waits. If a turn's write finds that its session was acquired elsewhere, its tree leaves without this call.
+        """
+        opening = [each for opener in self.agents.openers for each in opener.pending_open_events(is_left)]
+        stopped = self._leave(is_left)
+        for turn in stopped:
+            await _wait_ended(turn)
+        for each in opening:
+            await each.wait()
+        await trio.lowlevel.checkpoint()
+        return len(stopped)
+
+    def _leave(self, is_left: SessionPredicate) -> list[Turn]:
+        """Start to evict the sessions that `is_left` selects, and drop their timers, budgets and spans.
+
+        Return the running turns of all sessions that are leaving, including those of earlier calls.
+        """
+        actors = [opener.running for opener in self.agents.openers]
+        for actor in actors:
+            actor.timer_service.index.forget(is_left)
+            for context in _sessions_of(actor, is_left):
+                for each in reversed(context.family()):
+                    host_of(each).leave(each)
+            actor.core.observer.leave(is_left)
+        self.accounts.leave(is_left)
+        if self._sweeper is not None:
+            self._sweeper.leave(is_left)
+        leaving = [each for actor in actors for each in actor.sessions.values() if each.has_moved]
+        return [each.turn for each in leaving if each.turn is not None]
+
+    def list_running(self) -> list[str]:
+        """Return the ids of the sessions with a running turn in this process."""
+        actors = [opener.running for opener in self.agents.openers]
+        return [each.id for actor in actors for each in actor.sessions.values() if each.turn is not None]
+
+    @asynccontextmanager
+    async def drain(
+        self, is_leaving: SessionPredicate, *, grace: float = DRAIN_GRACE_SECONDS
+    ) -> AsyncGenerator[None, None]:
+        """Return a block in which sessions are not loaded in this process, so that another one can acquire them, e.g. by `journal.give_back`.
+
+        Before the block: new work is rejected with `SessionMoved`, running turns have `grace` seconds to end, and their
+            records are written. Then the sessions leave as by `evict`. Closes in progress have the same time to finish.
+            Turns that wait only for approvals, directly or through their calls, are not waited for. Queued messages stay
+            accepted in the journal for the next owner. After the block, sessions that this process still owns can be
+            opened again.
+        """
+        over = trio.current_time() + grace
+        with trio.move_on_at(over):
+            await self._wait_closes(is_leaving)
+        self.drains.append(is_leaving)
+        try:
+            with trio.move_on_at(over):
+                await self._wait_turns(is_leaving)
+                await self._write(is_leaving)
+                await self._wait_turns(is_leaving)  # turns that an approval resumed during the write
+            await self._write(is_leaving)
+            await self.evict(is_leaving)
+            yield
+        finally:
+            self.drains.remove(is_leaving)
+
+    async def _wait_closes(self, is_leaving: SessionPredicate) -> None:
+        """Wait for closes in progress while the child sessions are still loaded; no other process would continue them."""
+        actors = [opener.running for opener in self.agents.openers]
+        found = [(actor.sessions, each) for actor in actors for each in _sessions_of(actor, is_leaving)]
+        for sessions, context in found:
+            while context.closed and not context.has_moved and sessions.find_any(context.id) is context:  # noqa: ASYNC110 - no event signals the end of a close
+                await trio.sleep(POLL_INTERVAL_SECONDS)
+
+    async def _wait_turns(self, is_leaving: SessionPredicate) -> None:
+        """Wait until the running turns have ended, except turns that wait for approvals."""
+        while running := self._withdraw_queued(is_leaving):
+            for turn in running:
+                while turn.session.turn is turn and not is_stalled(turn.session):
+                    with trio.move_on_after(POLL_INTERVAL_SECONDS):
+                        await _wait_ended(turn)
+        await trio.lowlevel.checkpoint()
+
+    def _withdraw_queued(self, is_leaving: SessionPredicate) -> list[Turn]:
+        """Remove the queued messages of leaving root sessions from the inbox. Return the turns to wait for.
+
+        Turns that only wait for approvals are not returned.
+        """
+        running = []
+        for opener in self.agents.openers:
+            for context in _sessions_of(opener.running, is_leaving):
+                if context.parent is None:  # messages to child sessions belong to running turns
+                    opener.running.lifecycle.eviction.send_on(context)
+                if context.turn is not None and not is_stalled(context):
+                    running.append(context.turn)
+        return running
+
+    async def _write(self, is_leaving: SessionPredicate) -> None:
+        """Write the pending records of leaving sessions that have no running turn, or whose turn waits for an approval."""
+        async with trio.open_nursery() as nursery:
+            for opener in self.agents.openers:
+                for context in _sessions_of(opener.running, is_leaving):
+                    if context.log is not None and (context.turn is None or is_stalled(context)):
+                        nursery.start_soon(_flush, context.log)
+
+    async def take_up(
+        self,
+        is_taken: SessionPredicate = lambda _: True,
+        *,
+        choose: Choose | None = None,
+        side_by_side: int = MAX_CONCURRENT_OPENS,
+    ) -> int:
+        """Resume sessions that this process has acquired, as at a start. Return the number of opened sessions.
+
+        Sessions with unfinished work are opened, oldest first, and the timers of the others are watched. Sessions in
+        memory are not changed. Call it after `PartitionedJournal.take`.
+
+        Args:
+            is_taken: Selects the acquired sessions by id.
+            choose: Gets the sessions to open before any is opened, and returns those that may be opened, e.g. to count
+                crashes first; None opens all.
+            side_by_side: Maximum number of sessions that are opened at the same time.
+
+        Raises:
+            JournalError: The journal could not be read; call it again.
+        """
+        return await take_up(self.agents.openers, is_taken, choose, side_by_side)
+
+
+def _sessions_of(actor: AgentActor, is_wanted: SessionPredicate) -> Iterator[SessionContext]:
+    for session_id in actor.sessions.known_ids():
+        if is_wanted(session_id) and (context := actor.sessions.reload_any(session_id)) is not None:
+            yield context
+
+
+async def _wait_ended(turn: Turn) -> None:
+    if turn.state != "over":
+        if turn.ended is None:
+            turn.ended = trio.Event()
+        await turn.ended.wait()
+
+
+async def _flush(log: SessionLog) -> None:
+    try:
+        await log.flush()
+    except (Fenced, JournalError) as error:
+        _log.warning(
+            "agent %s: session %s leaves with something unwritten: %r",
+            log.agent,
+            LogVariable(log.session_id),
+            error,
+        )

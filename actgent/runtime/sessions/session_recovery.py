@@ -1,0 +1,154 @@
+"""Resuming of sessions from the journal: sessions with unfinished work, and sessions with timers."""
+
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import attrs
+import trio
+
+from actgent.errors import (
+    DepsMissing,
+    JournalDamaged,
+    JournalError,
+    SessionClosed,
+    SessionMoved,
+    SessionNotFound,
+    WireError,
+)
+from actgent.journal.base import Journal
+from actgent.journal.session_lists import SessionKey
+from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.trio_helpers import plain_nursery
+
+from .session_eviction import SessionPredicate
+from .session_opener import SessionOpener
+
+Choose = Callable[[Sequence[SessionKey]], Awaitable[Iterable[SessionKey]]]
+"""Selects the unfinished sessions to open. It receives all of them before any is opened, and returns those that may be opened."""
+MAX_CONCURRENT_OPENS = 16
+"""Maximum number of sessions that are opened concurrently after a takeover."""
+_log = logger_of(__name__)
+
+
+async def recover(opener: SessionOpener) -> None:
+    """Open the sessions of an agent that have unfinished work in the journal, and watch the timers of the others."""
+    running = opener.running
+    await running.ready.wait()
+    if running.journal is None:
+        return
+    for session_id in await running.journal.unfinished(running.name):
+        await opener.wait_opened(session_id)
+        if session_id not in running.sessions:
+            await _resume_session(opener, session_id)
+    running.timer_service.load(await running.journal.due(running.name))
+
+
+async def _resume_session(opener: SessionOpener, session_id: str) -> None:
+    """Open a session so that it resumes. A session that cannot be opened is logged and skipped."""
+    try:
+        with opener.opens(session_id):
+            await opener.reopen(session_id)
+    except (JournalDamaged, WireError, DepsMissing) as error:
+        _log.error("agent %s skips a session: %s", opener.running.name, error)
+    except (SessionClosed, SessionNotFound, SessionMoved):
+        pass  # the session has ended since it was listed, or another process owns it
+
+
+# --- in a process that runs already --------------------------------------------------------
+
+
+async def take_up(
+    openers: Sequence[SessionOpener], is_taken: SessionPredicate, choose: Choose | None, side_by_side: int
+) -> int:
+    """Resume the sessions that this process has acquired. Return the number of opened sessions.
+
+    Args:
+        openers: Session openers of all agents.
+        is_taken: Selects the acquired sessions by id.
+        choose: Selects the sessions that may be opened; None opens all.
+        side_by_side: Maximum number of sessions that are opened concurrently.
+    """
+    by_agent = {opener.running.name: opener for opener in openers if opener.running.journal is not None}
+    found: dict[str, list[SessionKey]] = {name: [] for name in by_agent}
+    errors: list[JournalError] = []
+
+    async def find(name: str) -> None:
+        try:
+            found[name] = await _unfinished(by_agent[name], is_taken)
+        except JournalError as error:
+            errors.append(error)
+
+    async with plain_nursery() as nursery:  # concurrent reads, which the journal batches
+        for name in by_agent:
+            nursery.start_soon(find, name)
+    if errors:
+        raise errors[0]
+    keys = [key for keys in itertools.zip_longest(*found.values()) for key in keys if key is not None]
+    if choose is not None:
+        keys = list(await choose(keys))
+    taking = _OpeningPool(deque((by_agent[key.agent], key.session_id) for key in keys))
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(side_by_side, len(keys))):
+            nursery.start_soon(taking.work)
+    if taking.error is not None:
+        raise taking.error
+    await trio.lowlevel.checkpoint()
+    return taking.opened
+
+
+async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list[SessionKey]:
+    """Return the keys of an agent's sessions with unfinished work that are not in memory, oldest first.
+
+    The timers of all selected sessions are loaded into the timer index.
+    """
+    running = opener.running
+    await running.ready.wait()
+    journal: Journal | None = running.journal
+    assert journal is not None  # noqa: S101 - the caller has checked it
+    running.timer_service.load([each for each in await journal.due(running.name) if is_taken(each[0])])
+    unfinished = await journal.unfinished(running.name)
+    return [
+        SessionKey(running.name, each)
+        for each in unfinished
+        if is_taken(each) and not _is_loaded(opener, each)
+    ]
+
+
+def _is_loaded(opener: SessionOpener, session_id: str) -> bool:
+    """Return True if a session is in memory and not being evicted."""
+    context = opener.running.sessions.get(session_id)
+    return context is not None and not context.has_moved
+
+
+@attrs.define(eq=False)
+class _OpeningPool:
+    """Worker pool that opens the acquired sessions, with limited concurrency."""
+
+    waiting: deque[tuple[SessionOpener, str]]
+    opened: int = 0
+    error: JournalError | None = None
+    """Journal error that stopped the workers; None if there was none."""
+
+    async def work(self) -> None:
+        while self.waiting and self.error is None:
+            opener, session_id = self.waiting.popleft()
+            try:
+                is_open = await _open_once(opener, session_id)
+            except JournalError as error:
+                self.error = error
+            except Exception:  # noqa: BLE001 - e.g. of a user's `on_session`; the other sessions are still opened
+                name = opener.running.name
+                _log.exception("agent %s: session %s cannot be opened", name, LogVariable(session_id))
+            else:
+                self.opened += is_open
+
+
+async def _open_once(opener: SessionOpener, session_id: str) -> bool:
+    """Open a session so that it resumes. Return False if it was in memory, or if it could not be opened."""
+    await opener.wait_opened(session_id)
+    sessions = opener.running.sessions
+    if session_id in sessions:
+        return False
+    await _resume_session(opener, session_id)
+    return session_id in sessions

@@ -1,0 +1,204 @@
+"""Conversion of journal records into texts to index and statistics to add."""
+
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from actgent.journal.feed_readers import Written
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    AgentMessageRecord,
+    CallFinishedRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+)
+from actgent.journal.session_lists import State
+from actgent.messages import Message, ToolResult
+
+from .queries import BUCKET_RATIO
+
+MAX_TEXT_CHARS = 100_000
+"""Length to which an indexed text is cut, in characters."""
+DAY_SECONDS = 86_400
+NOT_ERRORS = (REFUSED, NOT_KEPT, "interrupted", "stopped", "moved")
+"""Failure kinds of messages that were rejected or stopped on purpose."""
+_SHORTEST_SECONDS = 0.001
+FIGURES = (
+    "turns",
+    "errors",
+    "model_calls",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cost",
+    "tool_calls",
+    "tool_failures",
+)
+"""Names of the statistics that are summed."""
+Place = tuple[int, str, str, str]
+"""Day since 1970, agent, owner and model of a sum."""
+
+
+@attrs.frozen(kw_only=True)
+class SessionFacts:
+    """Metadata of a session that the index stores."""
+
+    agent: str
+    session_id: str
+    owner: str
+    """Name of the owner of the session's root."""
+    created_at: float
+    """Creation time: Unix time in seconds. It distinguishes a session from an erased one with the same id."""
+    updated_at: float
+    """Time of the last step: Unix time in seconds."""
+    state: State
+
+
+@attrs.frozen
+class IndexedText:
+    """A message to index."""
+
+    at: float
+    message_id: str
+    role: str
+    text: str
+
+
+@attrs.define
+class IndexProgress:
+    """Position in the records of a session, and the facts that later records need."""
+
+    records: int = 0
+    """Number of records that are in the index."""
+    turn: str = ""
+    """Id of the message of the running turn; empty if no turn runs."""
+    begun_at: float = 0.0
+    """Unix time in seconds at which the running turn began; 0 if unknown."""
+    model: str = ""
+    """Model of the latest answer."""
+    calls: list[str] = attrs.field(factory=list)
+    """Ids of the counted tool calls of the running turn. A result may be in two records, and is counted once."""
+    figures: dict[str, float] = attrs.field(factory=dict)
+    """Sums of the whole session, by name of `FIGURES`, and `seconds`."""
+
+
+@attrs.define
+class Tally:
+    """Texts and sums of the records of one session."""
+
+    facts: SessionFacts
+    progress: IndexProgress
+    texts: list[IndexedText] = attrs.field(factory=list)
+    sums: dict[Place, Counter[str]] = attrs.field(factory=dict)
+    durations: Counter[tuple[Place, int]] = attrs.field(factory=Counter)
+    """Number of turns by place and bucket of the duration."""
+
+    def add(self, steps: Iterable[Written]) -> None:
+        """Add the next steps of the session. Their first record follows the records in the index."""
+        for step in steps:
+            at = step.at or self.facts.updated_at
+            for record in step.records:
+                self._add(record, at)
+            self.progress.records = step.last
+
+    def _add(self, record: Record, at: float) -> None:
+        match record:
+            case MessageAcceptedRecord():
+                self._add_text(record.message, "user", at)
+            case MessageAppendedRecord():
+                if not record.joins:
+                    self.progress.turn, self.progress.begun_at = record.message_id, record.at or at
+                    self.progress.calls = []
+            case AgentMessageRecord():
+                self._add_answer(record, at)
+            case CallFinishedRecord():
+                self._add_result(record.result, at)
+            case MessageEndRecord():
+                self._add_end(record, at)
+
+    def _add_text(self, message: Message, role: str, at: float) -> None:
+        if text := indexable_text(message.text):
+            self.texts.append(IndexedText(at, message.id, role, text))
+
+    def _add_answer(self, record: AgentMessageRecord, at: float) -> None:
+        message, usage = record.message, record.usage
+        if message.sender.kind == "assistant":
+            self._add_text(message, "assistant", at)
+        if record.stop:
+            self.progress.model = record.model
+            self._count(
+                at,
+                model_calls=1,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_tokens,
+                cost=usage.cost or 0.0,
+            )
+        for result in message.tool_results:
+            self._add_result(result, at)
+
+    def _add_result(self, result: ToolResult, at: float) -> None:
+        if result.call_id not in self.progress.calls:
+            self.progress.calls.append(result.call_id)
+            has_failed = result.status in ("error", "outcome_unknown")
+            self._count(at, tool_calls=1, tool_failures=int(has_failed))
+
+    def _add_end(self, end: MessageEndRecord, at: float) -> None:
+        progress = self.progress
+        is_error = end.failed is not None and end.failed not in NOT_ERRORS
+        if end.message_id == progress.turn:  # other messages joined this turn, or never had a turn
+            place = self._count(at, turns=1, errors=int(is_error))
+            if progress.begun_at:
+                seconds = max(0.0, at - progress.begun_at)
+                self.durations[place, bucket_of(seconds)] += 1
+                progress.figures["seconds"] = progress.figures.get("seconds", 0.0) + seconds
+            progress.turn, progress.begun_at, progress.calls = "", 0.0, []
+        elif is_error:
+            self._count(at, errors=1)
+
+    def _count(self, at: float, **figures: float) -> Place:
+        place = (int(at // DAY_SECONDS), self.facts.agent, self.facts.owner, self.progress.model)
+        sums, whole = self.sums.setdefault(place, Counter()), self.progress.figures
+        for name, value in figures.items():
+            if value:
+                sums[name] += value  # type: ignore[assignment] # dollars are floats
+                whole[name] = whole.get(name, 0) + value
+        return place
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the bucket of a duration. Buckets grow by 10 %."""
+    return math.ceil(math.log(max(seconds, _SHORTEST_SECONDS)) / math.log(BUCKET_RATIO))
+
+
+def seconds_of(bucket: int) -> float:
+    """Return the middle of a bucket in seconds."""
+    return float(BUCKET_RATIO ** (bucket - 0.5))
+
+
+def indexable_text(text: str) -> str:
+    """Return the text to index: for an answer in JSON, its string values instead of its field names."""
+    text = text.strip()
+    if text.startswith("{") and text.endswith("}"):
+        with contextlib.suppress(ValueError, RecursionError):  # not JSON
+            text = "\n".join(_strings_in(json.loads(text)))
+    return text[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings_in(each)

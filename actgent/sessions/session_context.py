@@ -1,0 +1,1074 @@
+"""`SessionContext`, the internal data of one session, with its `QueuedMessage`s and its `Turn`.
+
+A turn has all model calls and tool calls from one outside message to its outcome, and a state machine.
+
+A `QueuedMessage` exists from the call that sends a message until the message's turn starts, or until the message
+ends without a turn. Its states:
+
+    sending   waits for room in the inbox, then for the journal; if rejected or cancelled, nothing of the message
+        remains
+    accepted  waits for its turn; a second message with the same id joins it
+
+Each session has one table of queued messages by message id. An entry is removed once: when the turn starts, when
+the message ends without a turn, or when it is rejected.
+"""
+
+import itertools
+import math
+import typing
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from contextvars import Context, ContextVar
+from types import MappingProxyType
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.inbox import Place
+from actgent.actors.timer import TimerHandle
+from actgent.actors.wait_graph import WaitNode
+from actgent.control.budget import Account, Budget, Funding
+from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
+from actgent.control.limits import DEFAULT_LIMITS, Limits
+from actgent.errors import Fenced, Interrupted, JournalError, NotRunning, SessionClosed, SessionMoved
+from actgent.errors.text_escaping import counted, shown
+from actgent.journal.records import (
+    NOTHING,
+    ActionFailureRecord,
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    FailureRecord,
+    Fitting,
+    ResumptionRecord,
+    StateChangeRecord,
+    SuspensionRecord,
+    SystemPromptRecord,
+    TurnOptions,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.journal.state_patches import StatePatcher
+from actgent.messages import NO_METADATA, Failure, Message, OnBusy, Sender, ToolResult
+from actgent.protocols.partial_answers import PartialAnswer
+from actgent.state.reducers import Reducer
+from actgent.state.session_state import StateCheck, StateRecord, Store
+from actgent.support.fast_init import fast_constructor
+from actgent.tools.call_sources import running_call
+from actgent.tools.tool_execution import Batch
+
+from .conversation import SessionConversation
+from .handlers import Handlers
+from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
+from .pending.tasks import Task
+from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
+from .pending.turn_future import CallOptions, Outcome, TurnFuture
+from .session_log import SessionLog
+from .session_tree import Children, SessionTree
+
+_NO_STATE: Mapping[str, Any] = MappingProxyType({})
+Status = Literal["idle", "working", "suspended", "closed"]
+"""Status of a session. `suspended`: the session's turn waits for approvals and for nothing else."""
+_NO_TIMERS: Mapping[str, DurableTimer] = MappingProxyType({})
+ACCEPTED_IDS = 10_000
+"""Maximum number of accepted message ids that a session remembers, to detect repetitions."""
+UNWANTED_IDS = 100
+"""Maximum number of cancellations that a session remembers for messages that have not arrived."""
+
+
+@attrs.define(eq=False)
+class MessageEnding:
+    """The end of queued messages without a turn."""
+
+    recorded: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when the failure of the messages is recorded, or cannot be recorded."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set when handlers and callers of the messages were notified."""
+    error: Exception | None = None
+    """Error of the messages, or the journal's error if the failure could not be recorded; None before `recorded`."""
+
+
+class QueuedMessage:
+    """A sent message whose turn has not started."""
+
+    # Not made by attrs: a turn that starts at once needs none of the defaults, and setting them costs it half a percent.
+
+    baggage: Mapping[str, Any] = NOTHING
+    """Stored context variables, if the message was loaded from the journal; empty for messages of this process."""
+    options: TurnOptions | None = None
+    """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
+    place: Place[Message] | None = None
+    """Reserved or occupied entry in the agent's inbox; None before the reservation."""
+    log: SessionLog | None = None
+    """Session log that may have recorded the message; None without a journal."""
+    is_in: bool = False
+    """True if the message was accepted."""
+    settled: trio.Event | None = None
+    """Event that is set when the message is accepted or rejected; None if no caller waits for that."""
+    joined_futures: tuple[TurnFuture, ...] = ()
+    """Futures of callers that sent a message with the same id."""
+    ending: MessageEnding | None = None
+    """End of the message without a turn; None unless the message is being ended."""
+    failed: FailureRecord | None = None
+    """Recorded failure of the message that its handlers may not have received yet; None if the message has not
+    failed.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        variables: Context,
+        future: TurnFuture | None = None,
+        funding: Funding | None = None,
+    ) -> None:
+        self.message = message
+        self.variables = variables
+        """Context variables of the sender, in which the turn runs."""
+        self.future = future
+        """Future of the caller that waits for the outcome; None if no caller waits."""
+        self.funding = funding
+
+    def __repr__(self) -> str:
+        return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_in else 'on its way'}>"
+
+    async def wait_settled(self) -> None:
+        """Wait until another task has accepted or rejected this message."""
+        if self.settled is None:
+            self.settled = trio.Event()
+        await self.settled.wait()
+
+    def mark_done(self) -> None:
+        """Mark the message as accepted or rejected, and wake the tasks in `wait_settled`."""
+        if self.settled is not None:
+            self.settled.set()
+
+
+class TurnHost(typing.Protocol):
+    """Interface of a running agent, as a turn uses it."""
+
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def sessions(self) -> Mapping[str, object]: ...
+    def lend_slot(self, turn: "Turn") -> bool: ...
+    def reclaim_slot(self, turn: "Turn") -> None: ...
+    async def wait_started(self, name: str) -> None: ...
+
+
+# A turn is in one of five states, which seven events change. A state ignores events without a transition:
+# an ending turn, for example, cannot become exposed.
+#
+#   running    executes a step that always completes: handlers, records, journal writes
+#   exposed    a model call, tools or another agent run, which may be cancelled at any moment
+#   suspended  waits for an approver; holds neither a task nor a slot
+#   ending     has a request to stop (by a user, a timeout or a failure of the agent): it ends at its next step
+#   over       the handlers have received its last outcome
+TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
+"""States of a turn. `exposed` means running, and may be cancelled at once."""
+TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
+    "expose": {"running": "exposed"},
+    "cover": {"exposed": "running"},
+    "suspend": {"running": "suspended", "exposed": "suspended"},
+    "resume": {"suspended": "running"},
+    "stop": {"running": "ending", "exposed": "ending", "suspended": "ending"},
+    "revoke": {"ending": "running"},
+    "end": {"running": "over", "exposed": "over", "suspended": "over", "ending": "over"},
+}
+"""Allowed state changes of a turn, by event: from the current state to the next one."""
+
+
+@attrs.define(eq=False, repr=False)
+class Turn:
+    """One turn of a session: all model calls and tool calls from one outside message to its outcome."""
+
+    session: "SessionContext"
+    """Session of the turn."""
+    message: Message
+    """Outside message that the turn answers."""
+    options: CallOptions
+    """Model options of the turn."""
+    started: float
+    """Start of the turn, as monotonic time in seconds."""
+    variables: Context
+    """Context variables of the sender of `message`."""
+    listeners: tuple[TurnFuture, ...] = ()
+    """Futures of callers that wait for the outcome of the turn."""
+    joined: tuple[Message, ...] = ()
+    """Earlier messages that this turn answers together with `message`."""
+    limits: Limits = DEFAULT_LIMITS
+    """Limits of the turn."""
+    reported: int = 0
+    """Number of history messages that `on_message` handlers have received."""
+    host: TurnHost | None = None
+    """The running agent of the session."""
+    checkpoint: TurnCheckpoint | None = None
+    """Progress of the turn before a restart; None for a new turn."""
+    lent_slots: int = 0
+    """Number of tools and handlers of the turn that wait for other turns. Each lends its concurrency slot to another
+    turn.
+    """
+    batch: Batch | None = None
+    """Running tool calls; None if there are none."""
+    budget: Budget | None = None
+    """Budget accounts that the turn draws on; None if no shared limit applies."""
+    depth: int = 0
+    """Number of turns before this one in the chain of agents that ask agents."""
+    deepest: int = 0
+    """Maximum depth of that chain, by the limits of those turns; 0 means unlimited."""
+    results: list[ToolResult] = attrs.field(factory=list)
+    """Tool results that no handler has received yet."""
+    pending_approvals: PendingCalls | None = None
+    """Tool calls that wait for approvals, after all other calls of the same answer are done; None if there are none."""
+    progress: TurnProgress = attrs.field(factory=fast_constructor(TurnProgress))
+    """Counters of the turn."""
+    state: TurnState = "running"
+    """State of the turn; see `TRANSITIONS`."""
+    task: trio.lowlevel.Task | None = None
+    """trio task that runs the turn; None if no task runs it."""
+    scope: trio.CancelScope | None = None
+    """Cancel scope of the turn's task; None if no task runs the turn."""
+    stop: Exception | None = None
+    """Error with which the turn must end, set by `stop_with`; None if the turn was not stopped."""
+    on_stop: Callable[[], object] | None = None
+    """Function that ends a suspended turn after `stop_with`; None if the turn is not suspended."""
+    timer: TimerHandle | None = None
+    """Timer that stops the turn at its time limit; None without a limit."""
+    over: float = math.inf
+    """End of the turn's time limit, on trio's clock; infinite without a limit."""
+    is_cut: bool = False
+    """True if the agent failed during the turn. The turn then only has to end."""
+    ended: trio.Event | None = None
+    """Event that is set at the end of the turn; None if no caller waits for it."""
+    error: Exception | None = None
+    """Exception that ended the turn; None if the turn has not failed."""
+    failure: Failure | None = None
+    """Failure that callers receive; None if the turn has not failed."""
+    is_recorded: bool = False
+    """True if the journal has the failure as the outcome of the turn's messages."""
+    blame: str = "internal"
+    """Failure kind for exceptions whose class does not determine the kind."""
+    answer_id: str = ""
+    """Id of the current answer in the history."""
+    answer_metadata: Mapping[str, Any] = NO_METADATA
+    """Metadata of the current answer: the stage of the protocol, if the protocol has stages."""
+    is_paused: bool = False
+    """True if the provider paused the last answer. The next request continues that answer."""
+    token_failed: str = ""
+    """Id of the answer whose token handler failed. The failure is reported once per answer."""
+    asked_at: float = 0.0
+    """Monotonic time in seconds at which the last model call started."""
+    first_at: float | None = None
+    """Monotonic time in seconds at which the first piece of the answer arrived; None before that, or without streaming."""
+    growth: PartialAnswer | None = None
+    """Received part of the streamed answer, which is recorded if the turn is interrupted; None if no answer is being received."""
+    gate: trio.Event | None = None
+    """Event that is set when the running guards have accepted the turn. Until then no part of an answer is shown or recorded.
+
+    None if no guard runs.
+    """
+    is_only_read: bool = False
+    """True if only readers of the journal receive the answer, and no receiver in this process."""
+    aside: str = ""
+    """Text that query pre-processors add to the next model call."""
+    fitting: Fitting | None = None
+    """How the last request was shortened to fit the context window; None if the request was sent in full."""
+
+    def __repr__(self) -> str:
+        name = shown(f"{self.message.id} in {self.message.session_id}")
+        return f"<Turn of {name}, {self._state}, {counted(self.progress.calls, 'model call')}>"
+
+    @property
+    def _state(self) -> str:
+        if self.error is not None:
+            return "ending"
+        if self.task is None and self.state == "running":
+            return "queued"
+        return "running" if self.state == "exposed" else self.state
+
+    def expose(self) -> None:
+        """Allow an interruption or timeout to cancel the turn's task immediately, from now until `cover`.
+
+        Raises:
+            Interrupted, ModelTimeout, ...: The turn was stopped before this call.
+        """
+        if self.stop is not None:
+            raise self.stop
+        if self.state == "running":
+            self.state = "exposed"
+
+    def cover(self) -> None:
+        """Forbid the immediate cancellation of the turn's task until `expose`, for steps that must complete, such as writes."""
+        if self.state == "exposed":
+            self.state = "running"
+
+    def suspend(self) -> None:
+        """Suspend the turn: no task runs it until `resume`."""
+        self.task = self.scope = None
+        self._move("suspend")
+
+    def resume(self) -> None:
+        """Mark a suspended turn as running again."""
+        self.on_stop = None
+        self._move("resume")
+
+    def stop_with(self, error: Exception) -> None:
+        """Stop the turn with an error: at once if cancellation is allowed, otherwise after its current step."""
+        if self.stop is None:
+            self.stop = error
+        was_exposed = self.state == "exposed"
+        self._move("stop")
+        if was_exposed and self.scope is not None:
+            self.scope.cancel()
+        elif self.on_stop is not None:
+            self.on_stop()
+
+    def revoke_stop(self) -> None:
+        """Discard a request to stop the turn, because its work was already done when the request arrived."""
+        if self.stop is not None:
+            self.stop = None
+            self._move("revoke")
+
+    def cut(self, error: Exception) -> None:
+        """Mark a turn whose task ended unexpectedly, so that its next task only ends the turn.
+
+        The turn ends with `error`, unless it was stopped with another error before.
+        """
+        self.is_cut = True
+        self.cover()
+        self.stop_with(error)
+
+    def end(self) -> None:
+        """Mark the turn as over, and wake the callers that wait for its end."""
+        self.state = "over"
+        if self.ended is not None:
+            self.ended.set()
+
+    def _move(self, event: str) -> None:
+        self.state = TRANSITIONS[event].get(self.state, self.state)
+
+    def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
+        """Keep the results of finished calls while the calls with the ids `asking` wait for approvals.
+
+        Args:
+            results: Results of the answer's calls.
+            asking: Ids of calls that wait for an approval. They no longer count as started.
+        """
+        if self.checkpoint is None:
+            self.checkpoint = TurnCheckpoint(self.message.id)
+        self.checkpoint.finished.update({result.call_id: result for result in results})
+        self.checkpoint.started.difference_update(asking)
+
+    def has_stream_listener(self) -> bool:
+        """Return True if a listener receives stream events (tokens, tool progress), not only the outcome."""
+        return any(listener.wants_stream for listener in self.listeners)
+
+    def deadline(self) -> float:
+        """Return the latest time, on trio's clock, until which any caller waits for the outcome."""
+        waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
+        return min(self.over, waits)
+
+    def add_listener(self, listener: TurnFuture) -> None:
+        """Add the future of a caller that waits for the outcome."""
+        self.listeners = (*self.listeners, listener)
+        listener.turn = self
+
+    def remove_listener(self, listener: TurnFuture) -> None:
+        """Remove the future of a caller without stopping the turn, even if no other caller waits."""
+        self.listeners = tuple(each for each in self.listeners if each is not listener)
+        listener.detach()
+
+    def leave(self, listener: TurnFuture) -> None:
+        """Remove the future of a caller that stops waiting. Stop the turn if no other caller waits for its outcome.
+
+        A caller that repeated the message never stops the turn. A caller that joined a suspended turn does
+        not stop the turn while it is suspended.
+        """
+        if listener not in self.listeners:
+            return
+        self.remove_listener(listener)
+        is_suspended = self.on_stop is not None
+        if listener.is_joined:
+            return
+        if not self.listeners and not (listener.is_guest and is_suspended):
+            self.interrupt("the caller is gone")
+
+    def interrupt(self, reason: str) -> None:
+        """Stop the turn with the error `Interrupted`."""
+        self.stop_with(Interrupted(reason))
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the turn will not resume: it was stopped, or its agent failed and restarts without it."""
+        return self.stop is not None or (self.host is not None and self.host.has_failed)
+
+    def check(self) -> None:
+        """Raise the error of a requested stop, if there is one.
+
+        Raises:
+            Interrupted: The turn was interrupted.
+            ModelTimeout: The time limit of the turn is over.
+        """
+        if self.stop is not None:
+            raise self.stop
+
+
+@attrs.define(eq=False)
+class Suspension:
+    """A suspended turn, which waits for approvals and has no task."""
+
+    message: Message
+    """Outside message of the turn."""
+    turn: Turn | None = None
+    """The turn; None if the turn was suspended by an earlier process and resumes from `SessionContext.checkpoint`."""
+    joined_futures: tuple[TurnFuture, ...] = ()
+    """Futures of callers that joined while `turn` was None."""
+    messages: int = 1
+    """Number of outside messages that the turn answers."""
+
+    def add_joined_future(self, guest: TurnFuture) -> None:
+        """Add the future of a caller that waits for the outcome of the suspended turn."""
+        guest.is_guest = True
+        if self.turn is None:
+            self.joined_futures = (*self.joined_futures, guest)
+        else:
+            self.turn.add_listener(guest)
+
+    def remove_joined_future(self, guest: TurnFuture) -> None:
+        """Remove the future of a caller that stopped waiting."""
+        self.joined_futures = tuple(each for each in self.joined_futures if each is not guest)
+        if guest.turn is not None:
+            guest.turn.remove_listener(guest)
+
+
+running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
+"""Turn that the current task (or the worker thread that it waits for) works for; None outside of turns."""
+
+
+class SessionHost(typing.Protocol):
+    """Interface of a running agent, as its sessions and other agents use it."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+    @property
+    def has_ended(self) -> bool: ...
+    @property
+    def is_durable(self) -> bool: ...
+    def kept(self, context: "SessionContext") -> "AbstractContextManager[SessionContext]": ...
+    def note_closed(self, context: "SessionContext") -> None: ...
+    def remove(self, context: "SessionContext") -> "list[SessionContext]": ...
+    def discard(self, context: "SessionContext") -> None: ...
+    def resume_if_superseded(self, context: "SessionContext") -> None: ...
+    def dead_letter(self, letter: DeadLetter) -> None: ...
+    async def close(self, context: "SessionContext") -> "list[SessionContext]": ...
+    async def stop_closed(self, context: "SessionContext") -> None: ...
+    def leave(self, context: "SessionContext") -> None: ...
+
+
+@attrs.define(eq=False)
+class SessionContext:
+    """One session in memory. An idle session has no task, cancel scope, channel or lock."""
+
+    id: str
+    """Id of the session, unique for its agent."""
+    owner: Sender
+    """Owner of the session."""
+    conversation: SessionConversation
+    """Messages of the session."""
+    agent: str = ""
+    """Name of the agent."""
+    host: SessionHost | None = None
+    """The running agent of the session; None if the session is only read."""
+    on_busy: OnBusy = "queue"
+    """Default handling of messages that arrive during a turn."""
+    reducers: Mapping[str, Reducer] | None = None
+    """Reducers of the agent's state by key; None without reducers."""
+    state_check: StateCheck | None = None
+    """Function that can reject a state change; None accepts all changes."""
+    tree: "SessionTree[SessionContext] | None" = None
+    """Relations to other sessions; None until `open_tree` creates them."""
+    is_former: bool = False
+    """True for a session of an old journal format, in which session ids were unique across agents. Ids derived from
+    such a session keep the old form.
+    """
+    handlers: Handlers = attrs.field(factory=Handlers)
+    """Handlers of the session."""
+    public_session: object = None
+    """The public `Session` object, which handlers and tools receive; None while the session is not loaded.
+
+    After the end of the session: a weak reference, see `release_public_session`.
+    """
+    turn: Turn | None = None
+    """The running turn; None between turns."""
+    closed: bool = False
+    """True if the session accepts no more messages."""
+    log: SessionLog | None = None
+    """Log that writes the session's records; None without a journal."""
+    checkpoint: TurnCheckpoint | None = None
+    """Checkpoint of an unfinished turn from before a restart, which has to be resumed; None if there is none."""
+    approvals: ApprovalLedger | None = None
+    """Approvals of the session; None before the first one."""
+    suspension: Suspension | None = None
+    """The suspended turn; None if no turn waits for approvals."""
+    is_transient: bool = False
+    """True if the session closes after its last pending message."""
+    has_moved: bool = False
+    """True if another process owns the session, or is about to own it."""
+    is_left: bool = False
+    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are then not
+    final.
+    """
+    is_forwarded: bool = False
+    """True if queued messages were passed to another process, so this process must not close the session."""
+    pending: int = 0
+    """Number of outside messages that are being sent, queued or processed."""
+    pins: int = 0
+    """Number of callers that currently prevent the eviction of the session from memory."""
+    acceptances: dict[str, QueuedMessage] | None = None
+    """Queued messages by message id; None if there are none."""
+    outcomes: dict[str, Outcome] | None = None
+    """Outcomes of ended messages that callers may send again, by message id; None if there are none."""
+    unwritten_turn: TurnCheckpoint | None = None
+    """Checkpoint of the last turn, if the journal failed during the turn. The turn resumes when its message is sent again."""
+    is_only_read: bool = False
+    """True if only readers of the journal may receive the next answer."""
+    unwanted: dict[str, str] | None = None
+    """Cancellation reasons of messages that have not arrived, by message id; None if there are none."""
+    due_index: DueIndex | None = None
+    """Index of the agent's sessions by next timer; None while the session is not loaded."""
+    _accepted: dict[str, None] | None = None
+    _idle: trio.lowlevel.ParkingLot | None = None
+    """Tasks in `wait_idle`; None if no task waits."""
+    _timers: SessionTimers | None = None
+    _state: Store | None = None
+    seen_state: Mapping[str, Any] = _NO_STATE
+    """State for reading: the store, or an empty mapping as long as the session has no store."""
+
+    def __repr__(self) -> str:
+        name = shown(f"{self.agent}/{self.id}")
+        return f"<SessionContext {name} {self.status}, {counted(len(self.conversation.messages), 'message')}>"
+
+    @property
+    def status(self) -> Status:
+        """Current status of the session."""
+        if self.closed:
+            return "closed"
+        if self.suspension is not None:
+            return "suspended"
+        return "working" if self.pending else "idle"
+
+    @property
+    def refusal(self) -> SessionClosed | SessionMoved:
+        """Error to raise for calls on the closed session."""
+        return SessionMoved(self.agent, self.id) if self.has_moved else SessionClosed(self.id)
+
+    @property
+    def answered_ids(self) -> tuple[str, ...]:
+        """Ids of the messages that the running or suspended turn answers. The first id is that of the turn."""
+        turn = self.turn
+        if turn is None:
+            return () if self.suspension is None else (self.suspension.message.id,)
+        return (turn.message.id, *(each.id for each in turn.joined))
+
+    @property
+    def open_turn_id(self) -> str | None:
+        """Id of the unfinished turn: of the running or suspended turn, or of the turn to resume. None if there is none."""
+        if answered := self.answered_ids:
+            return answered[0]
+        if self.checkpoint is not None:
+            return self.checkpoint.message_id
+        return None if self.host is not None else next((each.id for each in self.waiting_messages), None)
+
+    @property
+    def key(self) -> SessionKey:
+        """Agent name and id of the session."""
+        return SessionKey(self.agent, self.id)
+
+    @property
+    def scope(self) -> str:
+        """Prefix for ids that are derived from this session. It is unique for the session."""
+        return self.id if self.is_former else self.key.scope
+
+    @property
+    def description(self) -> str:
+        """Text that the session was created with; empty if it was created without a message."""
+        return self.conversation.description
+
+    @property
+    def state(self) -> Store:
+        """State store of the session, created at the first access."""
+        if self._state is None:
+            self._state = self.seen_state = Store(
+                reducers=self.reducers, check=self.state_check, write=_writer_for(self)
+            )
+        return self._state
+
+    @property
+    def has_state(self) -> bool:
+        """True if the state store was created, because the state was used or loaded."""
+        return self._state is not None
+
+    @property
+    def state_number(self) -> int:
+        """Number of state changes so far."""
+        return 0 if self._state is None else self._state.number
+
+    def state_at(self, number: int) -> Mapping[str, Any]:
+        """Return the state after `number` changes.
+
+        If that version was rolled back or is no longer stored, return the newest state.
+        """
+        if self._state is None or number not in self._state.known:
+            return self.seen_state
+        return self._state.replay(number)
+
+    def ledger(self) -> ApprovalLedger:
+        """Return the approvals of the session: open requests and decisions. They are created at the first call."""
+        if self.approvals is None:
+            self.approvals = ApprovalLedger()
+        return self.approvals
+
+    def record_approval(
+        self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
+    ) -> None:
+        """Apply an approval record to the session's ledger, and add it to the session's log."""
+        self.ledger().apply(record)
+        if type(record) is ApprovalRequestRecord:
+            self.mark_approvals_open()
+        self.update_approval_timer()
+        if self.log is not None:
+            self.log.add(record)
+        elif (recent := self.conversation.recent) is not None:
+            recent.add_record(record)
+
+    def update_approval_timer(self) -> None:
+        """Set the timer for the next approval that expires; cancel it if no approval is open."""
+        at = math.inf if self.approvals is None else self.approvals.deadline
+        if at == math.inf:
+            self.drop_timer(APPROVAL_TIMER)
+        elif (timer := self.timers.get(APPROVAL_TIMER)) is None or timer.at != at:
+            self.set_timer(ApprovalDeadline(at))
+
+    def is_from_user(self, message: Message) -> bool:
+        """Return True if a user sent the message, and not an agent on behalf of the session.
+
+        An agent that owns a session also sends messages with the sender kind user; these return False.
+        """
+        is_owners = message.sender.name == self.owner.name
+        return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
+
+    @property
+    def has_outcome_handlers(self) -> bool:
+        """True if the session has a reply, event, route or failure handler in this process."""
+        return self.handlers.any_of("conversation", "event", "routing", "exception")
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the session is closed and its log has stopped writing, because the session is being erased."""
+        return self.closed and self.log is None
+
+    @property
+    def is_quiescent(self) -> bool:
+        """True if the session has no work, no timers and no unwritten records."""
+        has_work = self.is_busy or self.pending or self.turn is not None or self.timers or self.closed
+        return not has_work and (self.log is None or self.log.is_idle)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if the session has work other than waiting for approvals."""
+        suspended = 0 if self.suspension is None else self.suspension.messages
+        return bool(self.pins) or self.pending > suspended
+
+    # --- ids that were given by callers ---------------------------------------------------
+
+    def has_accepted(self, message_id: str) -> bool:
+        """Return True if a message with this id was accepted before, so that another one is a repetition.
+
+        Only the newest ids are remembered.
+        """
+        return self._accepted is not None and message_id in self._accepted
+
+    @property
+    def accepted_ids(self) -> tuple[str, ...]:
+        """Remembered ids of accepted messages, oldest first."""
+        return tuple(self._accepted or ())
+
+    def restore_accepted_ids(self, ids: Iterable[str]) -> None:
+        """Set the remembered ids of accepted messages, after the session was loaded."""
+        self._accepted = dict.fromkeys(ids) or None
+
+    def add_accepted_id(self, message_id: str) -> None:
+        """Remember the id of an accepted message, so that a second message with this id is a repetition."""
+        if self._accepted is None:
+            self._accepted = {}
+        self._accepted[message_id] = None
+        if len(self._accepted) > ACCEPTED_IDS:
+            del self._accepted[next(iter(self._accepted))]
+
+    def release_accepted_id(self, message_id: str) -> None:
+        """Forget an accepted id. A message with this id can then be accepted again, e.g. after a failed write."""
+        if self._accepted is not None:
+            self._accepted.pop(message_id, None)
+
+    # --- messages that were stopped before they were in -----------------------------------
+
+    def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
+        """Cancel a message by its id before it arrives, while it is being sent, or while it is queued.
+
+        An ended message is ignored. Return True if the message was not cancelled before. Old cancellations
+        are dropped.
+        """
+        has_ended = self.has_accepted(message_id) and self.find_message(message_id) is None
+        if has_ended or message_id in (self.unwanted or ()):
+            return False
+        if self.unwanted is None:
+            self.unwanted = {}
+        self.unwanted[message_id] = reason
+        if len(self.unwanted) > UNWANTED_IDS:
+            del self.unwanted[next(iter(self.unwanted))]
+        return True
+
+    def cancellation_reason(self, message_id: str) -> str | None:
+        """Return the reason why the message was cancelled; None if it was not cancelled."""
+        return None if self.unwanted is None else self.unwanted.get(message_id)
+
+    def drop_cancellation(self, message_id: str) -> None:
+        """Forget the cancellation of a message that has ended."""
+        if self.unwanted is not None:
+            self.unwanted.pop(message_id, None)
+            self.unwanted = self.unwanted or None
+
+    # --- messages -------------------------------------------------------------------------
+
+    def add_message(self, acceptance: QueuedMessage) -> None:
+        """Add a message that is being sent, and count it as pending."""
+        self.pending += 1
+        self.restore_message(acceptance)
+
+    def restore_message(self, acceptance: QueuedMessage) -> None:
+        """Add a queued message that is already counted as pending or will be counted later, e.g. after loading the session."""
+        if self.acceptances is None:
+            self.acceptances = {}
+        self.acceptances[acceptance.message.id] = acceptance
+
+    def forget_message(self, message_id: str, *, is_refused: bool) -> None:
+        """Remove a queued message that ended before the restart.
+
+        If it was rejected (`is_refused`), its id can be used again.
+        """
+        if self.acceptances is not None:
+            self.acceptances.pop(message_id, None)
+            self.acceptances = self.acceptances or None
+        if is_refused:
+            self.release_accepted_id(message_id)
+
+    def find_message(self, message_id: str) -> QueuedMessage | None:
+        """Return the queued message with this id; None if there is none."""
+        return None if self.acceptances is None else self.acceptances.get(message_id)
+
+    @property
+    def waiting_messages(self) -> Iterator[Message]:
+        """Accepted messages that wait for their turn, in the order in which they were sent."""
+        return (each.message for each in (self.acceptances or {}).values() if each.is_in)
+
+    def remove_rejected(self, acceptance: QueuedMessage) -> None:
+        """Remove a rejected message, and allow its id again."""
+        self.take_message(acceptance.message)
+        self.finish_messages()
+        acceptance.mark_done()
+
+    def take_message(self, message: Message) -> QueuedMessage:
+        """Remove and return the queue entry of a message whose turn starts, or that ends without a turn."""
+        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
+        acceptance = self.acceptances.pop(message.id)
+        if not self.acceptances:
+            self.acceptances = None
+        return acceptance
+
+    @property
+    def should_close(self) -> bool:
+        """True if the session served a single request and has no pending message, so that it should be closed.
+
+        A session whose messages were passed to another process stays open.
+        """
+        return self.is_transient and not (self.pending or self.is_forwarded)
+
+    def finish_messages(self, count: int = 1) -> None:
+        """Subtract ended messages from the number of pending messages, and wake the tasks in `wait_idle` at zero."""
+        self.pending -= count
+        if not self.pending and self._idle is not None:
+            self._idle.unpark_all()
+
+    # --- the conversation ----------------------------------------------------------------
+
+    def append_unanswered(self, message: Message) -> None:
+        """Append a message to the history that no turn answers, such as one imported later.
+
+        It is durable soon after.
+        """
+        self.conversation.append(message)
+        if self.log is not None:
+            self.log.add(AgentMessageRecord(message=message))
+            self.log.flush_soon()
+
+    def set_system(self, prompt: str) -> None:
+        """Replace the system prompt, effective from the next model call on."""
+        self.conversation.system = prompt
+        if self.log is not None:
+            self.log.add(SystemPromptRecord(system=prompt))
+            self.log.flush_soon()
+
+    def future_of(self, acceptance: QueuedMessage) -> TurnFuture | None:
+        """Return the future of the caller that waits for the outcome of a queued message; None if no caller waits."""
+        task = None if self.tree is None else self.tree.task
+        if task is not None and acceptance.message.id == task.message_id:
+            return task.future
+        return acceptance.future
+
+    # --- timers --------------------------------------------------------------------------
+
+    @property
+    def timers(self) -> Mapping[str, DurableTimer]:
+        """Timers of the session that have not fired, by timer id: schedules, task deadlines and approval deadlines."""
+        return _NO_TIMERS if self._timers is None else self._timers.due
+
+    @property
+    def schedules(self) -> SessionTimers:
+        """Timers and schedules of the session, created at the first access."""
+        if self._timers is None:
+            self._timers = SessionTimers()
+        return self._timers
+
+    @property
+    def has_timers(self) -> bool:
+        """True if the session ever had a timer or a schedule."""
+        return self._timers is not None
+
+    def set_timer(self, timer: DurableTimer) -> None:
+        """Set a timer, replacing the timer with the same id. The time is written with the session's next records."""
+        self.schedules.due[timer.id] = timer
+        self.report_next_timer()
+
+    def drop_timer(self, timer_id: str) -> None:
+        """Cancel the timer with this id; an unknown id is ignored. The change is written with the session's next records."""
+        if self._timers is not None and self._timers.due.pop(timer_id, None) is not None:
+            self.report_next_timer()
+
+    def report_next_timer(self) -> None:
+        """Pass the time of the session's next timer to the session's log and to the agent's index."""
+        if self.log is not None:
+            self.log.set_timer(first_time(self.timers))
+        if self.due_index is not None:
+            self.due_index.set(self.id, first_steady_time(self.timers, self.due_index.clock))
+
+    # --- the tree ------------------------------------------------------------------------
+
+    def open_tree(self) -> "SessionTree[SessionContext]":
+        """Return the session's relations to other sessions, created at the first call."""
+        if self.tree is None:
+            self.tree = SessionTree()
+        return self.tree
+
+    @property
+    def parent(self) -> "SessionContext | None":
+        """Parent session if it is in memory; None otherwise."""
+        return None if self.tree is None else self.tree.parent
+
+    @property
+    def parent_key(self) -> SessionKey | None:
+        """Key of the parent session, in memory or not; None without a parent."""
+        return None if self.tree is None else self.tree.parent_key
+
+    @property
+    def children(self) -> "Children[SessionContext] | None":
+        """Open child sessions; None if the session never had any."""
+        return None if self.tree is None else self.tree.children
+
+    @property
+    def task(self) -> Task | None:
+        """Task that the session works on for its parent; None without a task."""
+        return None if self.tree is None else self.tree.task
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Budget accounts of the session's own limits and of its parents' limits."""
+        return () if self.tree is None else self.tree.accounts
+
+    @property
+    def wait_node(self) -> WaitNode | None:
+        """Node of the session in the wait graph; None if it neither waits nor is waited for."""
+        return None if self.tree is None else self.tree.wait_node
+
+    @property
+    def root_owner(self) -> Sender:
+        """Owner of the topmost parent session, also while that session is not in memory. Without a parent, the session's owner."""
+        context = self
+        while context.parent is not None:
+            context = context.parent
+        return (context.tree and context.tree.root_owner) or context.owner
+
+    @property
+    def quota_owner(self) -> str:
+        """Name of the owner whose quota pays for the session: the owner of the topmost parent session."""
+        return self.owner.name if self.tree is None else self.root_owner.name
+
+    def add_child(self, child: "SessionContext") -> None:
+        """Add a child session."""
+        tree = self.open_tree()
+        if tree.children is None:
+            tree.children = Children()
+        tree.children.add(child)
+        if child.may_have_approvals:
+            child.mark_approvals_open()
+
+    def family(self) -> "list[SessionContext]":
+        """Return this session and all open descendants, parents before children."""
+        family = [self]
+        for each in family:
+            family += (each.children or {}).values()
+        return family
+
+    @property
+    def reports_due(self) -> int:
+        """Number of delegated tasks of this session that have not reported their outcome."""
+        return len(self.children.reporting) if self.children else 0
+
+    def remove_child(self, child: "SessionContext") -> None:
+        """Remove a child session; an unknown child is ignored."""
+        if self.children is not None:
+            self.children.drop(child)
+
+    def release_public_session(self) -> None:
+        """Replace the reference to the public `Session` by a weak one, once this session and all its children have ended.
+
+        Otherwise the two objects would stay in memory until the garbage collector runs.
+        """
+        has_ended = self.closed and self.due_index is None and not (self.pending or self.pins)
+        weak_handle = getattr(self.public_session, "__actgent_weak_handle__", None)
+        if has_ended and not self.children and weak_handle is not None:
+            self.public_session = weak_handle()
+
+    @property
+    def may_have_approvals(self) -> bool:
+        """True if this session has an open approval, or a descendant may have one."""
+        waits = self.approvals is not None and self.approvals.has_open
+        return waits or bool(self.children and self.children.asking)
+
+    def mark_approvals_open(self) -> None:
+        """Mark this session in all its parents, because it or a descendant may have open approvals."""
+        child, parent = self, self.parent
+        while parent is not None and parent.children is not None and parent.children.mark_asking(child):
+            child, parent = parent, parent.parent
+
+    # --- idleness ------------------------------------------------------------------------
+
+    @property
+    def _is_deciding(self) -> bool:
+        """True if approvals are open and decisions about all of them are being written, so that the turn resumes soon."""
+        return self.approvals is not None and self.approvals.is_deciding
+
+    def wake_idle_waiters(self) -> None:
+        """Wake the tasks in `wait_idle`, because the session is idle or cannot continue."""
+        if self._idle is not None:
+            self._idle.unpark_all()
+
+    async def wait_idle(self) -> None:
+        """Wait until no message is pending, or until the turn is suspended and no decision is being written.
+
+        Raises:
+            SessionMoved: Another process owns the session.
+        """
+        if not self.pending or (self.suspension is not None and not self._is_deciding):
+            await trio.lowlevel.checkpoint()
+        while self.pending and (self.suspension is None or self._is_deciding):
+            if self._idle is None:
+                self._idle = trio.lowlevel.ParkingLot()
+            await self._idle.park()
+        self._idle = None  # frees its memory; another task that waits keeps the lot
+        if self.log is not None and self.is_only_read:
+            with suppress(
+                JournalError, Fenced
+            ):  # the records stay queued, or another process owns the session
+                await self.log.flush()
+        if self.has_moved or self.is_forwarded:
+            raise SessionMoved(self.agent, self.id)
+
+
+def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
+    """Return a function that records state changes of the session. The function refers to the session only weakly."""
+    known, patcher = weakref.ref(context), StatePatcher()
+
+    def write(record: StateRecord) -> None:
+        found = known()
+        if found is None:
+            return
+        running = running_call.get()
+        if running is not None and running.owner is found and type(record) is StateChangeRecord:
+            running.note_stored(record.changes)
+        if found.log is not None:
+            if type(record) is StateChangeRecord:
+                record = patcher.patch(record, found.state.shared_values)
+            found.log.change(record)
+            if not isinstance(record, ActionFailureRecord):
+                patcher.note(record)
+        elif (recent := found.conversation.recent) is not None:
+            recent.add_record(record)
+
+    return write
+
+
+def host_of(context: SessionContext) -> SessionHost:
+    """Return the running agent of a session.
+
+    Raises:
+        NotRunning: The session is only read.
+    """
+    if context.host is None:
+        raise NotRunning(context.agent)
+    return context.host
+
+
+def can_resume(messages: Sequence[Message], message_id: str) -> bool:
+    """Return True if a failed turn can resume after the last message of its session.
+
+    It must start again if that message is truncated, or if all tool calls of the turn were cancelled.
+    """
+    if not messages or messages[-1].cut or not messages[-1].tool_results:
+        return bool(messages) and not messages[-1].cut
+    its = itertools.takewhile(lambda message: message.id != message_id, reversed(messages))
+    return any(result.status != "cancelled" for message in its for result in message.tool_results)
+
+
+def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int) -> TurnCheckpoint | None:
+    """Return the checkpoint from which a failed turn resumes; None if the turn has to start again."""
+    if not can_resume(messages, turn.message.id):
+        return None
+    last = messages[-1]
+    is_answer = last.sender.kind == "assistant" and last.causation_id is not None
+    return TurnCheckpoint(
+        turn.message.id,
+        progress=attrs.evolve(turn.progress, called=None, counted=""),
+        stop="end" if is_answer else "",
+        state_number=state_number,
+        delivered={result.id for result in last.tool_results} - {result.id for result in turn.results},
+    )
+
+
+def is_inside(turn: Turn | None) -> bool:
+    """Return True if the calling task belongs to this turn, so that waiting for the turn would be waiting for itself.
+
+    Tools and handlers of the turn, and turns that they wait for, belong to it.
+    """
+    if turn is None:
+        return False
+    try:
+        task = top = trio.lowlevel.current_task()
+    except RuntimeError:  # the worker thread of a tool has the context of its turn
+        return running_turn.get() is turn
+    while (nursery := task.parent_nursery) is not None:
+        if task is turn.task:
+            return True
+        top, task = task, nursery.parent_task
+    # Code that a thread calls through `trio.from_thread` runs in a system task with the context of the thread.
+    return top.context.get(running_turn) is turn

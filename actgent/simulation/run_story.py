@@ -1,0 +1,89 @@
+"""What one simulated run did, for invariants of programs and for reports."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.journal.records import Record
+
+from .simulated_world import SimulatedEvent
+
+
+@attrs.frozen(kw_only=True)
+class ToolRun:
+    """One run of a tool's function."""
+
+    agent: str
+    session: str
+    """Id of the session."""
+    tool: str
+    call_id: str
+    arguments: Mapping[str, Any]
+    idempotency_key: str
+    """Idempotency key that the function received."""
+    life: int
+    """Number of the process that ran the function, from 1."""
+    began_at: float
+    """Seconds since the start of the simulation."""
+
+
+@attrs.define(kw_only=True)
+class SessionStory:
+    """One session of a simulated run."""
+
+    agent: str
+    id: str
+    said: dict[str, str] = attrs.field(factory=dict)
+    """Texts of the messages that callers sent, by message id."""
+    began: list[ToolRun] = attrs.field(factory=list)
+    """Runs of tools that began."""
+    done: list[ToolRun] = attrs.field(factory=list)
+    """Runs of tools that took effect: the function returned, or failed after its effect."""
+    replies: list[str] = attrs.field(factory=list)
+    """Texts that `on_conversation` handlers received."""
+    failures: list[str] = attrs.field(factory=list)
+    """Kinds of the failures that `on_exception` handlers received."""
+    records: Sequence[Record] = ()
+    """Records of the session in the journal after the last life."""
+
+    def effects(self, tool: str | None = None) -> list[ToolRun]:
+        """Return the runs of a tool that took effect, in order; of all tools if `tool` is None."""
+        return [run for run in self.done if tool in (None, run.tool)]
+
+
+@attrs.define(kw_only=True)
+class Story:
+    """One simulated run: its sessions over all lives of the process. Passed to `@invariant` functions."""
+
+    seed: int
+    events: Sequence[SimulatedEvent] = ()
+    """All events, oldest first."""
+    lives: int = 0
+    """Number of processes that ran one after the other."""
+    kills: int = 0
+    """Number of processes that were killed."""
+    seconds: float = 0.0
+    """Simulated duration."""
+    found: dict[tuple[str, str], SessionStory] = attrs.field(factory=dict)
+    """Sessions by agent and id."""
+
+    def sessions(self, agent: str | None = None) -> list[SessionStory]:
+        """Return the sessions of an agent; all sessions if `agent` is None."""
+        return [each for each in self.found.values() if agent in (None, each.agent)]
+
+    def session(self, agent: str, session_id: str) -> SessionStory:
+        """Return the story of one session, and create it if it has no events yet."""
+        key = (agent, session_id)
+        if key not in self.found:
+            self.found[key] = SessionStory(agent=agent, id=session_id)
+        return self.found[key]
+
+
+def render_story(events: Sequence[SimulatedEvent], most: int = 40) -> list[str]:
+    """Return the shown events as lines with their times. If there are more than `most`, those in the middle are left out."""
+    lines = [f"{event.at:10.3f}  {event.text}" for event in events if event.is_shown]
+    if len(lines) <= most:
+        return lines
+    half = most // 2
+    return [*lines[:half], f"            ... {len(lines) - 2 * half} more events ...", *lines[-half:]]

@@ -1,0 +1,376 @@
+"""Simulated storage: a journal in memory that outlives killed lives, and SQLite on a disk whose power can be cut."""
+
+import contextlib
+import importlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import apsw
+import outcome
+import trio
+
+from actgent.errors import JournalFailed, JournalFull
+from actgent.journal.base import Journal
+from actgent.journal.grouped import Head, Row
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.sqlite import SQLiteJournal, close_all_locks
+
+from .simulated_world import Life, World
+
+JournalKind = Literal["memory", "sqlite"]
+SECTOR_BYTES = 512
+"""A torn write ends at a multiple of this size."""
+DELAYS_SECONDS = (0, 0, 0.0002, 0.002, 0.03)
+OnWrite = Callable[[], None]
+"""Called after each write; may kill the life."""
+
+
+class Storage:
+    """The journal of one seed, which every life opens again."""
+
+    def __init__(self, world: World, kind: JournalKind, fault_chance: float) -> None:
+        self.world = world
+        self.kind = kind
+        self.fault_chance = fault_chance
+        """Probability that a write fails; 0 in the last life."""
+        self.on_write: OnWrite = lambda: None
+        self.power_cut_at = 0
+        """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
+        self._stored: MemoryJournal | None = None
+        self._folder: Path | None = None
+        self._disk: _Disk | None = None
+        self._open: SQLiteJournal | None = None
+
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Create the folder and the disk of a SQLite journal, and remove them at the end of the block."""
+        if self.kind == "memory":
+            yield
+            return
+        self._folder = Path(tempfile.mkdtemp(prefix="actgent-simulation-"))
+        self._disk = _Disk(self)
+        names = ("actgent.journal.sqlite.journal", "actgent.journal.sqlite.reader")
+        try:
+            with contextlib.ExitStack() as stack:
+                for name in names:
+                    module = importlib.import_module(name)
+                    stack.enter_context(mock.patch.object(module, "StorageThread", self._make_thread))
+                yield
+        finally:
+            self._disk.unregister()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _make_thread(self, name: str) -> "_StorageTask":
+        return _StorageTask(self.world, name)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Journal]:
+        """Open the journal for the running simulated process. Records of earlier processes are in it."""
+        journal: MemoryJournal | SQLiteJournal
+        if self._folder is None:
+            journal = self._stored = _MemoryJournal(self, self._stored)
+        else:
+            journal = self._open = _SQLiteJournal(self, self._folder / "journal.db")
+        async with journal.running():
+            yield journal
+
+    def end_life(self, verdict: str) -> None:
+        """Release what the operating system releases when a process dies.
+
+        `verdict` is its end; after a power failure, unsynced writes are lost.
+        """
+        journal, self._open = self._open, None
+        if journal is None or verdict == "ended":
+            return
+        for resource in (journal._db, journal._look_lock):
+            with contextlib.suppress(Exception):
+                if resource is not None:
+                    resource.close()
+        close_all_locks()
+        if self._disk is not None:
+            if self._disk.has_lost_power:
+                self._disk.lose_writes()
+            self._disk.restart()
+
+    def fault(self) -> Exception | None:
+        """Decide whether a journal write fails. Return the error, or None if the write succeeds."""
+        if not self.world.choices.happens("journal fails", self.fault_chance):
+            return None
+        return self.world.choices.pick(
+            "journal error", (JournalFull("the disk is full"), JournalFailed("the disk failed"))
+        )
+
+
+class _MemoryJournal(MemoryJournal):
+    """Writes take time and may fail. Stored rows are those of the previous life."""
+
+    def __init__(self, storage: Storage, stored: MemoryJournal | None) -> None:
+        super().__init__()
+        self._storage_of_seed = storage
+        self._life = storage.world.life
+        if stored is not None:
+            self._stored_epoch = stored._stored_epoch
+            self._stored_heads = dict(stored._stored_heads)
+            self._stored_rows = {series: list(rows) for series, rows in stored._stored_rows.items()}
+            self._stored_snapshots = dict(stored._stored_snapshots)
+
+    async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        storage, world = self._storage_of_seed, self._storage_of_seed.world
+        world.check_alive(self._life)
+        await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
+        world.check_alive(self._life)
+        if (error := storage.fault()) is not None:
+            world.record("journal", f"the journal fails: {error}")
+            raise error
+        await super()._write(rows, heads, epoch)
+        world.record("write", " ".join(f"{row.first}+{row.count}" for row in rows), is_shown=False)
+        storage.on_write()
+        if not world.is_alive(self._life):
+            await world.wait_for_death()
+        await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
+
+
+class _SQLiteJournal(SQLiteJournal):
+    """A SQLite journal on the simulated disk."""
+
+    def __init__(self, storage: Storage, path: Path) -> None:
+        assert storage._disk is not None  # noqa: S101 - it was prepared
+        super().__init__(path, vfs=storage._disk.name)
+        self._storage_of_seed, self._disk = storage, storage._disk
+
+    def _work(self, method: Callable[..., Any], *args: Any) -> Any:
+        storage = self._storage_of_seed
+        is_write = getattr(method, "__name__", "") in ("write", "_write")
+        if is_write and (error := storage.fault()) is not None:
+            storage.world.record("journal", f"the journal fails: {error}")
+            self._disk.fail_next(error, storage.world.choices.number("disk write that fails", 0, 3))
+        try:
+            return super()._work(method, *args)
+        finally:
+            self._disk.fail_next(None)
+            if is_write:
+                storage.world.record("write", str(len(args[0])), is_shown=False)
+                storage.on_write()
+
+
+class _Disk(apsw.VFS):
+    """Files under SQLite. Writes since the last sync may be lost or torn when the power fails."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.name = f"actgent-simulation-{id(self):x}"
+        self.has_lost_power = False
+        self._unsynced: dict[Path, tuple[bytes, list[tuple[int, bytes]]]] = {}
+        self._error: Exception | None = None
+        self._writes_until_error = self._writes = 0
+        super().__init__(self.name, base="unix-none")
+
+    def restart(self) -> None:
+        """Begin the next simulated process.
+
+        Unsynced writes of a killed process are in the page cache, so they are not lost.
+        """
+        self._unsynced.clear()
+        self.has_lost_power, self._writes = False, 0
+        self.fail_next(None)
+
+    def fail_next(self, error: Exception | None, after: int = 0) -> None:
+        """Make a later write fail with a disk error, after `after` more writes. None cancels the failure."""
+        self._error, self._writes_until_error = error, after
+
+    def xOpen(self, name: Any, flags: Any) -> "_DiskFile":  # noqa: N802 - apsw's name
+        return _DiskFile(self, name, flags)
+
+    def step(self) -> None:
+        """Count a write or sync, and fail if the process is dead, the power fails now, or an error is due."""
+        world = self.storage.world
+        if world.life.is_dead:
+            raise apsw.IOError("the process is dead")
+        self._writes += 1
+        if self._writes == self.storage.power_cut_at:
+            world.kill("as the power fails during a disk write")
+            self.has_lost_power = True
+            raise apsw.IOError("no power")
+        if self._error is not None:
+            self._writes_until_error -= 1
+            if self._writes_until_error < 0:
+                full = isinstance(self._error, JournalFull)
+                raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
+
+    def written(self, path: Path, offset: int, data: bytes) -> None:
+        """Record a write to a file that is not synced yet, so that a power failure can lose it."""
+        if path not in self._unsynced:
+            self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
+        self._unsynced[path][1].append((offset, data))
+
+    def synced(self, path: Path) -> None:
+        """Discard the recorded writes of a file, because they are synced."""
+        self._unsynced.pop(path, None)
+
+    def lose_writes(self) -> None:
+        """Rewrite each file as after a power failure: each unsynced write is complete, lost, or torn at a sector."""
+        choices = self.storage.world.choices
+        for path, (before, writes) in self._unsynced.items():
+            data = bytearray(before)
+            for offset, written in writes:
+                fate = choices.pick("unsynced write", ("complete", "complete", "lost", "torn"))
+                kept = b"" if fate == "lost" else written
+                if fate == "torn":
+                    kept = kept[: choices.number("torn at", 0, len(kept)) // SECTOR_BYTES * SECTOR_BYTES]
+                if kept:
+                    data.extend(b"\0" * (offset + len(kept) - len(data)))
+                    data[offset : offset + len(kept)] = kept
+            path.write_bytes(data)
+        self._unsynced.clear()
+
+
+class _DiskFile(apsw.VFSFile):
+    def __init__(self, disk: _Disk, name: Any, flags: Any) -> None:
+        self._disk = disk
+        self._path = Path(name.filename() if isinstance(name, apsw.URIFilename) else name or "temporary")
+        super().__init__("unix-none", name, flags)
+
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+        self._disk.step()
+        self._disk.written(self._path, offset, bytes(data))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        self._disk.step()
+        self._disk.synced(self._path)
+        super().xTruncate(size)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._disk.step()
+        self._disk.synced(self._path)
+
+
+# --- the storage thread as a task ------------------------------------------------------------------
+
+
+class _Signal:
+    """A pipe that wakes waiting tasks."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._waiting: list[trio.Event] = []
+
+    def set(self) -> None:
+        self.is_set = True
+        for event in self._waiting:
+            event.set()
+        self._waiting.clear()
+
+    async def wait(self) -> None:
+        if self.is_set:
+            await trio.lowlevel.checkpoint()
+            return
+        event = trio.Event()
+        self._waiting.append(event)
+        try:
+            await event.wait()
+        finally:
+            if event in self._waiting:
+                self._waiting.remove(event)
+
+
+class _Job:
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], done: _Signal) -> None:
+        self.fn, self.args, self.done = fn, args, done
+        self.is_begun = self.is_dismissed = False
+        self.result: outcome.Outcome[Any] | None = None
+
+
+class _StorageTask:
+    """Replacement of `actgent.support.storage_thread.StorageThread`: the same order of jobs, but in a task.
+
+    It runs the same code of the journal as in production, without real time.
+    """
+
+    is_clock_real = True
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._life: Life = world.life
+        self._done, self._listener = _Signal(), _Signal()
+        self._jobs: list[_Job] = []
+        self._more, self._has_ended = trio.Event(), False
+        trio.lowlevel.spawn_system_task(self._run_jobs, name=name)
+
+    async def _run_jobs(self) -> None:
+        while not self._has_ended:
+            while self._jobs:
+                delay = self._world.choices.pick("disk delay", (0.0001, 0.0001, 0.0002, 0.002, 0.03))
+                await trio.sleep(delay)
+                if self._jobs:
+                    self._do(self._jobs.pop(0))
+            self._more = trio.Event()
+            await self._more.wait()
+
+    def _do(self, job: _Job) -> None:
+        self._world.check_alive(self._life)
+        job.result = outcome.capture(job.fn, *job.args)
+        job.done.set()
+
+    def prepare(self, fn: Callable[..., Any], *args: Any) -> _Job:
+        return _Job(fn, args, self._done)
+
+    async def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        job = self.prepare(fn, *args)
+        await self.wait_for(job)
+        assert job.result is not None  # noqa: S101 - it was awaited
+        return job.result.unwrap()
+
+    async def wait_for(self, job: _Job) -> None:
+        while job.result is None and not job.is_dismissed:
+            self._begin(job)
+            await self._done.wait()
+            self._empty(self._done)
+        job.is_dismissed = False
+
+    def dismiss(self, job: _Job) -> None:
+        job.is_dismissed = True
+        self._done.set()
+
+    def _begin(self, job: _Job) -> None:
+        if not job.is_begun:
+            job.is_begun = True
+            self._jobs.append(job)
+            self._more.set()
+
+    def run_now(self, fn: Callable[..., Any], *args: Any) -> Any:
+        while self._jobs:
+            self._do(self._jobs.pop(0))
+        self._world.check_alive(self._life)
+        return fn(*args)
+
+    def start(self, fn: Callable[..., Any], *args: Any) -> _Job:
+        job = _Job(fn, args, self._listener)
+        self._begin(job)
+        return job
+
+    async def listen(self) -> None:
+        with contextlib.suppress(trio.ClosedResourceError):
+            await self._listener.wait()
+            self._empty(self._listener)
+
+    def _empty(self, signal: _Signal) -> None:
+        if self._has_ended:
+            raise trio.ClosedResourceError
+        signal.is_set = False
+
+    def ring(self) -> None:
+        self._listener.set()
+
+    def end(self, fn: Callable[..., Any]) -> None:
+        if self._world.is_alive(self._life):
+            self.run_now(fn)
+        self._has_ended = True
+        self._more.set()
+        self._done.set()
+        self._listener.set()

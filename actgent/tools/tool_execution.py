@@ -1,0 +1,893 @@
+"""Run the tool calls of one answer, in the order of the answer.
+
+Calls run one after the other. Adjacent calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
+run
+concurrently, and also start in the order of the answer.
+
+A call is in one of these states. If the batch is stopped, its state determines the result:
+
+    waiting             `cancelled`: the tool never ran
+    started             `outcome_unknown`, or `cancelled` if the effect is pure or idempotent
+    maybe started       `outcome_unknown`: it may have run before a restart, and has not run again yet
+    finished            its result
+    awaiting approval   `cancelled`, as withdrawn: neither the call nor its question was processed
+"""
+
+import types
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import attrs
+import orjson
+import trio
+
+from actgent.approvals import ApprovalRequest, Approve, Edit, Grant
+from actgent.errors import (
+    ActgentError,
+    ApprovalRequired,
+    ConfigurationError,
+    InvalidArguments,
+    InvalidToolResult,
+    OutcomeUnknown,
+    ThreadPoolExhausted,
+    ToolError,
+    ToolTimeout,
+)
+from actgent.labels import Label, text_of
+from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
+from actgent.support import span_names as names
+from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, active_trace
+from actgent.support.untrusted_text import join_origins
+from actgent.support.user_code_calls import convert_user_error, leaves
+
+from .base import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
+from .call_sources import CallSources, running_call
+from .caller_tools import AskCaller
+from .outputs.result_media import describe_media, has_media
+from .outputs.result_text import canonical_json, describe, fallback_text, to_text, truncate
+from .outputs.untrusted_results import mark_untrusted
+from .schemas import plain_form
+from .start_order import StartGate, start_gate
+from .time_limits import TimeLimit, time_limits
+
+logger = logger_of(__name__)
+
+DEFAULT_MAX_RESULT_CHARACTERS = 60_000
+"""Maximum length of a result in characters if the agent sets none."""
+_NOT_STARTED = "cancelled before it started"
+_STOPPED = "cancelled while it ran"
+_REJECTED = "it did not run: see the first result of this answer"
+_WITHDRAWN = "withdrawn before the approval was decided: it did not run"
+_UNKNOWN = "stopped while it ran: its outcome is unknown"
+
+NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
+_ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
+_NO_APPROVALS: Mapping[int, ApprovalRequest] = MappingProxyType({})
+_NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
+_WITHOUT_MEDIA = frozenset({str, int, float, bool, dict, types.NoneType})
+"""Types of results that never contain pictures or files."""
+Check = Callable[[ToolCall, Tool], str | None]
+"""Types of tool values that never contain pictures or files."""
+
+
+class ToolLookup(typing.Protocol):
+    """Tools by name, as `ToolRegistry` has them."""
+
+    def get(self, name: str) -> Tool | None: ...
+    def find(self, call: ToolCall) -> Tool: ...
+
+
+@attrs.frozen
+class PolicyViolation:
+    """A call whose sinks depend on untrusted text."""
+
+    labels: Mapping[str, Label]
+    """Label of each sink, by parameter; empty if the call has no arguments."""
+    reason: str
+    """Parameters and sources, for the approver or, if the call is refused, for the model."""
+    is_refused: bool = False
+    """True if the policy refuses the call instead of asking an approver."""
+
+
+class _PolicyRefusal(ToolError):
+    """The policy refuses a call. The text has no untrusted words."""
+
+
+class PolicyRule(typing.Protocol):
+    """Check of the labels of calls."""
+
+    def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
+        """Return the violation of the agent's policy by a call with these arguments.
+
+        None if the call may run.
+        """
+        ...
+
+    def for_nested(self, sources: str) -> "PolicyRule":
+        """Return the policy check for nested calls.
+
+        Their outer call has read text of these untrusted sources.
+        """
+        ...
+
+
+class ResultIsolation(typing.Protocol):
+    """Interface to the withheld results of a session."""
+
+    is_nested: bool
+    """True for a call made by another call. Its result is not sent to the model."""
+
+    def sources_of(self, call_id: str) -> str: ...
+    def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult: ...
+    def approve(self, call: ToolCall) -> None: ...
+    def note_stored(self, call_id: str) -> None: ...
+
+
+class BatchTurn(typing.Protocol):
+    """Interface to the turn that runs a batch."""
+
+    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+        """Store a result of more than `limit` characters for `read_result`.
+
+        Return a shortened text for the model.
+        """
+        ...
+
+    def nest(self, call: ToolCall) -> NestedToolCalls:
+        """Return the interface through which a running call calls other tools."""
+        ...
+
+    @property
+    def via(self) -> str:
+        """Untrusted sources that influenced the session although its conversation does not contain their text."""
+        ...
+
+    def report_exception(self, call: ToolCall, error: Exception) -> None:
+        """Report an exception that a tool raised, to handlers and logs.
+
+        Requests for approval are not reported.
+        """
+        ...
+
+    def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
+        """Log why a tool's value has no JSON form. The model receives `str(value)`."""
+        ...
+
+
+@attrs.define(eq=False)
+class Batch:
+    """The tool calls of one answer. `run` runs them once; `results` returns one result per call at any time."""
+
+    calls: Sequence[ToolCall]
+    """The calls in the order of the answer."""
+    registry: ToolLookup
+    """The tools that the calls may run."""
+    context: ToolContext = attrs.field(factory=ToolContext, kw_only=True)
+    """Context of the turn; each call gets a copy with its own id and idempotency key."""
+    check: Check | None = attrs.field(default=None, kw_only=True)
+    """Called directly before each call starts, after the calls that it has to wait for."""
+    ask: Callable[[ToolCall, Tool], ApprovalRequest | None] | None = attrs.field(default=None, kw_only=True)
+    """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
+    policy: PolicyRule | None = attrs.field(default=None, kw_only=True)
+    """Checks the labels of a call before it starts; None if the agent has no policy."""
+    isolation: ResultIsolation | None = attrs.field(default=None, kw_only=True)
+    """Withholds results with untrusted text; None if the model reads them."""
+    source_calls: Sequence[ToolCall] = attrs.field(default=(), kw_only=True)
+    """The calls with the references that the model wrote; empty if they are equal to `calls`."""
+    grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
+    """Approvals of calls that may run, by call id."""
+    timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
+    """Time limit in seconds for tools without their own."""
+    max_characters: int = attrs.field(default=DEFAULT_MAX_RESULT_CHARACTERS, kw_only=True)
+    """Maximum length of a result in characters. Longer results are shortened and get a notice."""
+    host: BatchTurn | None = attrs.field(default=None, kw_only=True)
+    """The turn that runs the batch. None: long results are truncated, and no tool can call other tools."""
+    on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
+        default=None, kw_only=True
+    )
+    """Awaited with the batch and the indexes of a stage's calls, before the first of these calls starts."""
+    is_parallel: bool = attrs.field(default=False, kw_only=True)
+    """True if calls of tools with `parallel=None` may overlap regardless of their effect."""
+    on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
+    """Called with each call that starts."""
+    on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
+    """Called with each result as soon as the call finishes."""
+    maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
+    """Indexes of calls that may have run before a restart. They run again if their effect permits it."""
+    _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
+    """Tool and context of each started call, by index."""
+    _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
+    """Results of finished calls, by index."""
+    awaiting_approval: Mapping[int, ApprovalRequired] = attrs.field(
+        default=_NONE_AWAITING, init=False, repr=False
+    )
+    """Approval requests of the calls that wait for a decision, by index."""
+    is_rejected: bool = attrs.field(default=False, init=False)
+    """True if `reject_all` rejected the answer as a whole."""
+    _required_approvals: Mapping[int, ApprovalRequest] = attrs.field(
+        default=_NO_APPROVALS, init=False, repr=False
+    )
+    """Approvals that `required_approval` found, by index."""
+
+    # --- results ---------------------------------------------------------------------------
+
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return exactly one result per call, in the order of the calls. Valid at any time, also after cancellation."""
+        finished = self._finished
+        return tuple(
+            [finished.get(index) or self._unfinished_result(index) for index in range(len(self.calls))]
+        )
+
+    def _unfinished_result(self, index: int) -> ToolResult:
+        """Return the result of a call that has no result when the batch ends.
+
+        It depends on whether the call was started.
+        """
+        call = self.calls[index]
+        if index in self.awaiting_approval:
+            return _error_result(call, _WITHDRAWN, status="cancelled")
+        tool, call_context = self._started.get(index, (None, None))
+        if (call_context is None or call_context.cancelled_in_queue) and index not in self.maybe_started:
+            return _error_result(call, _NOT_STARTED, status="cancelled")
+        if tool is None or tool.effect == "once":
+            return self._unknown_result(index)
+        return self._with_sources(index, _error_result(call, _STOPPED, status="cancelled"))
+
+    def _unknown_result(self, index: int) -> ToolResult:
+        return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
+
+    def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
+        """Add the untrusted sources to the result of a stopped call.
+
+        The call may have stored their text in the state.
+        """
+        call = self.calls[index]
+        tool = self.registry.get(call.name)
+        if tool is None or tool.effect == "pure":
+            return result
+        via = (tool.origin or tool.name) if tool.outside else ""
+        if self.isolation is not None:
+            via = join_origins(via, self.isolation.sources_of(call.id))
+        return attrs.evolve(result, via=via) if via else result
+
+    def set_result(self, index: int, result: ToolResult | None) -> None:
+        """Set the result of a call that ran before a restart. None sets the result for an unknown outcome."""
+        self._finished[index] = result or self._unknown_result(index)
+
+    def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
+        """Set the content or the error of a call without running it, e.g. if the caller has run it."""
+        call = self.calls[index]
+        if error is None:
+            self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
+            return
+        result = _error_result(call, self._truncate(error))
+        tool = self.registry.get(call.name)
+        is_rejection = tool is None or not tool.is_of_caller
+        self._finished[index] = result if is_rejection else self._withhold(index, result)
+
+    def reject_all(self, reason: str) -> None:
+        """Reject all calls: the first result has the reason, the other results refer to it."""
+        self.is_rejected = True
+        for index, call in enumerate(self.calls):
+            self._finished[index] = _error_result(call, reason if index == 0 else _REJECTED)
+
+    def is_resolved(self, index: int) -> bool:
+        """Return True if a call will not run in this batch any more: it has a result or awaits approval."""
+        return index in self._finished or index in self.awaiting_approval
+
+    def finished(self) -> Sequence[ToolResult]:
+        """Return the results of the finished calls."""
+        return tuple(self._finished.values())
+
+    def count_unfinished(self) -> int:
+        """Return the number of calls without a result."""
+        return len(self.calls) - len(self._finished)
+
+    def can_rerun(self) -> bool:
+        """Return True if all unfinished calls can run again from the start without repeating effects."""
+        left = (call for index, call in enumerate(self.calls) if index not in self._finished)
+        tools = [self.registry.get(call.name) for call in left]
+        return all(tool is not None and tool.effect != "once" and not tool.calls_tools for tool in tools)
+
+    # --- running the calls ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run all calls in the order of the answer, stage by stage. A failed call does not stop later calls.
+
+        The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint. A
+        call that
+        awaits approval does not delay later calls, except across a tool marked `exclusive`.
+        """
+        former: Sequence[int] = ()
+        for stage in self._stages():
+            if self.awaiting_approval and any(map(self._is_alone, (*former[:1], stage[0]))):
+                return
+            if self.on_stage is not None:
+                await self.on_stage(self, stage)
+            await self._run_stage(stage)
+            former = stage
+
+    async def _run_stage(self, stage: Sequence[int]) -> None:
+        """Check the calls of one stage, and run the admitted ones. Calls of a stage may overlap."""
+        waiting: list[tuple[int, Tool, dict[str, Any]]] = []
+        for index in stage:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            admitted = self._admit_or_fail(index)
+            if admitted is None:
+                continue
+            if not waiting and _is_immediate(admitted[0]):
+                await self._run_call(index, *admitted)
+            else:
+                waiting.append((index, *admitted))
+        if len(waiting) == 1:
+            await self._run_call(*waiting[0])
+        elif waiting:
+            await self._run_concurrently(waiting)
+
+    async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
+        """Run each call in its own task. Each task starts the next one, since trio starts tasks in random order."""
+        gate = StartGate()
+        gate.open()
+        async with trio.open_nursery() as nursery:
+            for call in calls:
+                next_gate = StartGate()
+                nursery.start_soon(self._start_call, call, gate, next_gate)
+                gate = next_gate
+
+    async def _start_call(
+        self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
+    ) -> None:
+        """Wait until the previous call has started. Then start the next call and run this one."""
+        await gate.wait()
+        start_gate.set(next_gate)
+        next_gate.open()
+        await self._run_call(*call)
+
+    def _stages(self) -> Iterable[Sequence[int]]:
+        """Return the indexes of the calls in stages.
+
+        Calls of one stage may overlap; stages run one after the other.
+        """
+        return _ONE_STAGE if len(self.calls) == 1 else self._group_calls()
+
+    def _group_calls(self) -> Iterator[Sequence[int]]:
+        overlapping: list[int] = []
+        for index, call in enumerate(self.calls):
+            if self._may_overlap(call):
+                overlapping.append(index)
+                continue
+            if overlapping:
+                yield overlapping
+                overlapping = []
+            yield (index,)
+        if overlapping:
+            yield overlapping
+
+    def _may_overlap(self, call: ToolCall) -> bool:
+        tool = self.registry.get(call.name)
+        if tool is None or tool.exclusive:
+            return tool is None  # the call of an unknown tool only produces an error result
+        return self.is_parallel or tool.effect == "pure" if tool.parallel is None else tool.parallel
+
+    def _is_alone(self, index: int) -> bool:
+        tool = self.registry.get(self.calls[index].name)
+        return tool is not None and tool.exclusive
+
+    def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
+        """Return the tool and arguments of a call that may run, else None.
+
+        A call that may not run then has a result or awaits approval.
+        """
+        if self.is_resolved(index):  # before a restart
+            return None
+        call = self.calls[index]
+        if index in self.maybe_started and not self.can_start(index):
+            self.set_result(index, None)  # not "may not run": the model would read it as "never ran"
+            return None
+        try:
+            return self._admit(index, call)
+        except ApprovalRequired as question:
+            self._hold_for_approval(index, question)
+            return None
+        except ToolError as error:
+            quoted = "" if error.__cause__ is None else type(error.__cause__).__name__
+            result = _error_result(call, self._truncate(describe(error)), raised=quoted)
+            tool = self.registry.get(call.name)
+            if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
+                result = mark_untrusted(
+                    result, tool.origin
+                )  # the error quotes the schema, which is third-party text
+            self._finished[index] = (
+                result if isinstance(error, _PolicyRefusal) else self._withhold(index, result)
+            )
+            return None
+
+    def _withhold(self, index: int, result: ToolResult) -> ToolResult:
+        """Return the result as the model may see it.
+
+        With isolation, untrusted text is withheld, and the model gets a reference to it.
+        """
+        if self.isolation is None:
+            return result
+        call = self.calls[index]
+        return self.isolation.withhold(index, call, self.registry.get(call.name), result)
+
+    def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
+        """Record that a call awaits approval.
+
+        The traceback is dropped, because it references this batch and its session.
+        """
+        self.awaiting_approval = {**self.awaiting_approval, index: question.with_traceback(None)}
+
+    def can_start(self, index: int) -> bool:
+        """Return True if a call may run now. The batch is not changed."""
+        return not self.is_resolved(index) and self.rejection_of(index) is None
+
+    def rejection_of(self, index: int) -> ToolError | None:
+        """Return the error that prevents a call from running now; `ApprovalRequired` if it needs approval.
+
+        None if the call may run.
+        """
+        try:
+            self._admit(index, self.calls[index])
+        except ToolError as error:
+            return error
+        return None
+
+    def _admit(self, index: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+        """Return the tool and the validated arguments of a call.
+
+        Raises:
+            ApprovalRequired: The call needs approval, or the caller of the turn runs it.
+            ToolError: The tool is unknown, the check rejected the call, or the arguments are invalid.
+        """
+        tool = self.registry.find(call)
+        refusal = None if self.check is None else self.check(call, tool)
+        if refusal is not None:
+            raise ToolError(refusal)
+        if self.isolation is None:
+            arguments = tool.argument_validator.validate(call.arguments)
+            violation = self._violation(call, tool, arguments)
+        else:  # the model must not learn from the order of checks if a withheld value fits the schema
+            violation = self._violation(call, tool, call.arguments)
+            arguments = {} if violation is not None else tool.argument_validator.validate(call.arguments)
+        ask = self.required_approval(index) if tool.approval or self.ask is not None else None
+        if tool.is_of_caller and ask is None:
+            raise _with_labels(AskCaller(), violation)
+        if ask is not None or violation is not None:
+            raise _policy_question(tool, ask or ApprovalRequest(), violation)
+        return tool, arguments
+
+    def _violation(
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any] | str
+    ) -> PolicyViolation | None:
+        """Return the policy violation for which a call needs an approval; None if it needs none.
+
+        Raises:
+            _PolicyRefusal: The policy refuses the call.
+        """
+        if self.policy is None or call.id in self.grants or isinstance(arguments, str):
+            return None
+        violation = self.policy(call, tool, arguments)
+        if violation is not None and violation.is_refused:
+            raise _PolicyRefusal(violation.reason)
+        return violation
+
+    def required_approval(self, index: int) -> ApprovalRequest | None:
+        """Return the approval that a call still needs; None if it needs none.
+
+        The approval is computed once and kept until it is granted.
+        """
+        call = self.calls[index]
+        tool = self.registry.get(call.name)
+        if tool is None or not (tool.approval or self.ask) or call.id in self.grants:
+            return None
+        ask = self._required_approvals.get(index) or self._approval_for(call, tool)
+        if ask is not None:
+            self._required_approvals = {**self._required_approvals, index: ask}
+        return ask
+
+    def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
+        """Return the approval that the agent or the tool requires for a call, with a validated form.
+
+        The agent's rule takes precedence. None if neither requires one.
+        """
+        ask = None if self.ask is None else self.ask(call, tool)
+        ask = ask if ask is not None else _tool_approval(call, tool)
+        if ask is not None and ask.form is not None:
+            try:
+                form = plain_form(ask.form, owner=f"the approval request of {tool.name!r}")
+                ask = attrs.evolve(ask, form=form)
+            except ConfigurationError as error:
+                raise ToolError(str(error)) from error
+        return ask
+
+    async def _run_call(self, index: int, tool: Tool, arguments: dict[str, Any]) -> None:
+        """Run one admitted call, and record its result or its request for approval."""
+        call = self.calls[index]
+        grant = self.grants.get(call.id) if self.grants else None
+        call_context = self.context.for_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
+        if tool.calls_tools and self.host is not None:
+            call_context.tools = self.host.nest(call)
+        self._started[index] = tool, call_context
+        if self.on_start is not None:
+            self.on_start(call)
+        if tool.hooks:
+            _call_hook(tool, "on_start", call)
+        active = active_trace.get()
+        run = self._run_and_convert if active is None else partial(self._run_traced, active)
+        if self.isolation is not None:
+            run = partial(self._run_isolated, run)
+        try:
+            result = await run(call, tool, arguments, call_context)
+        except ApprovalRequired as question:
+            self._hold_for_approval(index, question)
+            return
+        finally:
+            call_context.report = None  # a thread that runs on after the timeout must not report progress
+        result = self._label(result, tool, call_context)
+        if self.grants and isinstance(self.grants.get(call.id), Edit):
+            result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
+        result = self._finished[index] = self._withhold(index, result)
+        if self.on_finish is not None:
+            self.on_finish(result)
+        if tool.hooks:
+            _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
+
+    def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
+        """Return the result labelled with its untrusted sources.
+
+        Delimiters are added if the result may contain their text.
+        """
+        if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
+            result = mark_untrusted(result, origin)
+        if self.host is not None and (via := _sources_of_call(self.host, call_context)):
+            result = attrs.evolve(result, via=join_origins(result.via, via))
+        return result
+
+    async def _run_isolated(
+        self,
+        run: Callable[..., Awaitable[ToolResult]],
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        call_context: ToolContext,
+    ) -> ToolResult:
+        """Run a call, and collect the untrusted sources of its arguments and of the answers that it reads.
+
+        Results of the call are then isolated by these sources.
+        """
+        isolation = self.isolation
+        assert isolation is not None  # noqa: S101 - checked by the caller
+        if isinstance(self.grants.get(call.id), Approve):
+            isolation.approve(call)
+        outer = running_call.get() if isolation.is_nested else None
+        sources = CallSources(self.context._source, isolation.sources_of(call.id), outer=outer)  # noqa: SLF001 - the session of the call
+        token = running_call.set(sources)
+        try:
+            result = await run(call, tool, arguments, call_context)
+        finally:
+            running_call.reset(token)
+        if sources.has_stored:
+            isolation.note_stored(call.id)
+        found = join_origins(sources.given, sources.found)
+        return attrs.evolve(result, via=found) if found else result
+
+    async def _run_traced(
+        self,
+        active: ActiveTrace,
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        call_context: ToolContext,
+    ) -> ToolResult:
+        """Run a call in a tracing span."""
+        with _ToolSpan(active, call, tool) as span:
+            result = await self._run_and_convert(call, tool, arguments, call_context)
+            span.note_result(result, self._label(result, tool, call_context).label)
+            return result
+
+    async def _run_and_convert(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
+    ) -> ToolResult:
+        """Run a call and return its result; an exception becomes an error result.
+
+        Raises:
+            ApprovalRequired: The tool requested an approval.
+        """
+        try:
+            text, media = await self._run_to_text(call, tool, arguments, call_context)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything; the model reads the error
+            error = convert_user_error(raised, "tool", tool.name)
+            if (question := _find_approval_request(error)) is not None:
+                if (mistake := _validate_approval_request(question)) is None:
+                    raise question from None  # noqa: ASYNC104 - `convert_user_error` re-raises cancellations
+                error = mistake
+            self._report_exception(call, tool, error)
+            is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
+            status: ToolStatus = "outcome_unknown" if is_unknown else "error"
+            words = self._fit_to_limit(call, describe(error))
+            return _error_result(call, words, status=status, raised=_foreign_class_name(error))  # noqa: ASYNC104 - as above
+        result = _success_result(call, self._fit_to_limit(call, text))
+        return attrs.evolve(result, media=media) if media else result
+
+    def _report_exception(self, call: ToolCall, tool: Tool, error: Exception) -> None:
+        if self.host is not None:
+            self.host.report_exception(call, error)
+        if tool.hooks:
+            _call_hook(tool, "on_exception", call, error)
+
+    async def _run_to_text(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
+    ) -> tuple[str, tuple[Medium, ...]]:
+        """Run a call, and return its result text and its media. A tool with `cache` reuses text results; media are not cached."""
+        key = canonical_json(arguments) if tool.cache else ""
+        if key and (cached := tool.result_cache.get(key)) is not None:
+            return cached, ()
+        maybe_started = (
+            tool.execute(arguments, call_context)
+            if _is_immediate(tool)
+            else self._run_with_timeout(call, tool, arguments, call_context)
+        )
+        value = await maybe_started
+        if type(value) not in _WITHOUT_MEDIA and has_media(value):
+            shown = describe_media(value, call, state=call_context.state, outside=tool.outside)
+            if shown.unusable is not None:
+                self._log_unusable(call, shown.unusable)
+            return shown.text, shown.media
+        text, is_json = self._convert_to_text(call, value)
+        if tool.process_output is not None:
+            text, is_text = self._convert_to_text(call, tool.process_output(text))
+            is_json = is_json and is_text
+        if key and is_json and len(text) <= self.max_characters:
+            tool.result_cache.put(key, text)
+        return text, ()
+
+    def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
+        """Return the text of a tool's value, and False if the text is `str(value)` because JSON cannot represent the value.
+
+        The tool did its work, so its result is not an error. A coroutine is an error: its work has not started.
+        """
+        try:
+            return to_text(value), True
+        except InvalidToolResult as error:
+            if type(value) is types.CoroutineType:
+                raise
+            self._log_unusable(call, error)
+        return fallback_text(value), False
+
+    def _log_unusable(self, call: ToolCall, error: InvalidToolResult) -> None:
+        if self.host is not None:
+            self.host.log_unserializable(call, error)
+
+    async def _run_with_timeout(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
+    ) -> object:
+        """Run a call with retries within the time limit of the tool or the batch.
+
+        Raises:
+            ToolTimeout: The call exceeded its time limit.
+        """
+        seconds = self.timeout if tool.timeout is None else tool.timeout
+        with trio.move_on_after(seconds) as scope:
+            time_limits.set((TimeLimit(scope),))
+            return await _run_with_retries(call, tool, arguments, call_context)
+        raise ToolTimeout(tool.name, seconds)
+
+    def _fit_to_limit(self, call: ToolCall, text: str) -> str:
+        """Return the text, cut to `max_characters` if it is longer. The turn, if any, stores the full text for `read_result`."""
+        if len(text) <= self.max_characters:
+            return text
+        return self._truncate(text) if self.host is None else self.host.keep(call, text, self.max_characters)
+
+    def _truncate(self, text: str) -> str:
+        return truncate(text, self.max_characters)
+
+
+async def _run_with_retries(
+    call: ToolCall, tool: Tool, arguments: Mapping[str, Any], call_context: ToolContext
+) -> object:
+    """Run a call. Retry it after exceptions of the tool's `retry_on` classes, at most `retries` times."""
+    attempt = 0
+    while True:
+        call_context.begin_attempt()
+        try:
+            return await tool.execute(arguments, call_context)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+            error = convert_user_error(raised, "tool", tool.name)
+        if attempt >= tool.retries or not _is_retryable(error, tool):
+            raise error
+        _call_hook(tool, "on_retry", call, error)
+        await trio.sleep(tool.retry_delay * 2**attempt)
+        attempt += 1
+        call_context.attempted_before = True
+
+
+def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
+    """Return the untrusted sources that influenced a call: those of its agents and nested calls."""
+    nested = call_context.tools
+    return host.via if nested is None else join_origins(host.via, nested.sources)
+
+
+def _policy_question(tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None) -> ApprovalRequired:
+    """Return the request for approval of a call.
+
+    If a policy violation is the reason, its text and labels are added.
+    """
+    question = ask.question
+    if violation is not None:
+        reason = f"{violation.reason[0].upper()}{violation.reason[1:]}."
+        question = f"{question or f'May the tool {tool.name!r} run?'} {reason}"
+    found = ApprovalRequired(question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
+    return _with_labels(found, violation)
+
+
+def _with_labels(question: ApprovalRequired, violation: PolicyViolation | None) -> ApprovalRequired:
+    if violation is not None:
+        question.sources = {name: text_of(label) for name, label in violation.labels.items()}
+    return question
+
+
+def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:
+    """Return the approval that the tool itself requires for a call; None if it requires none."""
+    rule_result = (
+        _evaluate_approval_rule(tool.approval, call, tool) if callable(tool.approval) else tool.approval
+    )
+    if isinstance(rule_result, ApprovalRequest):
+        return rule_result
+    return ApprovalRequest() if rule_result else None
+
+
+def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> bool | ApprovalRequest:
+    """Call a tool's approval rule, and return its answer.
+
+    Raises:
+        ToolError: The rule raised an exception.
+    """
+    try:
+        return rule(call)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+        error = convert_user_error(raised, "approval rule of tool", tool.name)
+    raise ToolError(f"the approval rule of this tool failed: {describe(error)}") from error
+
+
+def _is_immediate(tool: Tool) -> bool:
+    """Return True if a call of the tool never waits. It then needs neither a task nor a timer."""
+    return tool.inline and not tool.retries
+
+
+def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
+    """Append a note for the model that an approver changed the arguments of the call."""
+    return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
+
+
+def _find_approval_request(error: Exception) -> ApprovalRequired | None:
+    """Return the approval request in an exception or exception group; None if the error has any other cause."""
+    found = list(leaves(error))
+    first = found[0]
+    return (
+        first
+        if isinstance(first, ApprovalRequired) and all(isinstance(e, ApprovalRequired) for e in found)
+        else None
+    )
+
+
+def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError | None:
+    """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
+    try:
+        fields: Any = {"form": question.form, "timeout": question.timeout, "risk": question.risk}
+        made = ApprovalRequest(question.question, **fields)
+        question.form = plain_form(made.form, owner="the approval request")
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _is_retryable(error: Exception, tool: Tool) -> bool:
+    """Return True if all exceptions in an error allow a retry.
+
+    They are of the tool's `retry_on` classes. Invalid arguments and requests for approval are never retried.
+    """
+    return all(
+        isinstance(leaf, tool.retry_on)
+        and not isinstance(leaf, InvalidArguments | ApprovalRequired | ThreadPoolExhausted)
+        for leaf in leaves(error)
+    )
+
+
+def _success_result(call: ToolCall, content: str) -> ToolResult:
+    return make_result(
+        id=_result_id(call), call_id=call.id, tool_name=call.name, content=content, native=call.native
+    )
+
+
+def _error_result(
+    call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = ""
+) -> ToolResult:
+    return ToolResult(
+        id=_result_id(call),
+        call_id=call.id,
+        tool_name=call.name,
+        status=status,
+        error=error,
+        native=call.native,
+        raised=raised,
+    )
+
+
+def _foreign_class_name(error: Exception) -> str:
+    """Return the class name of the first exception in an error that actgent does not define.
+
+    Empty if there is none.
+    """
+    for leaf in leaves(error):
+        quoted = leaf.__cause__ if isinstance(leaf, InvalidToolResult) else leaf
+        if quoted is not None and not isinstance(quoted, ActgentError):
+            return type(quoted).__name__
+    return ""
+
+
+def _result_id(call: ToolCall) -> str:
+    """Return the id of a call's result. Derived from the call, so that a repetition after a crash has the same id."""
+    return f"{call.id}/result"
+
+
+def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
+    """Call the hook `event` of each of the tool's `hooks`.
+
+    Exceptions are logged, and never change the result.
+    """
+    for hooks in tool.hooks:
+        hook = getattr(hooks, event)
+        if hook is None:
+            continue
+        try:
+            hook(call, *details)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - a failing hook never changes the result
+            convert_user_error(raised, "hook", event)
+            logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(raised).__name__)
+
+
+class _ToolSpan(TracedWork):
+    """Tracing span of one tool call."""
+
+    def __init__(self, active: ActiveTrace, call: ToolCall, tool: Tool) -> None:
+        attributes: dict[str, Attribute] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: tool.name,
+            names.TOOL_CALL: call.id,
+            names.TOOL_TYPE: "extension" if tool.outside else "function",
+            names.TOOL_EFFECT: tool.effect,
+        }
+        if active.tracing.has_content:
+            attributes |= active.tracing.content(names.TOOL_ARGUMENTS, lambda: _arguments_text(call))
+        super().__init__(active, f"{names.EXECUTE_TOOL} {tool.name}", attributes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ApprovalRequired):  # not a failure: the call runs after the approval
+            self.facts[names.TOOL_STATUS] = "asked"
+            kind = error = trace = None
+        super().__exit__(kind, error, trace)
+
+    def note_result(self, result: ToolResult, label: Label) -> None:
+        """Add the result and its label to the span; a result other than success marks the span as failed."""
+        self.facts[names.TOOL_STATUS] = result.status
+        if not label.is_trusted:
+            self.facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
+        if result.status != "success":
+            self.error = "tool"
+        if self.tracing.has_content:
+            self.facts |= self.tracing.content(names.TOOL_RESULT, lambda: result.text)
+
+
+def _arguments_text(call: ToolCall) -> str:
+    """Return the arguments of a call as JSON text."""
+    if isinstance(call.arguments, str):
+        return call.arguments
+    return orjson.dumps(call.arguments, default=str).decode()

@@ -1,0 +1,132 @@
+"""Derive tools from tools: select them, rename them, change options, or fill in parameters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.tools import schemas
+from actgent.tools.base import Tool, ToolContext, WrappedTool
+from actgent.tools.callable_kinds import check_rule_function, rule_allows
+
+Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
+"""Function from tools to tools; it must not change the given tools."""
+
+
+def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
+    """Return a function that selects tools for `Toolset.filtered`, by name or by a predicate."""
+    if callable(keep) and not isinstance(keep, Tool):
+        check_rule_function("filtered()", keep, takes="(tool)")
+        return lambda tools: [tool for tool in tools if rule_allows("the function of filtered()", keep(tool))]
+    names = frozenset([keep] if isinstance(keep, str) else keep)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"filtered() requires tool names or a sync function, not {name!r:.200}")
+    return lambda tools: [tool for tool in tools if tool.name in names]
+
+
+def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
+    """Return a function that overrides options of tools, such as name or effect.
+
+    `options(tool)` returns the new values.
+    """
+    return lambda tools: [WrappedTool(tool, **options(tool)) for tool in tools]
+
+
+def rename_tools(new_name: Callable[[str], str]) -> Derive:
+    """Return a function that renames each tool to `new_name(name)`."""
+    return override_options(lambda tool: {"name": new_name(tool.name)})
+
+
+def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
+    """Return a function that fixes parameter values of tools with `configure_tool`.
+
+    `owner` is the toolset, for the error about unknown parameters.
+    """
+    visible = frozenset(shown)
+
+    def derive(tools: Sequence[Tool]) -> list[Tool]:
+        known = {name for tool in tools for name in tool.parameters.get("properties", {})}
+        known |= {name for tool in tools for name in _filled_parameters(tool)}
+        if unknown := sorted(values.keys() - known):
+            raise ConfigurationError(
+                f"toolset {owner!r}: configured() names the parameter {unknown[0]!r}, which no tool has "
+                f"(parameters: {', '.join(sorted(known)) or 'none'})"
+            )
+        return [configure_tool(tool, values, shown=visible) for tool in tools]
+
+    return derive
+
+
+def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
+    """Return a tool with fixed values for those of its parameters that `values` names.
+
+    Without such a parameter, the tool is returned unchanged. The model sees only parameters in `shown`.
+
+    Raises:
+        ConfigurationError: A value does not match the tool's schema.
+    """
+    mine = {name: value for name, value in values.items() if name in tool.parameters.get("properties", {})}
+    return ConfiguredTool(tool, mine, shown=shown) if mine else tool
+
+
+class ConfiguredTool(WrappedTool):
+    """A tool with fixed values for some parameters."""
+
+    def __init__(self, inner: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> None:
+        """Fix the values of some parameters.
+
+        Args:
+            inner: The tool that runs the calls.
+            values: Values by parameter name.
+            shown: Parameters that the model may still set; they become optional.
+        """
+        visible = frozenset(shown)
+        self._values = dict(values)
+        self._hidden = {name: value for name, value in values.items() if name not in visible}
+        _check_values(inner, self._values)
+        super().__init__(inner, parameters=_without(inner.parameters, self._values, visible))
+
+    @property
+    def filled(self) -> Iterable[str]:
+        """Names of the parameters with values."""
+        return self._values.keys()
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        filled = {
+            **self._values,
+            **arguments,
+            **self._hidden,
+        }  # hidden values win: a schema may accept any argument name
+        return await self.inner.execute(filled, context)
+
+
+def _filled_parameters(tool: Tool) -> frozenset[str]:
+    """Return the names of parameters to which earlier configurations of this tool have given values."""
+    names: frozenset[str] = frozenset()
+    while isinstance(tool, WrappedTool):
+        names |= frozenset(tool.filled) if isinstance(tool, ConfiguredTool) else frozenset()
+        tool = tool.inner
+    return names
+
+
+def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` if the values do not match the tool's schema."""
+    properties = tool.parameters.get("properties", {})
+    schema = {**tool.parameters, "properties": {name: properties[name] for name in values}, "required": []}
+    try:
+        schemas.ArgumentsValidator(tool.name, schema).validate(values)
+    except InvalidArguments as error:
+        raise ConfigurationError(
+            f"the configuration of tool {tool.name!r} does not match its schema: {error}"
+        ) from error
+
+
+def _without(
+    parameters: Mapping[str, Any], values: Mapping[str, Any], shown: frozenset[str]
+) -> dict[str, Any]:
+    """Return a schema without the parameters in `values`, except those in `shown`, which become optional."""
+    hidden = values.keys() - shown
+    properties = {name: form for name, form in parameters.get("properties", {}).items() if name not in hidden}
+    required = [name for name in parameters.get("required", ()) if name not in values]
+    rest = {**parameters, "properties": properties, "required": required, "additionalProperties": False}
+    return rest if required else {key: value for key, value in rest.items() if key != "required"}

@@ -1,0 +1,278 @@
+"""Send a tool's request and read the response, with limits on time, size and redirects. Secrets never go to another origin.
+
+_send           follows redirects, each as a separate request
+  _exchange     sends one request, and converts exceptions of httpx2 to actgent's
+    read_decoded  reads the body up to the limit
+"""
+
+import codecs
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import httpx2
+import trio
+
+from actgent.errors import AddressBlocked, HTTPToolError
+from actgent.errors.text_escaping import counted, shown
+from actgent.support.user_code_calls import explained_text
+
+from .connection_guard import CODINGS, Guard
+from .credentials import NO_CREDENTIALS, Credentials
+
+MAX_ERROR_CHARACTERS = 2_000
+"""Maximum number of characters of an error response that the model reads."""
+_MIN_SECRET_CHARACTERS = 8
+"""Minimum length of a secret that is removed from results. A shorter secret, such as `test`, is a common word."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+"""HTTP statuses after which a retry may succeed."""
+
+
+class RetryableHTTPToolError(HTTPToolError):
+    """A failure after which a retry of the same request may succeed."""
+
+
+@attrs.frozen(kw_only=True)
+class APIRequest:
+    """HTTP request to an API."""
+
+    method: str
+    url: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    content: bytes | None = None
+    credentials: Credentials = NO_CREDENTIALS
+    """Credentials for the origin of `url`; not sent to other origins."""
+    redirects: int = 5
+    """Maximum number of redirects to follow."""
+    max_bytes: int = 1_000_000
+    """Maximum size of the decoded response body in bytes; a longer body is truncated."""
+
+
+@attrs.frozen
+class APIResponse:
+    """HTTP response of an API."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+    is_truncated: bool
+    """True if the body is longer than `max_bytes`."""
+    url: str
+    """Final URL after redirects."""
+
+    @property
+    def text(self) -> str:
+        """Body as text, decoded by the charset of the response, or UTF-8.
+
+        A note follows if the body was truncated.
+        """
+        text = decode_text(self.body, httpx2.Response(200, headers=self.headers).charset_encoding)
+        return f"{text}\n[truncated after {counted(len(self.body), 'byte')}]" if self.is_truncated else text
+
+
+class Connections:
+    """Pool of HTTP connections shared by some tools. Outside of an `opened` block, each request opens its own connection."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._open: dict[object, tuple[httpx2.AsyncClient, int]] = {}
+        """HTTP client and number of open blocks, by the trio run that they belong to."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """Keep connections open for the duration of a block, so that requests of this trio run reuse them."""
+        run = trio.lowlevel.current_trio_token()
+        client, holders = self._open.get(run) or (self.guard.client(), 0)
+        self._open[run] = client, holders + 1
+        try:
+            yield client
+        finally:
+            client, holders = self._open.pop(run)
+            if holders > 1:
+                self._open[run] = client, holders - 1
+            else:
+                with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
+                    await client.aclose()
+
+    async def send(self, request: APIRequest) -> APIResponse:
+        """Send a request and follow its redirects. Credentials and bodies never go to another origin.
+
+        Raises:
+            AddressBlocked: The request or a redirect leads to an address that is not public.
+            HTTPToolError: No response, an error status, too many redirects, or a redirect that must not be followed.
+        """
+        kept = self._open.get(trio.lowlevel.current_trio_token())
+        if kept is not None:
+            return await _send(kept[0], request)
+        async with self.opened() as client:
+            return await _send(client, request)
+
+
+async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
+    secrets = request.credentials.secrets
+    for _ in range(request.redirects + 1):
+        response = await _exchange(client, request)
+        if response.status not in _REDIRECTS or "location" not in response.headers:
+            return _check_response(response, secrets)
+        request = _follow_redirect(request, response)
+    raise HTTPToolError(f"the API redirected more than {counted(request.redirects, 'time')}")
+
+
+def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
+    """Build the request that a redirect response asks for.
+
+    Raises:
+        HTTPToolError: The redirect would send a body to another origin, or leave TLS.
+    """
+    here = httpx2.URL(request.url)
+    try:
+        there = here.join(response.headers["location"])
+    except (httpx2.InvalidURL, ValueError):
+        raise HTTPToolError("the API redirected to an invalid URL") from None
+    if here.scheme == "https" and there.scheme != "https":
+        raise HTTPToolError(
+            f"the API redirected from https to {shown(str(there.scheme))}, which is not followed"
+        )
+    is_same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
+    keeps_method = response.status in (307, 308) or request.method in ("GET", "HEAD")
+    if keeps_method and request.content is not None and not is_same:
+        raise HTTPToolError(
+            f"the API redirected a request with a body to {shown(there.host)}, which is not followed"
+        )
+    return attrs.evolve(
+        request,
+        url=str(there),
+        query=(),
+        method=request.method if keeps_method else "GET",
+        content=request.content if keeps_method else None,
+        headers=request.headers if is_same else {"Accept": request.headers.get("Accept", "*/*")},
+        credentials=request.credentials if is_same else NO_CREDENTIALS,
+    )
+
+
+async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
+    """Send one request with its credentials, and return the response.
+
+    Raises:
+        AddressBlocked: The address is not public.
+        HTTPToolError: The request is invalid, or no readable response arrived.
+    """
+    secret = request.credentials
+    query = _without(request.query, secret.query) + tuple(secret.query.items())
+    headers = dict(_without(tuple(request.headers.items()), secret.headers))
+    try:
+        url = httpx2.URL(request.url)
+        sent = client.build_request(
+            request.method,
+            url.copy_merge_params(query) if query else url,
+            headers={**headers, **secret.headers},
+            content=request.content,
+            timeout=None,
+        )
+        async with _answer(client, sent) as response:
+            body, is_truncated = await read_decoded(response, request.max_bytes)
+            return APIResponse(response.status_code, response.headers, body, is_truncated, request.url)
+    except (AddressBlocked, HTTPToolError):
+        raise
+    except (
+        httpx2.UnsupportedProtocol,
+        httpx2.InvalidURL,
+        httpx2.LocalProtocolError,
+        ValueError,
+        OverflowError,
+    ) as error:
+        raise HTTPToolError(f"the request cannot be sent: {_redact(error, secret)}") from None
+    except httpx2.TransportError as error:
+        raise RetryableHTTPToolError(
+            f"no answer from the API: {type(error).__name__}: {_redact(explained_text(error), secret)}"
+        ) from None
+    except httpx2.HTTPError as error:
+        raise HTTPToolError(f"the answer cannot be read: {_redact(error, secret)}") from None
+
+
+def _without(pairs: tuple[tuple[str, str], ...], ours: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return headers or query parameters without those that the credentials set, so that a model cannot override them."""
+    taken = {name.lower() for name in ours}
+    return tuple((name, text) for name, text in pairs if name.lower() not in taken)
+
+
+@asynccontextmanager
+async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+    """Yield the response to a request while its body can be read, and close the response after the block."""
+    response = await client.send(request, stream=True)
+    try:
+        yield response
+    finally:
+        with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
+            await response.aclose()
+
+
+async def read_decoded(response: httpx2.Response, max_bytes: int) -> tuple[bytes, bool]:
+    """Return at most `max_bytes` of the decoded body of a response, and True if the body is longer.
+
+    httpx2 decodes gzip and deflate in pieces of 1 MiB, so a short packed body takes no more memory than a plain body.
+
+    Raises:
+        HTTPToolError: The body has a content coding that was not requested, or several nested codings.
+    """
+    codings = response.headers.get_list("content-encoding", split_commas=True)
+    used = [coding for each in codings if (coding := each.strip().lower()) not in ("", "identity")]
+    if len(used) > 1 or not CODINGS.issuperset(used):
+        raise HTTPToolError(
+            f"the answer has the content coding {shown(', '.join(used))}, "
+            f"and the request accepts one of {', '.join(sorted(CODINGS))}"
+        )
+    body = bytearray()
+    async for piece in response.aiter_bytes(65_536):
+        body += piece
+        if len(body) > max_bytes:
+            return bytes(body[:max_bytes]), True
+    return bytes(body), False
+
+
+_SLOW_CODECS = frozenset({"idna", "punycode"})
+"""Names of Python's text codecs that take quadratic time."""
+
+
+def decode_text(body: bytes, charset: str | None) -> str:
+    """Decode a body by the charset that its server names; by UTF-8 if the charset is absent, unknown or slow."""
+    try:
+        codec = codecs.lookup(charset or "utf-8").name
+        return body.decode("utf-8" if codec in _SLOW_CODECS else codec, "replace")
+    except (LookupError, ValueError):
+        return body.decode("utf-8", "replace")
+
+
+def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIResponse:
+    """Return a response in which the request's secrets are replaced.
+
+    Some APIs send them back.
+
+    Raises:
+        HTTPToolError: The status is an error.
+    """
+    is_error = response.status >= 400  # noqa: PLR2004 - RFC 9110: errors start at 400
+    body = response.body
+    for secret in secrets:
+        if is_error or len(secret) >= _MIN_SECRET_CHARACTERS:
+            body = body.replace(secret.encode(), b"[secret]")
+    response = attrs.evolve(response, body=body)
+    if not is_error:
+        return response
+    error_text = response.text[:MAX_ERROR_CHARACTERS]
+    phrase = httpx2.codes.get_reason_phrase(response.status)
+    kind = RetryableHTTPToolError if response.status in _RETRYABLE_STATUSES else HTTPToolError
+    raise kind(
+        f"the API answered {response.status} {phrase}: {error_text}".rstrip(": "), status=response.status
+    )
+
+
+def _redact(text: Any, credentials: Credentials) -> str:
+    """Return the value as text, with the secrets of the credentials replaced by `[secret]`."""
+    clean = str(text)
+    for secret in credentials.secrets:
+        clean = clean.replace(secret, "[secret]")
+    return clean

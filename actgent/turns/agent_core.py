@@ -1,0 +1,671 @@
+"""`AgentCore`: the pipeline of a turn. Each message is remembered, sent to the model, read, acted on and answered."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol, cast
+
+import attrs
+import trio
+
+from actgent.actors.inbox import PriorityInbox
+from actgent.errors import (
+    AnswerError,
+    ContentFiltered,
+    EmptyAnswer,
+    InvalidState,
+    ParseError,
+    Refusal,
+    TruncatedAnswer,
+)
+from actgent.errors.text_escaping import quoted
+from actgent.journal.records import (
+    NO_LIMITS,
+    AgentMessageRecord,
+    MessageAppendedRecord,
+    make_agent_message_record,
+    make_message_appended_record,
+)
+from actgent.llm.base import ModelRequest, ModelResponse, StopReason
+from actgent.memory.base import Memory
+from actgent.messages import (
+    Delivery,
+    Message,
+    Reply,
+    Route,
+    Sender,
+    Text,
+    ToolCall,
+)
+from actgent.modes.modes import Modes
+from actgent.protocols.answer_parsing import is_media_only
+from actgent.protocols.base import (
+    CallTools,
+    Classifier,
+    Continue,
+    Fail,
+    Finish,
+    Outcome,
+    Profile,
+    PromptTemplate,
+    SendReply,
+    TurnView,
+    UpdateState,
+)
+from actgent.protocols.prompts import PromptManager
+from actgent.sessions.pending.approval_ledger import PendingCalls
+from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
+from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of
+from actgent.sessions.session_log import SessionLog
+from actgent.support.fast_init import fast_constructor
+from actgent.support.user_code_calls import convert_user_error
+
+from .calls.model_calls import ModelCaller
+from .calls.tool_calls import ToolCaller
+from .calls.untrusted_results import filled_reply
+from .content_guards import ApprovalNeeded, Guards
+from .delivery_records import delivery_records, remote_reply_record
+from .dispatcher import Dispatcher, to_deliveries
+from .tool_notices import add_notices, offer_tools
+from .turn_hooks import Hooks
+from .turn_observer import Observer
+
+SYSTEM = Sender("actgent", "system")
+REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
+BEGUN = (
+    "Your last answer called tools, and the process ended while they ran: whether they took effect is not known. "
+    "They are not called again by themselves. Answer again, in the form that is asked for now."
+)
+_make_calls, _make_chat, _make_view = (
+    fast_constructor(CallTools),
+    fast_constructor(ModelRequest),
+    fast_constructor(TurnView),
+)
+_COMPLETE_STOPS: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
+"""Stop reasons of answers that are complete."""
+Router = Callable[[Turn, Route], Awaitable[Reply | None]]
+"""Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
+
+
+class HandoffResponder(Protocol):
+    """Answers messages of sessions that are handed off to another agent."""
+
+    def must_answer(self, turn: Turn) -> bool:
+        """Return True if another agent has to answer the turn's message."""
+        ...
+
+    async def answer(self, turn: Turn) -> Reply | None:
+        """Let the other agent answer, and record its reply. Return None if the session is no longer handed off."""
+        ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class AgentCore:
+    """Runs each message of a session through memory, prompts, model, classifier and handlers.
+
+    A pass has five steps: `remember` the message, `ask` the model, `read` its answer, `act` on the outcomes, and `reply`.
+    A subclass overrides a step and calls the inherited method with the same arguments; see `Agent.core_type`.
+    """
+
+    profile: Profile
+    memory: Memory
+    """Opens the memory of a session, which selects the messages that the model receives."""
+    prompts: PromptManager
+    """Renders the system prompt and the notes around the conversation."""
+    models: ModelCaller
+    calling: ToolCaller
+    inbox: PriorityInbox[Message]
+    dispatcher: Dispatcher
+    observer: Observer
+    router: Router
+    hooks: Hooks = attrs.field(factory=Hooks)
+    modes: Modes | None = None
+    guards: Guards = attrs.field(factory=Guards)
+    bring_summary: Callable[[Turn], object] | None = None
+    """Adds finished summaries to a conversation, also between the rounds of a turn; None if the agent makes no summaries."""
+    receivers: HandoffResponder | None = None
+    """Agents to which sessions can be handed off; None if the agent has no handoffs."""
+
+    # --- the turn ------------------------------------------------------------------------
+
+    async def run_turn(self, turn: Turn) -> None:
+        """Run all passes of a turn, from its message to its last outcome. An error is stored in `turn.error`."""
+        context = turn.session
+        message: Message | None = turn.message
+        try:
+            if turn.is_cut:
+                turn.check()
+            pending, turn.pending_approvals = turn.pending_approvals, None
+            if pending is not None and pending.calls:
+                message = await self._rerun_after_approval(turn, pending)
+            elif turn.checkpoint is not None:
+                message = await self._resume(turn, turn.checkpoint)
+            elif turn.joined:
+                self._remember_joined(turn)
+            while message is not None:
+                await self._pass(turn, message)
+                message = self.inbox.next_followup(context.id)
+            if turn.stop is not None and turn.pending_approvals is None:
+                turn.revoke_stop()  # the stop request came too late
+        except ApprovalNeeded as needed:
+            await self._request_guard_approval(turn, needed)
+        except Exception as error:  # noqa: BLE001 - the boundary of a turn: other sessions must continue after any error
+            turn.error = error
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - exit exceptions of user code, and cancellations
+            turn.error = convert_user_error(raised, "turn of session", context.id)
+
+    async def _request_guard_approval(self, turn: Turn, needed: ApprovalNeeded) -> None:
+        """Request the approval that a guard needs, after which the turn can be suspended.
+
+        When the approval is decided, the turn resumes after its last recorded message. An error of the
+        request ends the turn.
+        """
+        context = turn.session
+        former, messages = turn.checkpoint, context.conversation.messages
+        turn.checkpoint = checkpoint_of(turn, messages, state_number=context.state_number)
+        if former is not None and turn.checkpoint is not None:
+            turn.checkpoint.guarded.update(former.guarded)
+            turn.checkpoint.delivered |= former.delivered
+        try:
+            await self.calling.approvals.ask_about(turn, needed.asked)
+        except Exception as error:  # noqa: BLE001 - as in `run_turn`
+            turn.error = error
+        else:
+            turn.pending_approvals = PendingCalls(turn.message, (), None)
+
+    async def _resume(self, turn: Turn, resume: TurnCheckpoint) -> Message | None:
+        """Continue a turn at its checkpoint after a restart. Return the next message to process, or None."""
+        context = turn.session
+        last = context.conversation.last_message
+        assert last is not None  # noqa: S101 - the turn began with a message
+        if not resume.stop:
+            turn.results.extend(last.tool_results)
+            await self.calling.deliver(turn)
+            return last
+        turn.answer_id = last.id
+        if last.sender.kind == "agent":
+            await self._redeliver_recorded_reply(turn)
+            return None
+        message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
+        answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
+        calls = () if last.cut else last.tool_calls
+        context.conversation.open_calls = calls
+        view = self._view(turn, message)
+        view.state = context.state_at(resume.state_number)
+        if not calls and self._is_lost(turn, view, answer, resume):
+            self._follow_up(message, BEGUN, message.stage)
+            return self.inbox.next_followup(context.id)
+        await self._react(turn, view, answer, calls)
+        return self.inbox.next_followup(context.id)
+
+    def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
+        """Return True if the tool calls in the text of a recorded answer cannot be restored after a restart.
+
+        The answer was redacted, or the current protocol does not read it as calls.
+        """
+        if not (resume.unsettled or resume.is_redacted):
+            return False
+        asks = self._asks_for_tools(turn, view, answer)
+        return resume.is_redacted or not asks if resume.unsettled else asks
+
+    def _asks_for_tools(self, turn: Turn, view: TurnView, answer: ModelResponse) -> bool:
+        try:
+            return any(isinstance(each, CallTools) for each in self.read(turn, view, answer, ()))
+        except AnswerError:
+            return False
+
+    async def _rerun_after_approval(self, turn: Turn, pending: PendingCalls) -> Message | None:
+        """Run the tool calls of an answer again after their approvals were decided.
+
+        Return the turn's next message, or None.
+        """
+        context = turn.session
+        results = await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
+        if results is not None:
+            self.inbox.put_followup(results)
+        if self.hooks.listeners:
+            await self.hooks.tell(turn, self.dispatcher)
+        return self.inbox.next_followup(context.id)
+
+    def close_calls(self, turn: Turn) -> None:
+        """Complete the conversation of a failing turn: append the truncated answer and a result for each open tool call."""
+        self.models.keep_partial(turn)
+        self.calling.close_open(turn)
+
+    async def deliver_rest(self, turn: Turn) -> None:
+        """Deliver the results and messages of a failed turn that its handlers did not receive yet."""
+        await self.calling.deliver(turn)
+        await self.hooks.tell(turn, self.dispatcher)
+
+    async def _pass(self, turn: Turn, message: Message) -> None:
+        context = turn.session
+        if self.modes is not None:
+            self._apply_mode_changes(self.modes, turn, message)
+        if self.bring_summary is not None:
+            self.bring_summary(turn)
+        if self.calling.registry.has_toolsets:
+            offer_tools(turn, self.calling.registry)
+        self.remember(context, turn, message)
+        if self.hooks.queries or self.hooks.listeners:
+            await self._run_hooks(turn, message)
+        due = self.receivers is not None and self.receivers.must_answer(turn)
+        if due and await self._let_handoff_agent_answer(turn, message):
+            return
+        view = self._view(turn, message)
+        if self.hooks.staged:
+            await self.hooks.gather_for(turn, view, self.dispatcher)
+        if self.guards.messages and message is turn.message:
+            asking = partial(self.ask, context, turn, view)
+            answer, calls = await self.guards.ask_while_checking(turn, self.dispatcher, asking)
+        else:
+            answer, calls = await self.ask(context, turn, view)
+        view.state, view.calls = context.seen_state, turn.progress.calls
+        await self._react(turn, view, answer, calls)
+        if self.hooks.listeners:
+            await self.hooks.tell(turn, self.dispatcher)
+
+    async def _react(
+        self,
+        turn: Turn,
+        view: TurnView,
+        answer: ModelResponse,
+        calls: tuple[ToolCall, ...],
+    ) -> None:
+        """Read an answer that is recorded in the conversation, and act on its outcomes."""
+        message = view.message
+        try:
+            outcomes = self.read(turn, view, answer, calls)
+        except (ParseError, EmptyAnswer) as error:
+            if isinstance(error, ParseError):
+                error.raw = error.raw or answer.text
+            self._repair(turn, message, error)
+        else:
+            repairs, turn.progress.repairs = turn.progress.repairs, 0
+            turn.aside = ""
+            try:
+                await self.act(turn.session, turn, message, outcomes)
+            except (
+                InvalidState
+            ) as error:  # raised by an UpdateState, which is applied before the other outcomes
+                turn.progress.repairs = repairs
+                self._repair(turn, message, ParseError(str(error), answer.text))
+
+    async def _run_hooks(self, turn: Turn, message: Message) -> None:
+        context = turn.session
+        if message is turn.message:
+            asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
+            texts = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
+            turn.aside = "\n\n".join(filter(None, (turn.aside, *texts)))
+        await self.hooks.tell(turn, self.dispatcher)
+        turn.check()
+
+    # --- modes ---------------------------------------------------------------------------
+
+    def _apply_mode_changes(self, modes: Modes, turn: Turn, message: Message) -> None:
+        """Switch the mode if a user's message is a mode command, and notify the model of mode changes.
+
+        Call it while no tool calls are open. A rejected command becomes a note for the next model call.
+        """
+        context = turn.session
+        if modes.commands and message is turn.message:
+            user_messages = [each for each in (*turn.joined, message) if context.is_from_user(each)]
+            refused = [modes.apply_command(context.state, each) for each in user_messages]
+            turn.aside = "\n".join(filter(None, refused))
+        if add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs):
+            self.observer.change_mode(context)
+
+    async def tell_idle(self, context: SessionContext) -> None:
+        """Write a mode change that a program made outside of a turn.
+
+        If no turn is running, suspended or to be resumed, the notice for the model is added to the
+        conversation at once.
+        """
+        is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
+        if is_idle and self.modes is not None and add_notices(context, (self.modes,)):
+            self.observer.change_mode(context)
+        if context.log is not None:
+            await context.log.flush()
+        await trio.lowlevel.checkpoint()
+
+    # --- remember ------------------------------------------------------------------------
+
+    def remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
+        """Append a message to the conversation and the journal. Tool results are already in the conversation and are skipped."""
+        if context.conversation.last_message is not message:
+            context.conversation.append(message, answered=True)
+            if context.log is not None:
+                context.log.add(_entry_record(message, turn))
+                if message is turn.message and "growing" in context.handlers:
+                    # Readers follow the session: write the start of the turn now, not with the first answer.
+                    context.log.flush_soon(is_urgent=True)
+        if turn.stop is not None:
+            turn.check()
+        if self.observer.stream.watched:
+            self.observer.begin_pass(context, message)
+
+    def _remember_joined(self, turn: Turn) -> None:
+        """Append the other messages that this turn also answers, before the turn's main message."""
+        context = turn.session
+        for place, message in enumerate(turn.joined):
+            context.conversation.append(message, answered=True)
+            if context.log is not None:
+                context.log.add(MessageAppendedRecord(message_id=message.id, joins=place > 0, at=time.time()))
+
+    def _view(self, turn: Turn, message: Message) -> TurnView:
+        context = turn.session
+        offered = context.conversation.offered
+        tools = self.calling.registry.specs() if offered is None else offered.specs
+        return _make_view(
+            message=message,
+            record=context.conversation.messages,
+            state=context.seen_state,
+            stage=message.stage,
+            calls=turn.progress.calls,
+            repairs=turn.progress.repairs,
+            profile=self.profile,
+            tools=(*tools, *turn.options.tools) if turn.options.tools else tools,
+        )
+
+    # --- ask -----------------------------------------------------------------------------
+
+    def ask(
+        self, context: SessionContext, turn: Turn, view: TurnView
+    ) -> Awaitable[tuple[ModelResponse, tuple[ToolCall, ...]]]:
+        """Call the model with the messages that memory selects, between the prompts. Return the answer and its native tool calls."""
+        if turn.progress.calls:  # the first call is always allowed
+            self.models.check_limit(turn)
+        options = turn.options
+        template: PromptTemplate = options.protocol
+        request = template.request(view)
+        if template.stages:
+            turn.answer_metadata = template.answer_metadata(view)
+        prompts, shown = self.prompts, context.conversation.current_view()
+        prompt = prompts.user_prompt(context, view, request, shown) if prompts.user else request.tail
+        if turn.aside or options.tail:
+            prompt = "\n\n".join(filter(None, (turn.aside, options.tail, prompt)))
+        system = options.system if options.system is not None else context.conversation.system
+        chat = _make_chat(
+            system=prompts.session_prompt(context, shown) if system is None else system,
+            messages=prompts.messages(context, shown, prompt, is_paused=turn.is_paused),
+            tools=view.tools,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            response_format=request.response_format,
+            session=context.id,
+            owner=context.owner.name if context.tree is None else context.quota_owner,
+            priority=turn.message.priority,
+        )
+        known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
+        model = request.model if options.model is None else options.model
+        if self.models.fitter is None:
+            return self.models.ask(turn, view.message, chat, model, known)
+        again = partial(prompts.messages, context, shown, prompt, is_paused=turn.is_paused)
+        return self.models.ask_fitting(turn, view.message, chat, again, model=model, prompt=known)
+
+    # --- read ----------------------------------------------------------------------------
+
+    def read(
+        self, turn: Turn, view: TurnView, answer: ModelResponse, calls: tuple[ToolCall, ...]
+    ) -> Sequence[Outcome]:
+        """Interpret an answer as outcomes. Native tool calls take precedence over text, in every protocol."""
+        if turn.budget is not None and turn.budget.cut is not None:
+            raise turn.budget.cut
+        if answer.stop != "end":
+            _check_stop(answer)
+        if calls:
+            return [_make_calls(calls, view.stage)]
+        turn.is_paused = answer.stop == "pause"
+        if turn.is_paused:
+            return [Continue(view.stage)]
+        if _is_empty(answer):
+            raise EmptyAnswer("it was empty")
+        classifier: Classifier = turn.options.protocol
+        outcomes = classifier.read(answer, view)
+        for outcome in outcomes:
+            if isinstance(outcome, Fail):
+                raise outcome.error
+        return outcomes
+
+    def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
+        """Retry with the validation error as feedback, up to the limit of repairs; after that, raise the error."""
+        if turn.progress.repairs >= turn.limits.output_retries:
+            raise _exhausted_retries_error(error, turn.progress.repairs)
+        turn.progress.repairs += 1
+        self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
+
+    def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
+        """Continue the turn with a system message as its next message. `note` is the text; an empty note adds no text."""
+        self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
+
+    # --- reply and act -------------------------------------------------------------------
+
+    async def act(
+        self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
+    ) -> None:
+        """Apply the outcomes of an answer in order: state, events, routing, conversation, and the next step of the turn."""
+        further = []
+        for place, outcome in enumerate(outcomes):
+            if type(outcome) is SendReply:
+                continue
+            if isinstance(outcome, UpdateState):  # `once`: the change may have been applied before a restart
+                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
+            elif isinstance(outcome, (CallTools, Continue, Finish)):
+                further.append(outcome)
+        if len(further) < len(outcomes) and (
+            deliveries := to_deliveries(
+                outcomes,
+                turn.answer_id,
+                turn.progress.usage,
+                context.conversation.origin,
+                context.conversation.via,
+            )
+        ):
+            await self.reply(context, turn, deliveries)
+        if further:
+            await self._continue_turn(turn, message, further)
+
+    async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
+        """Record the deliveries of an answer, then call the session's handlers and let routed agents answer.
+
+        Before that, withheld values are filled into replies, and answer guards check the replies.
+        """
+        policy = self.calling.policy
+        if policy is not None and policy.untrusted == "isolate":
+            registry = self.calling.registry
+            deliveries = [
+                filled_reply(context, registry, each) if isinstance(each, Reply) else each
+                for each in deliveries
+            ]
+        if self.guards.answers:
+            deliveries = [await self._apply_answer_guards(turn, each) for each in deliveries]
+        if context.log is not None:
+            is_watched = bool(self.hooks.listeners) or self.observer.stream.watched
+            await _write_answer(turn, context.log, deliveries, is_watched=is_watched)
+        for delivery in deliveries:
+            await self.dispatcher.deliver(turn, delivery)
+        for delivery in deliveries:
+            if isinstance(delivery, Route):
+                await self._hand_over(turn, delivery)
+
+    async def _apply_answer_guards(self, turn: Turn, delivery: Delivery) -> Delivery:
+        """Return a reply as changed by the answer guards; other deliveries are unchanged."""
+        if not isinstance(delivery, Reply):
+            return delivery
+        return await self.guards.check_answer(turn, delivery, self.dispatcher)
+
+    async def _continue_turn(
+        self,
+        turn: Turn,
+        message: Message,
+        further: Sequence[CallTools | Continue | Finish],
+    ) -> None:
+        """Create the turn's next message from the remaining outcomes of an answer, unless one of them finishes the turn.
+
+        Tool calls take precedence over `Continue`.
+        """
+        context = turn.session
+        if turn.is_only_read and context.log is not None:
+            turn.is_only_read = False
+            await context.log.flush()
+        due = further[0] if len(further) == 1 else _first_due(further)
+        if isinstance(due, CallTools):
+            results = await self.calling.run(turn, message, due.calls, stage=due.stage)
+            if results is not None:
+                self.inbox.put_followup(results)
+        elif isinstance(due, Continue):
+            for outcome in further:
+                if isinstance(outcome, Continue):
+                    self._follow_up(message, outcome.note, outcome.stage)
+
+    async def _let_handoff_agent_answer(self, turn: Turn, message: Message) -> bool:
+        """Let the agent that the session is handed off to answer. Return False if the session is no longer handed off."""
+        receivers = self.receivers
+        assert receivers is not None  # noqa: S101 - called only if receivers are due
+        if self.guards.messages and message is turn.message:
+            await self.guards.ask_while_checking(turn, self.dispatcher, trio.lowlevel.checkpoint)
+        turn.expose()
+        try:
+            reply = await receivers.answer(turn)
+        finally:
+            turn.cover()
+        turn.check()
+        if reply is None:
+            return False
+        await self.reply(turn.session, turn, [reply])
+        if self.hooks.listeners:
+            await self.hooks.tell(turn, self.dispatcher)
+        return True
+
+    async def _redeliver_recorded_reply(self, turn: Turn) -> None:
+        """Deliver the reply of another agent again after a restart, from the recorded answer."""
+        context = turn.session
+        last = context.conversation.last_message
+        assert last is not None  # noqa: S101 - the last message is the answer
+        reply = None if self.receivers is None else await self.receivers.answer(turn)
+        await self.reply(
+            context,
+            turn,
+            [Reply(id=last.id, text=last.text, origin=last.origin, via=last.via) if reply is None else reply],
+        )
+
+    async def _hand_over(self, turn: Turn, route: Route) -> None:
+        """Let another agent answer the message, and deliver its reply in this session."""
+        context = turn.session
+        turn.expose()
+        try:
+            reply = await self.router(turn, route)
+        finally:
+            turn.cover()
+        turn.check()
+        if reply is not None:
+            if self.guards.answers:
+                reply = await self.guards.check_answer(turn, reply, self.dispatcher)
+            if context.log is not None:
+                context.log.tell([remote_reply_record(reply)], turn.checkpoint)
+                await context.log.flush()
+            await self.dispatcher.deliver(turn, reply)
+
+
+def _is_empty(answer: ModelResponse) -> bool:
+    """Return True if an answer has neither text nor media."""
+    for part in answer.parts:
+        if isinstance(part, Text) and part.text.strip():
+            return False
+    return not is_media_only(answer)
+
+
+def _check_stop(answer: ModelResponse) -> None:
+    """Raise an error if a model answer is refused, filtered or truncated.
+
+    Raises:
+        Refusal: The model declined to answer.
+        ContentFiltered: The provider's content filter removed the answer.
+        TruncatedAnswer: The answer was cut at the token limit.
+    """
+    if answer.stop in _COMPLETE_STOPS:
+        return
+    match answer.stop:
+        case "refusal":
+            raise Refusal(f"the model declined to answer: {answer.text[:200]}".rstrip(": "), answer.text)
+        case "filter":
+            raise ContentFiltered("the provider's content filter removed the answer", answer.text)
+        case "length":
+            raise TruncatedAnswer(
+                "the answer was cut at the token limit: raise max_tokens, or ask for less", answer.text
+            )
+
+
+def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
+    """Return the outcome that decides the next step of the turn.
+
+    It is a `Finish`, else all tool calls combined, else the first `Continue`.
+    """
+    if ends := [outcome for outcome in further if isinstance(outcome, Finish)]:
+        return ends[0]
+    if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
+        return CallTools([call for outcome in tools for call in outcome.calls], tools[-1].stage)
+    return further[0]
+
+
+async def _write_answer(
+    turn: Turn, log: SessionLog, deliveries: Sequence[Delivery], *, is_watched: bool
+) -> None:
+    """Record the deliveries of an answer durably before they are delivered.
+
+    If only readers of the journal receive them, the write is not awaited, and includes the end of the turn.
+    """
+    context = turn.session
+    answer = context.conversation.last_message
+    if answer is not None and not _is_plain_reply(deliveries, answer):
+        log.tell(delivery_records(deliveries, answer), turn.checkpoint)
+    is_heard = (
+        is_watched
+        or turn.listeners
+        or "conversation" in context.handlers
+        or context.has_outcome_handlers
+        or context.task is not None
+        or log.is_relaxed
+    )
+    turn.is_only_read = not (is_heard or any(isinstance(each, Route) for each in deliveries))
+    if turn.is_only_read:
+        log.flush_soon()
+    else:
+        await log.flush()
+        context.is_only_read = False
+
+
+def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
+    """Return True if the only delivery is a reply with exactly the text of the answer."""
+    if len(deliveries) > 1:
+        return False
+    (reply,) = deliveries
+    if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
+        return False
+    return reply.text == answer.text and reply.reasoning is None
+
+
+def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
+    """Return the error of an answer that is still invalid after `repairs` retries.
+
+    Its `reason` describes the last answer.
+    """
+    tries = "once" if not repairs else f"{repairs + 1} times"
+    answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
+    text = (
+        f"{error.reason} (the model was asked {tries}{answered}): make the form or its description simpler, take a model that "
+        "follows it better, or allow more tries with Limits(output_retries=...)"
+    )
+    error.args = (text,)
+    return error
+
+
+def _entry_record(message: Message, turn: Turn) -> MessageAppendedRecord | AgentMessageRecord:
+    """Build the journal record of a message that enters the conversation."""
+    if message is turn.message:
+        limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
+        return make_message_appended_record(
+            message_id=message.id, joins=bool(turn.joined), limits=limits, at=time.time()
+        )
+    return make_agent_message_record(
+        message=message, calls=turn.progress.calls, repairs=turn.progress.repairs
+    )

@@ -1,0 +1,588 @@
+"""Begin, suspend, resume and end the turns of an agent, including the journal records and notifications of each step."""
+
+import math
+import time
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.actors.timer import Timer
+from actgent.control.budget import Account, Budget
+from actgent.control.limits import Limits
+from actgent.errors import DepsMissing, Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
+from actgent.errors.restored_errors import plain_fields, restored_failure
+from actgent.errors.safe_texts import observer_error_text
+from actgent.journal.records import (
+    NOT_KEPT,
+    FailureRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    ResumptionRecord,
+)
+from actgent.messages import Message, is_open_failure
+from actgent.sessions.budget_accounts import BudgetAccounts
+from actgent.sessions.context_propagation import run_with
+from actgent.sessions.incoming_messages import (
+    add_joined_futures,
+    finish_listeners,
+    remember_outcome,
+    tell_moved,
+)
+from actgent.sessions.pending.approval_ledger import ApprovalLedger
+from actgent.sessions.pending.task_reports import outcome_of
+from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
+from actgent.sessions.pending.turn_future import CallOptions, Outcome, TurnFuture
+from actgent.sessions.pending.turn_options import restored_options
+from actgent.sessions.session_context import (
+    QueuedMessage,
+    SessionContext,
+    Suspension,
+    Turn,
+    checkpoint_of,
+    running_turn,
+)
+from actgent.sessions.session_log import SessionLog
+from actgent.support.fast_init import fast_constructor
+from actgent.tools.registry import ToolRegistry
+from actgent.tools.time_limits import time_limits
+
+from .dispatcher import Dispatcher, failure_for
+from .turn_observer import Observer
+
+SHUTDOWN_HANDLER_SECONDS = 1.0
+"""Total seconds for all handlers together when their agent shuts down."""
+_make_turn = fast_constructor(Turn)
+_NOTHING = Context()
+"""Empty context that replaces the context variables of ended turns."""
+
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools lack deps, or None.
+
+    `was_given` is True if the session or its run had deps before a restart; the journal does not store deps.
+    """
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class TurnLifecycle:
+    """Begins, suspends, resumes and ends the turns of one agent."""
+
+    agent: str
+    limits: Limits
+    options: CallOptions
+    """Default call options for turns that have no options."""
+    dispatcher: Dispatcher
+    observer: Observer
+    timer: Timer
+    accounts: BudgetAccounts
+    close_calls: Callable[[Turn], object]
+    """Called when a turn fails: closes open tool calls in the conversation."""
+    deliver_rest: Callable[[Turn], Awaitable[object]]
+    """Called after a failed turn is recorded: delivers results and messages that handlers did not receive yet."""
+    tools: ToolRegistry
+    deps_missing: DepsMissingCheck
+    _silence: float | None = None
+    """Deadline of all shutdown handlers together, in seconds of `trio.current_time()`; None before the first
+    handler.
+    """
+
+    def begin(self) -> None:
+        """Allow shutdown handlers their full time again, when the agent starts or restarts."""
+        self._silence = None
+
+    # --- begin ---------------------------------------------------------------------------
+
+    def begin_turn(
+        self, context: SessionContext, acceptance: QueuedMessage, joined: tuple[Message, ...] = ()
+    ) -> Turn:
+        """Begin a turn for a message and mark the session as busy. The turn can be interrupted from now on.
+
+        The turn also answers the `joined` messages. It runs with the context variables of the sender of the first message.
+        """
+        tree, message_options = context.tree, acceptance.options
+        future = acceptance.future if tree is None else context.future_of(acceptance)
+        options = self.options if future is None else future.options
+        if future is None and message_options is not None:
+            options = restored_options(self.options, message_options)
+        limits = options.limits or self.limits
+        turn = context.turn = _make_turn(
+            context,
+            acceptance.message,
+            options,
+            time.monotonic(),
+            acceptance.variables,
+            () if future is None else (future,),
+            joined,
+            limits,
+            len(context.conversation.messages),
+        )
+        if context.unwritten_turn is not None:
+            self._resume_turn(turn, context.unwritten_turn)
+        if context.checkpoint is not None:
+            self._resume_checkpoint(turn, context.checkpoint)
+        if (
+            limits.is_shared
+            or acceptance.funding
+            or (tree is not None and tree.accounts)
+            or turn.joined
+            or turn.checkpoint is not None
+            or self.accounts.owners is not None
+        ):
+            earlier = [context.take_message(each).funding for each in turn.joined]
+            self.accounts.begin(turn, self.agent, fundings=[*earlier, acceptance.funding])
+        was_given = options.journal_form is not None and options.journal_form.deps
+        if options.deps is None and (was_given or self.tools.deps_tool):
+            self._stop_without_deps(turn, was_given=was_given)
+        if context.closed or acceptance.failed is not None:
+            _end_at_once(turn, acceptance.failed)
+        if acceptance.joined_futures:
+            add_joined_futures(turn, acceptance.joined_futures)
+        if future is not None:
+            _join(future, turn)
+        if self.observer.stream.active:
+            self.observer.begin_turn(turn)
+        return turn
+
+    def _stop_without_deps(self, turn: Turn, *, was_given: bool) -> None:
+        """Stop a turn with `DepsMissing` if its tools need deps that are not set.
+
+        `was_given` is True if the session or its run had deps before a restart.
+        """
+        context = turn.session
+        missing = self.deps_missing(context, was_given=was_given)
+        if missing is not None:
+            turn.stop_with(missing)
+
+    def _resume_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
+        """Resume a turn at its checkpoint if its message is sent again after the journal failed to record the outcome.
+
+        If the turn starts with another message, the checkpoint is dropped.
+        """
+        context = turn.session
+        context.unwritten_turn = None
+        if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
+            context.checkpoint = unwritten_turn
+            context.log.add(MessageAppendedRecord(message_id=turn.message.id, again=True, at=time.time()))
+
+    def _resume_checkpoint(self, turn: Turn, resume: TurnCheckpoint) -> None:
+        """Restore the joined messages and the counters of a turn from its checkpoint after a restart."""
+        context = turn.session
+        turn.checkpoint, context.checkpoint = resume, None
+        turn.joined, turn.progress = resume.joined, resume.progress
+
+    def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
+        """Make the calling task the task of a turn, so that an interruption can cancel it through `scope`.
+
+        The time limits of the calling code do not apply to the turn. Its budget starts to count seconds.
+        """
+        turn.task = trio.lowlevel.current_task()
+        turn.scope = scope
+        running_turn.set(turn)
+        if time_limits.get():  # setting a context variable costs more than reading it
+            time_limits.set(())
+        if turn.budget is not None:
+            self._start_clock(turn, turn.budget)
+        if self.observer.spans is not None:
+            self.observer.begin_activation(turn)
+
+    # --- suspending ---------------------------------------------------------------------
+
+    def suspend_turn(self, turn: Turn) -> None:
+        """Suspend a turn: its task ends, and its state is stored in `context.suspension`."""
+        context = turn.session
+        context.turn = None
+        turn.suspend()
+        self.observer.suspend(turn)
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        context.suspension = Suspension(turn.message, turn, messages=1 + len(turn.joined))
+        self.observer.suspend_turn(turn)
+
+    def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
+        """Restore a suspended turn, ready to run in the calling task and interruptible again."""
+        context.suspension = None
+        turn = suspension.turn
+        if turn is None:
+            turn = self.begin_turn(context, context.take_message(suspension.message))
+        context.turn = turn
+        turn.resume()
+        for guest in suspension.joined_futures:
+            turn.add_listener(guest)
+        self.observer.resume_turn(turn)
+        return turn
+
+    # --- end -----------------------------------------------------------------------------
+
+    async def record_failure(self, turn: Turn, error: Exception) -> Exception:
+        """Write the failure of a turn to the journal before anybody is notified. Return the error to report.
+
+        The returned error is `error`, or the journal's error if the failure cannot be written; then the turn's outcome is not
+        final. If this call is cancelled, the turn has not ended and has notified no caller.
+        """
+        context = turn.session
+        turn.cover()
+        turn.error = error
+        broken = None
+        try:
+            self.close_calls(turn)
+        except Exception as raised:  # noqa: BLE001 - e.g. of a user-defined memory: the agent restarts, and this turn ends
+            broken = raised
+        log = context.log
+        if log is not None and not turn.is_recorded:
+            error = turn.error = await self._write_failure(turn, error, log)
+        if broken is not None:
+            await self.fail_turn(turn, error)
+            raise broken
+        return error
+
+    async def _write_failure(self, turn: Turn, error: Exception, log: SessionLog) -> Exception:
+        context = turn.session
+        kind = kind_of(error, turn.blame)
+        messages = (*turn.joined, turn.message)
+        is_heard = (
+            turn.listeners or context.task is not None or context.handlers.any_of("exception", "tool_result")
+        )
+        if not (is_heard or any(context.has_accepted(message.id) for message in messages)):
+            turn.is_recorded = (
+                True  # without listeners, the failure is recorded together with the end of the turn
+            )
+            return error
+        try:
+            if not is_open_failure(
+                kind, error
+            ):  # an open failure is recorded later, in one step with the results of its calls
+                for message in messages:
+                    log.add(failed_record(message.id, kind, error))
+            await log.flush()
+        except SessionClosed:
+            pass  # the session was erased, so a later start has nothing to repeat
+        except (JournalError, Fenced) as lost:
+            return _chain_errors(lost, error) if not is_open_failure(kind, error) else error
+        turn.is_recorded = True
+        return error
+
+    async def fail_turn(self, turn: Turn, error: Exception) -> None:
+        """Notify handlers and callers of a recorded failure, and end the turn.
+
+        Tool results that may be missing in the journal are not delivered.
+        """
+        context = turn.session
+        try:
+            if not context.has_moved:
+                are_recorded = context.log is None or turn.is_recorded
+                await self._notify_failure(turn, error, with_results=are_recorded)
+        finally:
+            if context.has_moved:
+                self.end_moved_turn(turn)
+            else:
+                self.end_turn(turn)
+
+    async def _notify_failure(self, turn: Turn, error: Exception, *, with_results: bool) -> None:
+        context = turn.session
+        try:
+            if with_results:
+                await self.deliver_rest(turn)
+        finally:  # also after a cancellation or the shutdown timeout: sync handlers can still run
+            blame = turn.blame
+            for message in turn.joined:
+                failure = failure_for(message.id, error, blame)
+                remember_outcome(context, message.id, Outcome(failure=failure))
+                await self.dispatcher.fail(context, failure)  # noqa: ASYNC102
+            failure = turn.failure = failure_for(turn.message.id, error, blame)
+            remember_outcome(context, turn.message.id, Outcome(failure=failure))
+            await self.dispatcher.fail(context, failure, listeners=turn.listeners)  # noqa: ASYNC102 - the callers shield
+
+    async def stop_turn(self, turn: Turn) -> None:
+        """Notify handlers and callers that the agent stops, and end the turn in this process.
+
+        With a journal, the next start resumes the turn and delivers the results of its calls.
+        """
+        context = turn.session
+        turn.error = error = Stopped(self.agent)
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        is_over = context.log is None
+        _leave_to_next_start(context)
+        try:
+            self.close_calls(turn)
+        finally:
+            try:
+                if turn.has_stream_listener() or context.handlers.any_of("exception", "tool_result"):
+                    with self.shutdown_scope():
+                        await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
+                else:  # a shielded scope is expensive if thousands of turns stop
+                    await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
+            finally:
+                self.end_turn(turn)
+
+    def shutdown_scope(self) -> trio.CancelScope:
+        """Return a cancel scope for shutdown handlers. It is shielded and has one second for all handlers together."""
+        if self._silence is None:
+            self._silence = trio.current_time() + SHUTDOWN_HANDLER_SECONDS
+        return trio.CancelScope(deadline=self._silence, shield=True)
+
+    async def record_unstarted(
+        self, context: SessionContext, messages: Sequence[Message], error: Exception
+    ) -> Exception:
+        """Write the failure of messages whose turns did not begin to the journal, before anybody is notified.
+
+        Return the error to report: `error`, or the journal's error if the failures cannot be written.
+        """
+        if context.is_left:
+            return Stopped(self.agent)
+        log, kind = context.log, kind_of(error)
+        if log is None or context.has_moved or is_open_failure(kind, error):
+            return error
+        found = filter(None, (context.find_message(message.id) for message in messages))
+        acceptances = [each for each in found if each.failed is None and self._has_receiver(context, each)]
+        records = [failed_record(each.message.id, kind, error) for each in acceptances]
+        if records:
+            try:
+                await log.write(*records)
+            except SessionClosed:
+                return error  # the session was erased
+            except (JournalError, Fenced) as lost:
+                return _chain_errors(lost, error)
+            for acceptance, record in zip(acceptances, records, strict=True):
+                acceptance.failed = record
+        return error
+
+    def _has_receiver(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
+        """Return True if the outcome of a message can reach a handler or caller, now or by a repetition of the message."""
+        has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
+        return bool(
+            has_caller or context.handlers.any_of("exception") or context.has_accepted(acceptance.message.id)
+        )
+
+    async def end_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
+        """Notify handlers and callers that a message failed without a turn, and end the message. Call `record_unstarted` first.
+
+        If another process owns the session now, that process answers the message, and callers receive SessionMoved.
+        """
+        if context.has_moved:
+            self.end_moved_message(context, message)
+            return
+        acceptance = context.take_message(message)
+        future = context.future_of(acceptance)
+        listeners = acceptance.joined_futures if future is None else (future, *acceptance.joined_futures)
+        blame = "internal" if acceptance.failed is None else acceptance.failed.kind
+        failure = failure_for(message.id, error, blame)
+        remember_outcome(context, message.id, Outcome(failure=failure))
+        try:
+            is_delivered = self.dispatcher.fail(context, failure, listeners=listeners)
+            await run_with(acceptance.variables, is_delivered)
+        finally:
+            if isinstance(error, Stopped):
+                _leave_to_next_start(context)
+            context.finish_messages()
+            self.observer.fail(context, message, error)
+            if context.log is not None:
+                self._write_end(context, context.log, message, error=error, blame=blame)
+            else:
+                _note_failure(context, [message], error)
+            if context.has_moved:  # it may have moved while the handlers ran
+                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))  # type: ignore[unreachable]
+            for listener in listeners:
+                listener.finish()
+
+    # --- leave to another process ----------------------------------------------------------
+
+    def end_moved_turn(self, turn: Turn) -> None:
+        """End a turn locally because another process continues it. Callers receive SessionMoved; handlers are not notified."""
+        context = turn.session
+        context.turn = turn.pending_approvals = None
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        turn.error = error = SessionMoved(context.agent, context.id)
+        tell_moved(turn.listeners, turn.message.id, error)
+        turn.end()
+        context.finish_messages(1 + len(turn.joined))
+        self.observer.end_turn(turn)
+
+    def end_moved_message(
+        self, context: SessionContext, message: Message, joined_futures: Sequence[TurnFuture] = ()
+    ) -> None:
+        """End a message without a turn locally because another process answers it. Callers receive SessionMoved."""
+        acceptance = context.take_message(message)
+        future = context.future_of(acceptance)
+        listeners = [] if future is None else [future]
+        context.finish_messages()
+        error = SessionMoved(context.agent, context.id)
+        tell_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
+
+    def end_turn(self, turn: Turn) -> None:
+        """End a turn: record its end, notify its callers, and make the session available for the next message."""
+        context = turn.session
+        context.turn = turn.pending_approvals = None
+        turn.variables = (
+            _NOTHING  # breaks the reference cycle with the turn, which only the garbage collector would free
+        )
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        if turn.listeners:
+            finish_listeners(turn)
+        turn.end()
+        context.finish_messages(1 + len(turn.joined))
+        if context.approvals is not None:
+            _close_approvals(context, context.approvals)
+        if context.log is not None:
+            context.is_only_read |= turn.is_only_read
+            self._write_end(
+                context,
+                context.log,
+                *turn.joined,
+                turn.message,
+                error=turn.error,
+                blame=turn.blame,
+                is_urgent=turn.is_only_read,
+            )
+            if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
+                context.unwritten_turn = checkpoint_of(
+                    turn, context.conversation.messages, state_number=context.state_number
+                )
+        elif turn.error is None:
+            for joined in turn.joined:
+                context.conversation.note(joined.id)
+            context.conversation.note(turn.message.id)
+        else:
+            _note_failure(context, (*turn.joined, turn.message), turn.error, turn.blame)
+        observer = self.observer
+        if turn.error is not None or observer.stream.active or observer.spans is not None:
+            observer.end_turn(turn)
+
+    def _write_end(
+        self,
+        context: SessionContext,
+        log: SessionLog,
+        *messages: Message,
+        error: Exception | None,
+        blame: str = "internal",
+        is_urgent: bool = False,
+    ) -> None:
+        """Record the end of messages. If their session closes after them, the same write records the close."""
+        task = None if context.tree is None else context.tree.task
+        if task is not None and task.message_id == messages[-1].id:
+            said = context.conversation
+            log.add(outcome_of(task, error, blame, origin=said.origin, via=said.via))
+        failed = None if error is None else kind_of(error, blame)
+        if failed == NOT_KEPT:  # the journal has no outcome, so the message may be sent again
+            for message in messages:
+                context.release_accepted_id(message.id)
+        elif context.unwanted is not None:
+            for message in messages:
+                context.drop_cancellation(message.id)
+        closes = context.is_transient and context.should_close and not context.reports_due
+        ids = [message.id for message in messages]
+        if error is None:
+            log.end(*ids, failed=None, closes=closes, is_urgent=is_urgent)
+            return
+        log.end(
+            *ids,
+            failed=failed,
+            error=type(error).__name__,
+            words=observer_error_text(error),
+            closes=closes,
+            is_urgent=is_urgent,
+        )
+
+    # --- the seconds that it may take ------------------------------------------------------
+
+    def _start_clock(self, turn: Turn, budget: Budget) -> None:
+        now = trio.current_time()
+        over, account = budget.start_clock(now)
+        if account is None:
+            return
+        if over <= now:
+            turn.stop_with(account.reached("seconds"))
+        else:
+            turn.over = over
+            turn.timer = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+
+    def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
+        budget.tick(trio.current_time())
+        turn.stop_with(account.reached("seconds"))
+
+    def _stop_clock(self, turn: Turn, budget: Budget) -> None:
+        if turn.timer is not None:
+            turn.timer.cancel()
+            turn.over = math.inf
+        budget.stop_clock(trio.current_time())
+
+
+def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
+    """Record that the turn is no longer suspended, and withdraw the approvals of its guards."""
+    if ledger.is_suspended:
+        context.record_approval(ResumptionRecord())
+    if ledger.withdraw_guard_approvals():
+        context.update_approval_timer()
+
+
+def _note_failure(
+    context: SessionContext, messages: Iterable[Message], error: Exception, blame: str = "internal"
+) -> None:
+    """Add the end of failed messages to the records in memory of a session without a journal, for observers."""
+    recent = context.conversation.recent
+    if recent is None:
+        return
+    for message in messages:
+        ended = MessageEndRecord(
+            message_id=message.id,
+            failed=kind_of(error, blame),
+            error=type(error).__name__,
+            words=observer_error_text(error),
+        )
+        recent.add_record(ended)
+
+
+def _join(future: TurnFuture, turn: Turn) -> None:
+    """Attach a caller's future to a turn; stop the turn if the caller has already detached."""
+    future.turn = turn
+    if future.abandoned:
+        future.abandon()
+
+
+def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord:
+    """Build the journal record of a message's failure."""
+    words = observer_error_text(error)
+    fields = plain_fields(error) if words else {}
+    return FailureRecord(
+        message_id=message_id, kind=kind, error=type(error).__name__, words=words, fields=fields
+    )
+
+
+def _chain_errors(lost: Exception, error: Exception) -> Exception:
+    """Return the journal error `lost`, which prevented the storage of a failure, with that failure as its cause."""
+    lost.__cause__ = error
+    return lost
+
+
+def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
+    """Mark a new turn so that it ends without a model call.
+
+    With `failed`, the turn ends with this failure from before a restart, since its handlers may not have
+    received it. Otherwise the session is closing.
+    """
+    context = turn.session
+    if failed is None:
+        turn.stop_with(context.refusal)
+        return
+    turn.is_recorded = True
+    turn.blame = failed.kind
+    turn.cut(restored_failure(failed.error, failed.words, failed.kind, failed.fields))
+    last = context.conversation.last_message
+    if turn.checkpoint is not None and last is not None:
+        turn.results.extend(last.tool_results)
+
+
+def _leave_to_next_start(context: SessionContext) -> None:
+    """Stop writing to the journal of a session whose agent stops; the next start resumes from the last record."""
+    if context.log is not None:
+        context.log.flush_soon()
+        context.log = None
+        context.is_left = True

@@ -1,0 +1,148 @@
+"""OpenTelemetry spans of turns. Each activation (start, or resume after approval or restart) has one span until it ends."""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import attrs
+
+from actgent.labels import Label
+from actgent.messages import Message
+from actgent.sessions.session_context import Turn
+from actgent.support import span_names as names
+from actgent.support.tracing_interface import (
+    ActiveTrace,
+    Attribute,
+    OpenSpan,
+    Tracing,
+    active_trace,
+    error_type,
+)
+
+Activation = Literal["begin", "person", "restart"]
+Key = tuple[str, str]
+"""Pair of session id and message id that identifies a turn."""
+
+
+@attrs.define(eq=False)
+class _Activation:
+    """The span of a turn's newest activation."""
+
+    span: OpenSpan
+    ended_as: Activation | None = None
+    """Kind of the next activation, set when this one has ended; None while it runs."""
+
+
+@attrs.define(eq=False)
+class TurnSpans:
+    """Spans of the turns of one agent."""
+
+    agent: str
+    tracing: Tracing
+    _turns: dict[Key, _Activation] = attrs.field(factory=dict)
+    _deciders: dict[str, list[str]] = attrs.field(factory=dict)
+    """Session id of a suspended turn -> trace contexts in which its approvals were decided."""
+
+    def begin(self, turn: Turn) -> None:
+        """Begin the span of a turn that starts or resumes in the calling task."""
+        message = turn.message
+        before = self._turns.get(_key(message))
+        why: Activation = "begin"
+        if before is not None and before.ended_as is not None:
+            why = before.ended_as
+        elif turn.checkpoint is not None:
+            why = "restart"
+        deciders = self._deciders.pop(message.session_id, [])
+        common: dict[str, Attribute] = {
+            names.AGENT: self.agent,
+            names.CONVERSATION: message.session_id,
+        }
+        span = self.tracing.begin(
+            f"{names.INVOKE_AGENT} {self.agent}",
+            {**common, **_facts(message, why)},
+            parent=message.traceparent or "",
+            links=[
+                *(each.traceparent for each in turn.joined),
+                *([] if before is None else [before.span.traceparent]),
+                *deciders,
+            ],
+        )
+        self._turns[_key(message)] = _Activation(span)
+        span.make_current()
+        active_trace.set(ActiveTrace(self.tracing, common, lambda: _why_stopped(turn)))
+
+    def suspend(self, turn: Turn) -> None:
+        """End the span of a turn that waits for approval; the next activation links to this span."""
+        self._pause(turn, "person", error="")
+
+    def cut(self, turn: Turn) -> None:
+        """End the span of a turn that was interrupted by a failure of its agent, and resumes after the restart."""
+        self._pause(turn, "restart", error="actor")
+
+    def _pause(self, turn: Turn, why: Activation, *, error: str) -> None:
+        activated = self._turns.get(_key(turn.message))
+        if activated is not None and activated.ended_as is None:
+            activated.ended_as = why
+            activated.span.end(error=error)
+
+    def end(self, turn: Turn, label: Label) -> None:
+        """End the span of a finished turn, with its usage and the label of its session as attributes."""
+        activated = self._turns.pop(_key(turn.message), None)
+        self._deciders.pop(turn.message.session_id, None)
+        if activated is None or activated.ended_as is not None:
+            return
+        usage = turn.progress.usage
+        facts: dict[str, Attribute] = {
+            names.TURN_CALLS: turn.progress.calls,
+            names.TURN_TOOL_CALLS: turn.progress.tool_calls,
+            names.TURN_INPUT_TOKENS: usage.input_tokens,
+            names.TURN_OUTPUT_TOKENS: usage.output_tokens,
+        }
+        if usage.cost:
+            facts[names.TURN_COST] = usage.cost
+        if not label.is_trusted:
+            facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
+        error = "" if turn.error is None else error_type(turn.error, turn.blame)
+        activated.span.end(facts, error=error)
+
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Drop the suspended spans of sessions that are no longer in this process; `is_left` selects them by id.
+
+        Spans of running turns end normally.
+        """
+        for key in [each for each, turn in self._turns.items() if turn.ended_as and is_left(each[0])]:
+            del self._turns[key]
+        for session_id in [each for each in self._deciders if is_left(each)]:
+            del self._deciders[session_id]
+
+    def note_decision(self, session_id: str) -> None:
+        """Remember the trace context of an approval decision, so that the span of the resumed turn links to it."""
+        if (decider := self.tracing.current()) is not None:
+            self._deciders.setdefault(session_id, []).append(decider)
+
+    def note_interruption(self, turn: Turn, by: Message) -> None:
+        """Link the span of a turn to the message that interrupts it."""
+        if (activated := self._turns.get(_key(turn.message))) is not None:
+            activated.span.link(by.traceparent)
+
+
+def _key(message: Message) -> Key:
+    return message.session_id, message.id
+
+
+def _facts(message: Message, why: Activation) -> dict[str, Attribute]:
+    facts: dict[str, Attribute] = {
+        names.OPERATION: names.INVOKE_AGENT,
+        names.MESSAGE: message.id,
+        names.PRIORITY: message.priority.name.lower(),
+        names.ACTIVATION: why,
+    }
+    if why == "begin":
+        facts[names.QUEUE_SECONDS] = max(0.0, time.time() - message.created_at)
+    return facts
+
+
+def _why_stopped(turn: Turn) -> str:
+    """Return the error type that cancels a turn; "stopped" if its agent stops."""
+    stop = turn.stop
+    return "stopped" if stop is None else error_type(stop)

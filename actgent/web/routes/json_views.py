@@ -1,0 +1,394 @@
+"""Converts sessions, agents, messages and other values to the JSON of the gateway's responses."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TypeVar, cast
+
+import attrs
+
+from actgent.agents.builtin_agents import RouterAgent
+from actgent.agents.session import Session, context_of
+from actgent.agents.teams import AgentTool, HandoffTool
+from actgent.approvals import Approval
+from actgent.control.budget import Budget
+from actgent.control.schedule import Schedule
+from actgent.errors import UsageError
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    MessageAcceptedRecord,
+    RatingRecord,
+    Record,
+)
+from actgent.labels import Label
+from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
+from actgent.runtime.agent_directory import AgentCard, Listed
+from actgent.runtime.introspection import AgentStatistics
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.tools.base import Tool
+from actgent.web import json_documents
+
+T = TypeVar("T")
+MAX_WAITING = 100
+"""Maximum number of queued messages shown per session."""
+MAX_CONTENT_CHARACTERS = 4000
+"""Maximum number of characters of a tool's result or error in JSON; longer texts are truncated."""
+
+
+@lru_cache(maxsize=256)
+def to_date(seconds: float) -> str | None:
+    """Convert a Unix time in seconds to RFC 3339; None if it is 0, negative or infinite."""
+    if not 0 < seconds < math.inf:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_document(value: T) -> T:
+    """Return the fields of an attrs object as a dict.
+
+    The annotated type is that of the object, because the document has the same fields.
+    """
+    return cast("T", attrs.asdict(value))  # type: ignore[arg-type]  # attrs classes have no common base
+
+
+def of_head(head: SessionSummary) -> json_documents.SessionSummaryDocument:
+    """Return the JSON of a session summary: the fields that the journal has without loading the session."""
+    return {
+        "id": head.session_id,
+        "agent": head.agent,
+        "owner": head.owner,
+        "state": head.state,
+        "parent": None if head.parent is None else {"agent": head.parent.agent, "id": head.parent.session_id},
+        "created_at": to_date(head.created_at),
+        "updated_at": to_date(head.updated_at),
+        "records": head.records,
+        "unfinished": head.unfinished,
+    }
+
+
+def of_session(
+    head: SessionSummary, session: Session | None, children: Sequence[SessionSummary]
+) -> json_documents.SessionDocument:
+    """Return the JSON of a session with its child sessions.
+
+    Args:
+        head: Summary of the session.
+        session: The opened session; None if it is closed, or its agent does not run. Its live fields are left out then.
+        children: Summaries of the session's child sessions.
+    """
+    below: list[json_documents.ChildSession] = [
+        {"agent": child.agent, "id": child.session_id, "state": child.state} for child in children
+    ]
+    if session is None:
+        return cast("json_documents.SessionDocument", {**of_head(head), "children": below})
+    context = context_of(session)
+    return {
+        **of_head(head),
+        "children": below,
+        "status": shown_status(session),
+        "description": session.description,
+        "sources": sorted(context.conversation.label.sources),
+        "mode": mode_of(session),
+        "on_busy": session.on_busy,
+        "usage": of_usage(session.usage),
+        "budget": of_budget(session.budget),
+        "approvals": [of_approval(each) for each in session.approvals],
+        "schedules": [of_schedule(each) for each in session.schedules],
+        "turn": None if (turn := context.open_turn_id) is None else {"message_id": turn},
+        "waiting": [of_message(each) for each in itertools.islice(context.waiting_messages, MAX_WAITING)],
+    }
+
+
+def shown_status(session: Session) -> json_documents.SessionStatus:
+    """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
+    context = context_of(session)
+    if context.host is not None or context.acceptances is None:
+        return session.status
+    return "suspended" if context.approvals is not None and context.approvals.open else "waiting"
+
+
+def mode_of(session: Session) -> str | None:
+    """Return the mode of a session; None if its agent has no modes."""
+    try:
+        return session.mode
+    except UsageError:
+        return None
+
+
+def of_usage(usage: Usage) -> json_documents.UsageDocument:
+    """Return the JSON of a usage: the session's own usage, and as `total` the usage including its child sessions."""
+    own = _own_usage(usage)
+    return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
+
+
+_OF_USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
+
+
+def _own_usage(usage: Usage) -> json_documents.OwnUsage:
+    return cast("json_documents.OwnUsage", {name: getattr(usage, name) for name in _OF_USAGE})
+
+
+def of_budget(budget: Budget | None) -> json_documents.BudgetDocument | None:
+    """Return the remaining amounts of a budget, without unlimited ones; None if there is no budget."""
+    if budget is None:
+        return None
+    known = {name: left for name, left in dict(budget.left).items() if left != math.inf}
+    return cast("json_documents.BudgetDocument", known)
+
+
+def of_approval(approval: Approval) -> json_documents.ApprovalDocument:
+    """Return the JSON of an approval: a tool call that waits for an approver's decision."""
+    return {
+        "id": approval.id,
+        "session_id": approval.session_id,
+        "agent": approval.agent,
+        "owner": approval.owner,
+        "call_id": approval.call_id,
+        "tool": approval.tool_name,
+        "arguments": dict(approval.arguments),
+        "question": approval.question,
+        "form": None if approval.form is None else dict(approval.form),
+        "risk": approval.risk or None,
+        "again": approval.again,
+        "created_at": to_date(approval.created_at),
+        "deadline": to_date(approval.deadline),
+        **of_labels(approval),
+    }
+
+
+def of_labels(approval: Approval) -> json_documents.SinkLabels:
+    """Return the field `labels` of an approval: the untrusted sources of each sink; no field if all are trusted."""
+    labels = {name: sorted(label.sources) for name, label in approval.labels.items()}
+    return {"labels": labels} if labels else {}
+
+
+def of_label(label: Label) -> json_documents.Labelled:
+    """Return the field `sources` of a message, result or reply; no field if it is trusted."""
+    return {} if label.is_trusted else {"sources": sorted(label.sources)}
+
+
+def of_caller_call(approval: Approval) -> json_documents.CallerCall:
+    """Return the JSON of a call to a tool of the caller. The caller runs the tool and sends its result."""
+    return {
+        "id": approval.id,
+        "call_id": approval.call_id,
+        "tool": approval.tool_name,
+        "arguments": dict(approval.arguments),
+        "deadline": to_date(approval.deadline),
+        **of_labels(approval),
+    }
+
+
+def of_schedule(schedule: Schedule) -> json_documents.ScheduleDocument:
+    """Return the JSON of a schedule: its description, due date, recurrence and priority."""
+    return {
+        "id": schedule.id,
+        "description": schedule.description,
+        "due": to_date(schedule.at),
+        "cron": schedule.cron or None,
+        "zone": schedule.zone,
+        "priority": schedule.priority.name.lower(),
+        "metadata": dict(schedule.metadata),
+    }
+
+
+def of_agent(
+    card: AgentCard, agent: Listed | None, opener: SessionOpener, known: AgentStatistics
+) -> json_documents.AgentDocument:
+    """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
+
+    Args:
+        card: The agent's description of itself.
+        agent: The agent object.
+        opener: Opener of the running agent's sessions.
+        known: Statistics that the caller may see: inbox and sessions.
+    """
+    running = opener.running
+    turns = running.runner.turn_lifecycle
+    modes = running.core.modes
+    return {
+        "name": card.name,
+        "role": card.role,
+        "goal": card.goal,
+        "capabilities": card.capabilities,
+        "modes": None if modes is None else [mode.name for mode in modes],
+        "tools": [
+            {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+            for spec in running.core.calling.registry.specs()
+        ],
+        "links": list(_links_of(agent, running.core.calling.registry)),
+        "limits": as_document(turns.options.limits or turns.limits),
+        "inbox": as_document(known.inbox),
+        "sessions": known.sessions,
+    }
+
+
+def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_documents.AgentLink]:
+    """Yield the agents that an agent calls as tools, hands conversations over to, routes to, or runs as steps.
+
+    `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.
+    """
+    from actgent.agents.pipelines.step_executor import RunSteps  # noqa: PLC0415 - few programs have pipelines
+
+    for tool in tools:
+        if isinstance(tool, AgentTool | HandoffTool):
+            is_tool = isinstance(tool, AgentTool)
+            yield {"agent": tool.agent.name, "kind": "tool" if is_tool else "handoff", "name": tool.name}
+        elif isinstance(tool, RunSteps):
+            for step, name in tool.agents.items():
+                yield {"agent": name, "kind": "step", "name": step}
+    if isinstance(agent, RouterAgent):
+        for action, target in agent.routes.items():
+            yield {"agent": target.name, "kind": "route", "name": action}
+
+
+def of_rating(rating: RatingRecord) -> json_documents.Feedback:
+    """Return the JSON of a rating."""
+    return {
+        "message_id": rating.message_id,
+        "score": rating.score,
+        "comment": rating.comment,
+        "expected": rating.expected,
+        "by": rating.by,
+        "at": to_date(rating.at),
+    }
+
+
+# --- messages ----------------------------------------------------------------------------
+
+MediaIds = Mapping[int, str]
+"""The `media_id` of pictures and files, by Python `id()` of the object; empty if they do not belong to a record."""
+NO_IDS: MediaIds = MappingProxyType({})
+
+
+def media_of_record(record: Record) -> list[Medium]:
+    """Return the pictures and files of a record that clients may download, in order."""
+    if isinstance(record, CallFinishedRecord):
+        return list(record.result.media)
+    if not isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
+        return []
+    found: list[Medium] = []
+    for part in record.message.parts:
+        found += part.media if isinstance(part, ToolResult) else [part] if isinstance(part, Medium) else []
+    return found
+
+
+def media_ids(number: int, record: Record) -> MediaIds:
+    """Return the `media_id`s of a record's pictures and files: the record number and their index in the record."""
+    media = media_of_record(record)
+    return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
+
+
+def of_parts(
+    parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+) -> list[json_documents.Part]:
+    """Return the JSON of a message's parts, without thinking and provider-specific blocks.
+
+    Args:
+        parts: Parts of the message.
+        ids: The `media_id`s of pictures and files.
+        shows_foreign: True to include messages of exceptions from user code or libraries.
+    """
+    return [
+        found for part in parts if (found := _of_part(part, ids, shows_foreign=shows_foreign)) is not None
+    ]
+
+
+def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_documents.Part | None:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Medium):
+        return of_medium(part, ids)
+    if isinstance(part, ToolCall):
+        return {"type": "call", **of_call(part)}
+    if isinstance(part, ToolResult):
+        return {"type": "result", **of_result(part, ids, shows_foreign=shows_foreign)}
+    return None
+
+
+def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> "json_documents.ImagePart | json_documents.FilePart":
+    """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
+    view: json_documents.ImagePart | json_documents.FilePart
+    if isinstance(medium, File):
+        view = {"type": "file", "media_type": medium.media_type, "url": medium.url, "name": medium.name}
+    else:
+        view = {"type": "image", "media_type": medium.media_type, "url": medium.url}
+    if medium.data is not None:
+        view["bytes"], view["media_id"] = len(medium.data), ids.get(id(medium))
+    return view
+
+
+def of_call(call: ToolCall) -> json_documents.ToolCallDocument:
+    """Return the JSON of a tool call. Arguments that are not valid JSON stay a text."""
+    arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
+    return {"id": call.id, "name": call.name, "arguments": arguments}
+
+
+def of_result(
+    result: ToolResult,
+    ids: MediaIds = NO_IDS,
+    *,
+    most: int = MAX_CONTENT_CHARACTERS,
+    shows_foreign: bool = False,
+) -> json_documents.ToolResultDocument:
+    """Return the JSON of a tool result.
+
+    Args:
+        result: The tool result.
+        ids: The `media_id`s of its pictures and files.
+        most: Maximum characters of its content and of its error; longer texts are truncated.
+        shows_foreign: True to include messages of exceptions from user code or libraries (scope `journal`).
+    """
+    content, error = result.content, result.error
+    if result.raised and not shows_foreign:
+        error = foreign_error(result.raised)
+    return {
+        "id": result.id,
+        "call_id": result.call_id,
+        "tool": result.tool_name,
+        "status": result.status,
+        "content": content[:most],
+        "truncated": max(len(content), len(error or "")) > most,
+        "error": None if error is None else error[:most],
+        "origin": result.origin or None,
+        "media": [of_medium(each, ids) for each in result.media],
+        **of_label(result.label),
+    }
+
+
+def foreign_error(raised: str) -> str:
+    """Return the text that replaces the message of an exception from user code; `raised` is the name of its class."""
+    return f"the tool raised {raised}; the scope journal shows its words"
+
+
+def of_said(message: Message, *, shows_foreign: bool = False) -> json_documents.HistoryMessage:
+    """Return the JSON of a history message, with its turn and time.
+
+    `shows_foreign=True` includes messages of exceptions from user code or libraries.
+    """
+    return {
+        **of_message(message, shows_foreign=shows_foreign),
+        "turn": message.correlation_id,
+        "at": to_date(message.created_at),
+    }
+
+
+def of_message(
+    message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+) -> json_documents.MessageDocument:
+    """Return the JSON of a message. `ids` and `shows_foreign` are those of `of_parts`."""
+    return {
+        "message_id": message.id,
+        "sender": {"name": message.sender.name, "kind": message.sender.kind},
+        "text": message.text,
+        "parts": of_parts(message.parts, ids, shows_foreign=shows_foreign),
+        "metadata": dict(message.metadata),
+        "priority": message.priority.name.lower(),
+        "on_busy": message.on_busy,
+        **of_label(message.label),
+    }

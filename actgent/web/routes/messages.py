@@ -1,0 +1,449 @@
+"""Endpoints of messages: send a message, wait for its outcome, read its status, list messages, and give feedback."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import trio
+from starlette.responses import Response
+
+from actgent.agents.session import Session, context_of, services_of
+from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.records import Record
+from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
+from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
+from actgent.sessions.incoming_messages import message_to
+from actgent.tools.caller_tools import MAX_TOOLS, to_spec
+from actgent.web import json_documents
+from actgent.web.problem_documents import Problem, missing
+from actgent.web.streaming.session_events import MessageProgress, find_message
+
+from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
+from .idempotency import key_for
+from .json_views import of_rating, of_said
+from .shared_schemas import AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
+
+MAX_WAIT_SECONDS = 300
+"""Maximum of the header `Prefer: wait=`, in seconds."""
+MAX_PARTS = 100
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
+ENQUEUE_TIMEOUT_SECONDS = 10
+"""Timeout in seconds for accepting a message into the inbox, if the request has no `deadline`."""
+_MEDIA = {
+    "media_type": {"type": "string", "pattern": "^[a-z0-9.+-]+/[a-z0-9.+-]+$"},
+    "data": {"type": "string", "description": "Base64."},
+    "url": {
+        "type": "string",
+        "pattern": "^https?://",
+        "description": "Given to the model, never fetched here.",
+    },
+}
+
+
+def _part(kind: str, required: list[str], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties},
+        "required": ["type", *required],
+        "additionalProperties": False,
+    }
+
+
+CONTENT: Mapping[str, Any] = {
+    "oneOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_PARTS,
+            "items": {
+                "oneOf": [
+                    _part("text", ["text"], text={"type": "string"}),
+                    _part("image", ["media_type"], **_MEDIA),
+                    _part("file", ["media_type"], name={"type": "string", "maxLength": 200}, **_MEDIA),
+                ]
+            },
+        },
+    ]
+}
+TOOLS: Mapping[str, Any] = {
+    "type": "array",
+    "maxItems": MAX_TOOLS,
+    "description": "Tools that the client runs itself, for this turn. A call suspends the turn: see `waits_for` of the message.",
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+            "description": {"type": "string", "maxLength": 4000},
+            "parameters": {
+                "type": "object",
+                "additionalProperties": True,
+                "description": "JSON Schema of the arguments.",
+            },
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "content": CONTENT,
+        "message_id": ID,
+        "priority": PRIORITY,
+        "on_busy": ON_BUSY,
+        "metadata": METADATA,
+        "tools": TOOLS,
+        "deadline": {
+            "type": "number",
+            "minimum": 1,
+            "maximum": 60,
+            "description": "Seconds to wait for room in the inbox. Without it, a full inbox answers 429 at once.",
+        },
+        "unless_suspended": {
+            "type": "boolean",
+            "description": "Reject the message (409) if the session waits for an approval, instead of queuing it.",
+        },
+    },
+    "required": ["content"],
+    "additionalProperties": False,
+}
+
+
+_PREFER = {"Prefer": "`wait=30` waits up to 30 seconds for the outcome."}
+_ROLES = {
+    "type": "string",
+    "pattern": "^(user|assistant|agent|tool|system)(,(user|assistant|agent|tool|system))*$",
+    "description": "Only messages of these senders: user, assistant, agent, tool, system.",
+}
+_RATING = {
+    "type": "object",
+    "properties": {
+        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "0 is bad, 1 is good."},
+        "comment": {"type": "string", "maxLength": MAX_TEXT},
+        "expected": {"type": "string", "maxLength": MAX_TEXT, "description": "The correct answer."},
+    },
+    "required": ["score"],
+    "additionalProperties": False,
+}
+
+
+def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
+    """Convert the content of a request to message parts. Text is returned unchanged.
+
+    Raises:
+        Problem: A part has both or neither of `data` and `url`, or invalid base64.
+    """
+    return content if isinstance(content, str) else [_to_part(part) for part in content]
+
+
+def _to_part(part: Mapping[str, Any]) -> Part:
+    if part["type"] == "text":
+        return Text(part["text"])
+    if ("data" in part) == ("url" in part):
+        raise Problem("invalid", f"a part of type {part['type']} must have either data (base64) or url")
+    try:
+        data = base64.b64decode(part["data"], validate=True) if "data" in part else None
+    except (binascii.Error, ValueError):
+        raise Problem("invalid", "data must be base64 (RFC 4648)") from None
+    if part["type"] == "image":
+        return Image(media_type=part["media_type"], data=data, url=part.get("url"))
+    return File(media_type=part["media_type"], data=data, url=part.get("url"), name=part.get("name", "file"))
+
+
+# --- sending -------------------------------------------------------------------------------
+
+
+async def say(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
+    """Send a message to a session."""
+    gateway, body = call.gateway, call.body
+    message_id, content = key_for(call, "message_id"), to_content(body["content"])
+    head = await call.head()
+    session = await gateway.access.opened(head)
+    is_known = message_id is not None and context_of(session).has_accepted(message_id)
+    if message_id is not None and is_known:
+        progress = await _find_duplicate(call, head, session, message_id, content)
+    else:
+        await gateway.messages.check(call.caller.token.digest, gateway.access.journal)
+        if body.get("unless_suspended"):
+            _check_not_suspended(session)
+        if "deadline" not in body:
+            context = context_of(session)
+            asked = message_to(context, content, priority=body.get("priority", "normal"))
+            gateway.access.opener(head.agent).running.inbox.check_room(asked)
+        progress = MessageProgress(message_id or new_id(), number=head.records + 1)
+    seconds = wait_of(call)
+    async with gateway.access.journal.feed(head.key) if seconds else nullcontext() as reader:
+        if not is_known:  # otherwise input guards would run a second time
+            await session.chat(
+                content,
+                priority=body.get("priority", "normal"),
+                message_id=progress.message_id,
+                on_busy=body.get("on_busy"),
+                metadata=body.get("metadata"),
+                tools=body.get("tools"),
+                enqueue_timeout=body.get("deadline", ENQUEUE_TIMEOUT_SECONDS),
+            )
+        gateway.messages.count(call.caller.token.digest, head.key)
+        if reader is not None:
+            progress = await _wait(gateway.access.journal, head, progress, reader, seconds)
+    return _accepted_row(call, head, progress)
+
+
+def _check_not_suspended(session: Session) -> None:
+    """Raise if the session waits for an approval.
+
+    Raises:
+        Suspended: The turn of the session waits for an approval.
+    """
+    context = context_of(session)
+    if context.suspension is not None and context.ledger().undecided:
+        raise context.ledger().suspended()
+
+
+def _document(
+    call: HTTPCall, head: SessionSummary, progress: MessageProgress
+) -> json_documents.MessageStatus:
+    if not progress.is_over and _is_working(call, head, progress):
+        progress.status = "working"
+    return progress.document(head.key)
+
+
+def _accepted_row(
+    call: HTTPCall, head: SessionSummary, progress: MessageProgress
+) -> JSON[json_documents.MessageStatus]:
+    location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
+    return JSON(
+        _document(call, head, progress),
+        status_code=200 if progress.is_over else 202,
+        headers={"location": location},
+    )
+
+
+def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[json_documents.MessageStatus]:
+    """Return the 202 response for a message that is stored for a later owner.
+
+    No node owns its session at the moment.
+    """
+    return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
+
+
+def _segment(text: str) -> str:
+    """Percent-encode a text as one path segment."""
+    return text if _PLAIN.fullmatch(text) else quote(text, safe="")
+
+
+def wait_of(call: HTTPCall) -> float:
+    """Return how many seconds a client waits for the outcome.
+
+    The header is `Prefer: wait=30` (RFC 7240). 0 without the header; at most `MAX_WAIT_SECONDS`.
+    """
+    for part in call.header("prefer").split(","):
+        name, _, value = part.partition("=")
+        if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
+            return min(float(value.strip()[:6]), MAX_WAIT_SECONDS)
+    return 0
+
+
+async def _find_duplicate(
+    call: HTTPCall, head: SessionSummary, session: Session, message_id: str, content: str | list[Part]
+) -> MessageProgress:
+    """Return the progress of a message that was sent before with this id.
+
+    Raises:
+        Problem: The earlier message had another content, priority, `on_busy`, metadata or tools.
+    """
+    journal, body = call.gateway.access.journal, call.body
+    progress = await find_message(journal, head.key, message_id, head.records)
+    if progress is None or progress.accepted is None:
+        return MessageProgress(message_id, number=head.records + 1)
+    message = progress.accepted.message
+    is_same = has_content(session, message, content)
+    others: dict[str, Any] = {
+        "priority": message.priority.name.lower(),
+        "on_busy": message.on_busy,
+        "metadata": dict(message.metadata),
+    }
+    if "tools" in body:
+        options = progress.accepted.options
+        others["tools"] = () if options is None else options.tools
+        body = {**body, "tools": tuple(map(to_spec, body["tools"]))}
+    if not is_same or any(body[name] != known for name, known in others.items() if name in body):
+        raise Problem(
+            "key-reused", "this message id belongs to another message: use a new id for each message"
+        )
+    return progress
+
+
+def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
+    """Return True if a stored message was sent with this content, before or after the input guards."""
+    return message.parts == to_parts(content) or message.parts == _as_guarded(session, content)
+
+
+def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
+    """Apply the input guards to a message's content, and return the resulting parts; None if a guard rejects the content."""
+    context, guards = context_of(session), services_of(session).running.core.guards
+    with suppress(GuardrailTripped, HandlerFailed):
+        return guards.admit(context, message_to(context, content)).parts
+    return None
+
+
+async def _wait(
+    journal: Journal, head: SessionSummary, progress: MessageProgress, reader: FeedReader, seconds: float
+) -> MessageProgress:
+    """Wait until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
+    read = partial(journal.read, head.session_id, agent=head.agent)
+    number = head.records  # number of the last record in the progress
+    with trio.move_on_after(seconds):
+        if (
+            not reader.has_news
+        ):  # otherwise the first step shows if records were written before the feed was open
+            number = _apply(progress, number + 1, await read(after=number))
+        while not progress.is_settled:
+            step = await _next(reader)
+            if isinstance(step, Erased):
+                break
+            is_next = step is not None and step.first == number + 1
+            records = step.records if step is not None and is_next else await read(after=number)
+            number = _apply(progress, number + 1, records)
+    return progress
+
+
+async def _next(reader: FeedReader) -> Written | Erased | None:
+    """Wait for the next step of the journal feed, and return it.
+
+    None if the reader was too slow and the feed has dropped steps.
+    """
+    try:
+        return await reader.receive()
+    except FeedLagged:
+        return None
+
+
+def _apply(progress: MessageProgress, first: int, records: Sequence[Record]) -> int:
+    for number, record in enumerate(records, first):
+        progress.apply(number, record)
+    return first + len(records) - 1
+
+
+def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> bool:
+    """Return True if the turn of a message runs in this process.
+
+    The journal shows the start of a turn only after its first model call.
+    """
+    agents = call.gateway.access.runtime.agents
+    context = (
+        agents.opener(head.agent).running.sessions.get(head.session_id) if head.agent in agents else None
+    )
+    turn = None if context is None or context.suspension is not None else context.turn
+    return turn is not None and any(each.id == progress.message_id for each in (*turn.joined, turn.message))
+
+
+async def get_message(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
+    """Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome."""
+    journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
+    async with journal.feed(head.key) if seconds else nullcontext() as reader:
+        progress = await find_message(journal, head.key, call.path["m"], head.records)
+        if progress is None:
+            raise missing()
+        if reader is not None:
+            progress = await _wait(journal, head, progress, reader, seconds)
+    return JSON(_document(call, head, progress))
+
+
+async def get_feedback(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.Feedback]]:
+    """List the feedback on the answer to a message."""
+    head = await call.head()
+    found = await read_ratings(call.gateway.access.journal, head.key, call.path["m"])
+    return JSON({"items": [of_rating(found[by]) for by in sorted(found)], "next": None})
+
+
+async def give_feedback(call: HTTPCall) -> Response:
+    """Give feedback on the answer to a message. It replaces earlier feedback of the same owner."""
+    head = await call.head()
+    runtime, body = call.gateway.access.runtime, call.body
+    await runtime.rate(
+        head.session_id,
+        call.path["m"],
+        agent=head.agent,
+        score=body["score"],
+        comment=body.get("comment", ""),
+        expected=body.get("expected"),
+        by=call.caller.owner,
+    )
+    return Response(status_code=204)
+
+
+async def get_messages(call: HTTPCall) -> JSON[json_documents.MessagePageDocument]:
+    """List messages of a session: the newest, those before a position, or those after a position."""
+    query, session = call.query, await call.readable_session()
+    limit = min(query.get("limit", 100), call.gateway.limits.page)
+    named: Any = query.get("roles")
+    roles = None if named is None else named.split(",")
+    page = await session.messages(
+        limit=limit, before=query.get("before"), after=query.get("after"), roles=roles
+    )
+    return JSON(
+        {
+            "items": [of_said(each, shows_foreign=call.shows_foreign) for each in page],
+            "first": page.first,
+            "last": page.last,
+            "total": page.total,
+        }
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/messages",
+        answer=say,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_MESSAGE,
+        has_parts=True,
+        statuses=(202, 200),
+        headers=_PREFER,
+        answer_headers=LOCATION,
+        id_field="message_id",
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages/{m}",
+        answer=get_message,
+        scope="read",
+        query={"agent": AGENT},
+        headers=_PREFER,
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages",
+        answer=get_messages,
+        scope="read",
+        query={"agent": AGENT, "before": PLACE, "after": PLACE, "limit": LIMIT, "roles": _ROLES},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/messages/{m}/feedback",
+        answer=get_feedback,
+        scope="read",
+        query={"agent": AGENT},
+        forwarding=READS_JOURNAL,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/messages/{m}/feedback",
+        answer=give_feedback,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_RATING,
+        statuses=(204,),
+    ),
+)

@@ -1,0 +1,102 @@
+"""JSON Schemas that several endpoints share, and validation of ids that clients choose."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, get_args
+
+import attrs
+
+from actgent.control.limits import Limits
+from actgent.errors.text_escaping import quoted
+from actgent.journal.session_lists import STATES
+from actgent.messages import OnBusy
+from actgent.web.problem_documents import Problem
+
+CLIENT_ID = (
+    r"^(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126})$"
+)
+"""Pattern of ids that clients choose: 1 to 128 characters that need no escaping in URLs and logs, except `.` and `..`.
+
+The pattern has no lookahead, so it matches in linear time, and a body can be validated without a limit on the work.
+"""
+ID: Mapping[str, Any] = {"type": "string", "pattern": CLIENT_ID, "examples": ["order-17"]}
+TEXT: Mapping[str, Any] = {"type": "string"}
+AGENT: Mapping[str, Any] = {
+    "type": "string",
+    "description": "Whose session, where several agents have one of this id.",
+}
+AFTER: Mapping[str, Any] = {"type": "string", "description": "`next` of the page before.", "maxLength": 2000}
+LIMIT: Mapping[str, Any] = {
+    "type": "integer",
+    "minimum": 1,
+    "description": "Maximum number of items; default 100.",
+}
+AMOUNT: Mapping[str, Any] = {"type": "number", "minimum": 0}
+DATE: Mapping[str, Any] = {
+    "type": "string",
+    "format": "date-time",
+    "description": "Date and time with a time zone, such as 2026-11-27T09:00:00Z.",
+}
+NUMBER: Mapping[str, Any] = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "Record number; the response starts after this record.",
+}
+PLACE: Mapping[str, Any] = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "Index of a message in the conversation, from 0.",
+}
+STATE: Mapping[str, Any] = {"type": "string", "enum": list(STATES)}
+ON_BUSY: Mapping[str, Any] = {"type": "string", "enum": list(get_args(OnBusy))}
+PRIORITY: Mapping[str, Any] = {"type": "string", "enum": ["urgent", "high", "normal", "low"]}
+METADATA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": True,
+    "description": "Kept with the message for programs, and never shown to a model; at most 16,000 characters.",
+}
+SECONDS: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3e9}
+DECISIONS = ("approve", "reject", "edit", "respond")
+SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")
+LOCATION: Mapping[str, str] = {"Location": "Path of the created object."}
+SESSION_LIMITS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        field.name: field.metadata["form"] for field in attrs.fields(Limits) if field.name in SHARED
+    },
+    "additionalProperties": False,
+}
+"""JSON Schema of the limits that apply to a whole session."""
+_CLIENT_ID = re.compile(CLIENT_ID)
+
+
+def date_in(query: Mapping[str, Any], name: str) -> float | None:
+    """Return the Unix time in seconds of a date in a query; None if the query does not have it.
+
+    Raises:
+        Problem: The value is not a date with a time zone.
+    """
+    if name not in query:
+        return None
+    try:
+        date = datetime.fromisoformat(query[name])
+    except ValueError:
+        date = datetime.min  # noqa: DTZ901 - has no time zone, so it is refused below
+    if date.tzinfo is None:
+        raise Problem(
+            "invalid",
+            f"{name}= must be a date with a time zone, such as 2026-11-27T09:00:00Z, not {quoted(query[name], 40)}",
+        )
+    return date.timestamp()
+
+
+def check_client_id(what: str, value: str) -> str:
+    """Check an id that a client has chosen, and return it; `what` names the id in the error.
+
+    Raises:
+        Problem: The id does not match `CLIENT_ID`.
+    """
+    if not _CLIENT_ID.match(value) or value.endswith("\n"):
+        raise Problem("invalid", f"{what} must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
+    return value
