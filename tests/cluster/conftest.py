@@ -16,9 +16,9 @@ class Relay:
 
     def __init__(self, find_port):
         self._find_port = find_port
-        self.flows = trio.Event()
-        """Nothing goes through while this is not set, and nobody hears of it."""
-        self.flows.set()
+        self.flows, self.returns = trio.Event(), trio.Event()
+        """Nothing goes to the server, or back from it, while this is not set. Neither end is notified."""
+        self.release()
         self.port = 0
         self.delay = 0.0
         """Seconds for which each piece is held up, on either way."""
@@ -29,9 +29,17 @@ class Relay:
         for scope in self._scopes:
             scope.cancel()
 
-    def hold(self):
-        """Let nothing through."""
-        self.flows = trio.Event()
+    def hold(self, *, requests=True, answers=True):
+        """Let nothing through: neither to the server nor back, or in one direction only."""
+        if requests:
+            self.flows = trio.Event()
+        if answers:
+            self.returns = trio.Event()
+
+    def release(self):
+        """Let everything through, also the data that was held."""
+        self.flows.set()
+        self.returns.set()
 
     async def carry(self, client):
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
@@ -39,13 +47,13 @@ class Relay:
             server = await trio.open_tcp_stream(*address_of(self._find_port()))
             async with client, server, trio.open_nursery() as nursery:
                 self._scopes.add(nursery.cancel_scope)
-                nursery.start_soon(self._pump, client, server, nursery.cancel_scope)
-                nursery.start_soon(self._pump, server, client, nursery.cancel_scope)
+                nursery.start_soon(self._pump, client, server, nursery.cancel_scope, "flows")
+                nursery.start_soon(self._pump, server, client, nursery.cancel_scope, "returns")
 
-    async def _pump(self, source, target, scope):
+    async def _pump(self, source, target, scope, direction):
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             while data := await source.receive_some():
-                await self.flows.wait()
+                await getattr(self, direction).wait()
                 await trio.sleep(self.delay)
                 await target.send_all(data)
         scope.cancel()

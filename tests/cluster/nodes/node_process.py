@@ -7,12 +7,14 @@ begin so, of what is read of one, and before it accepts a message whose id begin
 node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of
 each agent stay in memory. With `slowly=20` the model takes that many seconds for an answer to `slowly ...`.
 With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
-with an effect. With `advertise=URL` other nodes reach it there.
+with an effect. With `advertise=URL` other nodes reach it there. With `clock=3600` its clock is ahead by so many seconds. With `code=2`
+its agent is of another release, with one more tool. With `adds` it hosts one more agent.
 """
 
 import os
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack
 from functools import partial, partialmethod
 from pathlib import Path
@@ -74,6 +76,13 @@ async def look(text: str) -> str:
     """Look something up, after a moment."""
     await trio.sleep(DELAY)
     return f"looked at {text}"
+
+
+@tool
+async def list_releases() -> str:
+    """List the releases; only the other release of the agent has this tool."""
+    await trio.lowlevel.checkpoint()
+    return "1, 2"
 
 
 ARGUMENTS = {"deploy": "place", "note": "text", "look": "text", "digger": "task"}
@@ -190,6 +199,12 @@ async def _die_of_an_answer(answer, relay, endpoint, call):
     return die_after if when == "after" else response
 
 
+def set_clock_ahead(seconds):
+    """Have `time.time()` return a time that is ahead by so many seconds."""
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
 def _reached_at(init, url, node, name, *, address, **options):
     init(node, name, address=url, **options)
 
@@ -199,6 +214,8 @@ async def main():
     options = dict(word.partition("=")[::2] for word in words)
     if "deaths" in options:
         DEATHS.append(Path(options["deaths"]))
+    if "clock" in options:
+        set_clock_ahead(float(options["clock"]))
     Slow.slowly = float(options.get("slowly", Slow.slowly))
     session_table.MAX_LOADED_IDLE = int(options.get("awake", session_table.MAX_LOADED_IDLE))
     AccessFilter.page = partialmethod(partial(_die_of_a_list, AccessFilter.page))
@@ -210,7 +227,7 @@ async def main():
     digger = BareAgent("digger", llm=Slow())
     asked = PoolAgent("miner", pool=options["asks"]) if options.get("asks") else digger
     others = [asked.as_tool("digger")] if "asks" in options else []
-    tools = [deploy, note, look, *others]
+    tools = [deploy, note, look, *others, *[list_releases] * (options.get("code") == "2")]
     modes = Modes(execution=tools, initial="act")
     if "reached" in options:  # a proxy before the listener for other nodes
         Node.__init__ = partialmethod(partial(_reached_at, Node.__init__, options["reached"]))
@@ -225,6 +242,8 @@ async def main():
                 await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
                 if "digger" not in runtime.agents:
                     await runtime.start(digger)
+                if "adds" in options:
+                    await runtime.start(BareAgent("newcomer", llm=Slow()))
         gateway = open_gateway(
             runtime,
             bind=options.get("bind", f"{own_loopback()}:0"),

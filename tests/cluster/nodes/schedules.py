@@ -5,6 +5,7 @@ what a seed draws, but not what it does with it. `World.check` holds what is to 
 """
 
 import random
+import re
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -29,11 +30,18 @@ from .conversations import PATIENCE, open_nodes
 
 LONG = 8.0
 """Seconds within which deeds begin."""
+STORY_SECONDS = 2.0
+"""Seconds between the beginnings of two stories of a chaos run."""
+SHORT = 60
+"""Seconds up to which a chaos run has only three deeds."""
 SETTLED = 60
 """Seconds for a cluster to come to rest when nothing befalls it any more."""
 IDLE = """SELECT count(*) FROM pg_stat_activity
     WHERE state LIKE 'idle in transaction%' AND now() - state_change > interval '5 s'"""
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+TABLES = ("partitions", "nodes", "sessions", "steps", "pending_messages")
+LOCKED = 12
+"""Seconds for which a table is locked."""
 DEEDS = {}
 
 
@@ -53,15 +61,17 @@ class Schedule:
     nodes: tuple
     """How many of each pool."""
     stories: tuple
-    """Names."""
+    """Pairs of a time in seconds and a name, the first first."""
     deeds: tuple
-    """Pairs of a time and a name, the first first."""
+    """The same of deeds."""
+    test: str = "test_each_accepted_message_has_one_end_whatever_befalls_the_cluster"
+    """Name of the test that draws it."""
 
     def __str__(self):
         deeds = "".join(f"\n  {at:5.2f} s  {name}" for at, name in self.deeds)
         return (
-            f"seed {self.seed}: {self.nodes[0]} nodes and {self.nodes[1]} of another pool, stories {' '.join(self.stories)}; deeds{deeds}\n"
-            f"again: ACTGENT_SEEDS={self.seed} .venv/bin/python -m pytest tests/cluster/nodes/test_schedules.py"
+            f"seed {self.seed}: {self.nodes[0]} nodes and {self.nodes[1]} of another pool, stories {' '.join(name for _, name in self.stories)}; deeds{deeds}\n"
+            f"again: ACTGENT_SEEDS={self.seed} .venv/bin/python -m pytest tests/cluster/nodes/test_schedules.py -k {self.test}"
         )
 
     def dice(self, *names):
@@ -74,12 +84,33 @@ def draw(seed):
     dice = random.Random(seed)
     stories = [*STORIES, *dice.choices(list(STORIES), k=4)]
     dice.shuffle(stories)
+    deeds = draw_deeds(dice, [dice.choice(list(DEEDS)) for _ in range(dice.randint(2, 6))], LONG)
+    counts = dice.randint(2, 3), dice.randint(1, 2)
+    return Schedule(seed, counts, tuple((0, name) for name in stories), deeds)
+
+
+def draw_deeds(dice, names, seconds):
+    """Draw a time within `seconds` for each deed; three of ten begin within half a second after another one."""
     times = []
-    for _ in range(dice.randint(2, 6)):
-        is_beside = times and dice.random() < 0.3
-        times.append(times[-1] + dice.uniform(0, 0.5) if is_beside else dice.uniform(0.3, LONG))
-    deeds = sorted((round(at, 2), dice.choice(list(DEEDS))) for at in times)
-    return Schedule(seed, (dice.randint(2, 3), dice.randint(1, 2)), tuple(stories), tuple(deeds))
+    for _ in names:
+        is_near = times and dice.random() < 0.3
+        times.append(dice.choice(times) + dice.uniform(0, 0.5) if is_near else dice.uniform(0.3, seconds))
+    return tuple(sorted((round(at, 2), name) for at, name in zip(times, names, strict=True)))
+
+
+def draw_long(seed, seconds):
+    """Draw the schedule of a chaos run: stories begin all the time, and each deed happens at least once.
+
+    Deeds that stop all nodes for another number of partitions are left out, as one node is to live through the run.
+    """
+    dice = random.Random(f"long {seed}")
+    stories = tuple(
+        (each * STORY_SECONDS, dice.choice(list(STORIES))) for each in range(int(seconds / STORY_SECONDS))
+    )
+    possible = [name for name in DEEDS if not name.startswith("move_")]
+    names = [*possible, *dice.choices(possible, k=int(seconds / 15)), "fail_over"]
+    deeds = draw_deeds(dice, names if seconds > SHORT else dice.sample(possible, 3), seconds)
+    return Schedule(seed, (3, 2), stories, deeds, "test_chaos_run")
 
 
 # --- where it happens --------------------------------------------------------------------
@@ -90,12 +121,16 @@ class Crew:
     """The nodes of a pool, which come and go."""
 
     nodes: object
-    journal: str
-    """The address at which they find it."""
+    database: object
+    """The server of their journal."""
     open_relay: object
-    """Opens the proxy before the listener of each node for other nodes."""
+    """Opens the two proxies of each node: before its listener for other nodes, and before the database."""
     peers: list = attrs.field(factory=list)
-    """These proxies."""
+    """Proxies before the listeners."""
+    ways: list = attrs.field(factory=list)
+    """Proxies before the database."""
+    survivor: str = ""
+    """Name of the node that no deed ends."""
     digger: str = "digger"
     """Name of the agent that gets tasks; an agent of a database belongs to one pool."""
     letter: str = "n"
@@ -113,7 +148,7 @@ class Crew:
         """As commands of a cluster are told it."""
         return self.cluster.journal, self.cluster.pool
 
-    async def start(self):
+    async def start(self, *options):
         """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
         while True:
             self._names += 1
@@ -123,17 +158,26 @@ class Crew:
                 port = free_port()
                 relay = await self.open_relay(port=port)
                 self.peers.append(relay)
+                way = await self.open_relay(port=lambda: self.database.port)
+                self.ways.append(way)
+                journal = re.sub("@[^/]+/", f"@127.0.0.1:{way.port}/", self.cluster.journal)
                 there = f"advertise=http://127.0.0.1:{port}", f"reached=http://127.0.0.1:{relay.port}"
-                return await self.nodes.start(name, *there, journal=self.journal)
+                await self.nodes.start(name, *there, *options, journal=journal)
             except RuntimeError:  # it ended before it was ready
                 if name not in self.alive:
                     return None
                 self.alive.remove(name)
+            else:
+                return name
             await trio.sleep(0.5)
 
     def take(self, dice):
         """A node that is there, which is no more from now on; None if none is."""
-        return self.alive.pop(dice.randrange(len(self.alive))) if self.alive else None
+        names = [each for each in self.alive if each != self.survivor]
+        if not names:
+            return None
+        self.alive.remove(name := dice.choice(names))
+        return name
 
     def find_port(self):
         """Of the gateway of some node; 0 where none has one."""
@@ -147,9 +191,13 @@ class Crew:
 
     async def tasks(self):
         """What its diggers were told, each as often as a session was."""
+        return await self.count_accepted(self.digger)
+
+    async def count_accepted(self, agent):
+        """Return how often each text was accepted as a message by the sessions of an agent."""
         async with open_journal(self.cluster.journal, read_only=True) as journal:
-            found = await journal.page(SessionFilter(agent=self.digger), limit=1000)
-            records = [await journal.load(each.session_id, agent=self.digger) for each in found]
+            found = await journal.page(SessionFilter(agent=agent), limit=1000)
+            records = [await journal.load(each.session_id, agent=agent) for each in found]
         return Counter(
             each.message.text
             for record in records
@@ -163,8 +211,6 @@ class World:
     """Two pools in one database, of which one asks the other, those who talk to them, and what was seen."""
 
     database: object
-    relay: object
-    """The way of all nodes to their database."""
     lives: object
     crews: tuple
     """Of the pool that is talked to, and of the one that it asks."""
@@ -267,23 +313,21 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
     write_tokens(tokens, [known, *TOKENS])
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
-        relay = await enter(open_relay(port=database.port))
         near, far = [await enter(open_cluster(database.url)) for _ in range(2)]
         far.journal = near.journal  # pools that ask each other share a database and its schema
-        journal = near.journal.replace(f":{database.port}/", f":{relay.port}/")
 
-        async def serve_peer(port, *, task_status):
+        async def serve_proxy(port, *, task_status):
             async with open_relay(port=port) as peer:
                 task_status.started(peer)
                 await trio.sleep_forever()
 
-        peers = await enter(trio.open_nursery())
-        opened.callback(peers.cancel_scope.cancel)
+        proxies = await enter(trio.open_nursery())
+        opened.callback(proxies.cancel_scope.cancel)
 
-        async def open_peer(*, port):
-            return await peers.start(serve_peer, port)
+        async def open_proxy(*, port):
+            return await proxies.start(serve_proxy, port)
 
-        crews = [Crew(await enter(open_nodes(lives, each)), journal, open_peer) for each in (near, far)]
+        crews = [Crew(await enter(open_nodes(lives, each)), database, open_proxy) for each in (near, far)]
         crews[1].digger, crews[1].letter = "miner", "m"
         crews[0].nodes.options = (f"asks={far.pool}", f"tokens={tokens}", "awake=4")
         crews[1].nodes.options = ("awake=4", "mines")
@@ -291,20 +335,24 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
         balanced = near.url, {"token": TOKEN}
         ways = balanced, balanced, (f"http://127.0.0.1:{door.port}", {"token": token})
         clients = [await enter(connect(url, retry_timeout=PATIENCE, **options)) for url, options in ways]
-        yield World(database, relay, lives, tuple(crews), door, ways, tuple(clients))
+        yield World(database, lives, tuple(crews), door, ways, tuple(clients))
 
 
-async def live_through(world, schedule):
-    """Tell the stories while the deeds are done; then all that is to be so is."""
+async def live_through(world, schedule, *, has_survivor=False):
+    """Tell the stories while the deeds are done; then all that is to be so is. No deed ends the survivor of the first pool."""
     async with trio.open_nursery() as nursery:
         for crew, count in zip(world.crews, schedule.nodes, strict=True):
             for _ in range(count):
                 nursery.start_soon(crew.start)
+    world.begun = trio.current_time()
+    if has_survivor:
+        world.crews[0].survivor = world.crews[0].alive[0]
     are_over = trio.Event()
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as during:
-            for number, name in enumerate(schedule.stories):
-                await nursery.start(_tell, world, name, schedule.dice("story", number), during, are_over)
+            for number, (at, name) in enumerate(schedule.stories):
+                dice = schedule.dice("story", number)
+                await nursery.start(_tell, world, (at, name), dice, during, are_over)
             for number, (at, name) in enumerate(schedule.deeds):
                 during.start_soon(_befall, world, at, name, schedule.dice("deed", number))
         for crew in world.crews:
@@ -314,12 +362,14 @@ async def live_through(world, schedule):
     await world.check()
 
 
-async def _tell(world, name, dice, during, are_over, *, task_status):
-    """Tell a story to its `yield` in the nursery `during`, and the rest once all `are_over`."""
+async def _tell(world, planned, dice, during, are_over, *, task_status):
+    """Tell a story to its `yield` in the nursery `during`, from a time on, and the rest once all `are_over`."""
+    at, name = planned
     done, tellers = trio.Event(), dice.sample(world.clients, 2)
     async with aclosing(STORIES[name](attrs.evolve(world, clients=tellers), dice)) as telling:
 
         async def begin():
+            await trio.sleep_until(world.begun + at)
             await anext(telling)
             print(f"{trio.current_time() - world.begun:5.2f} s  {name} told")  # noqa: T201 - shown where it fails
             done.set()
@@ -336,7 +386,7 @@ async def _befall(world, at, name, dice):
     await trio.sleep(at)
     (crew,) = dice.choices(world.crews, (3, 1))
     print(f"{trio.current_time() - world.begun:5.2f} s  {name} {crew.cluster.pool}: {crew.alive}")  # noqa: T201 - shown where it fails
-    await DEEDS[name](world, crew, dice)
+    await (fail_over if name == "fail_over" else DEEDS[name])(world, crew, dice)
 
 
 # --- deeds -------------------------------------------------------------------------------
@@ -370,7 +420,7 @@ async def hang(world, crew, dice):
     if crew.alive:
         name = dice.choice(crew.alive)
         crew.nodes.kill(name, signal.SIGSTOP)
-        await trio.sleep(dice.uniform(1, 8))
+        await trio.sleep(dice.choice((dice.uniform(1, 8), dice.uniform(8, 30))))
         crew.nodes.kill(name, signal.SIGCONT)
 
 
@@ -409,8 +459,9 @@ async def join(world, crew, _):
 
 @deed
 async def cut(world, crew, _):
-    """All connections of nodes to the database break."""
-    world.relay.cut()
+    """All connections of the nodes of a pool to the database break."""
+    for relay in crew.ways:
+        relay.cut()
     await trio.lowlevel.checkpoint()
 
 
@@ -425,12 +476,101 @@ async def cut_peers(world, crew, _):
 @deed
 async def hold_peers(world, crew, dice):
     """Nothing that nodes of a pool send each other arrives for a while; no end of a connection is notified."""
-    held = tuple(crew.peers)
+    await hold(crew.peers, dice)
+
+
+@deed
+async def hold_peers_in_one_direction(world, crew, dice):
+    """Nodes of a pool receive the requests of the others, and their answers do not arrive; or the other way round."""
+    requests = dice.random() < 0.5
+    await hold(crew.peers, dice, requests=requests, answers=not requests)
+
+
+@deed
+async def hold_database(world, crew, dice):
+    """One node of a pool loses the network to the database for a while; no end of a connection is notified."""
+    await hold([dice.choice(crew.ways)] if crew.ways else [], dice)
+
+
+@deed
+async def hold_database_in_one_direction(world, crew, dice):
+    """The database receives the statements of the nodes of a pool, and its answers do not arrive; or the other way round."""
+    requests = dice.random() < 0.5
+    await hold(crew.ways, dice, requests=requests, answers=not requests)
+
+
+async def hold(relays, dice, **directions):
+    held = tuple(relays)
     for relay in held:
-        relay.hold()
+        relay.hold(**directions)
     await trio.sleep(dice.uniform(1, 8))
     for relay in held:
-        relay.flows.set()
+        relay.release()
+
+
+@deed
+async def lock_table(world, crew, dice):
+    """Somebody locks a table of the journal."""
+    table = f"{crew.cluster.journal.partition('?schema=')[2]}.{dice.choice(TABLES)}"
+    with suppress(psycopg.OperationalError):  # the database is not there, or ends the connection
+        connection = await trio.to_thread.run_sync(psycopg.connect, world.database.url)
+        try:
+            await trio.to_thread.run_sync(connection.execute, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            await trio.sleep(LOCKED)
+        finally:
+            connection.close()
+
+
+@deed
+async def kill_most(world, crew, dice):
+    """Seventy of a hundred nodes are killed at once."""
+    for each in world.crews:
+        for _ in range(round(len(each.alive) * 0.7)):
+            if (name := each.take(dice)) is not None:
+                each.nodes.kill(name)
+    await trio.sleep(dice.uniform(0, 2))
+    async with trio.open_nursery() as nursery:
+        for each in world.crews:
+            for _ in range(2):
+                nursery.start_soon(each.start)
+
+
+@deed
+async def set_clock_wrong(world, crew, dice):
+    """A node is replaced by one whose clock is off by an hour."""
+    await replace(crew, dice, f"clock={dice.choice((3600, -3600))}")
+
+
+@deed
+async def upgrade(world, crew, dice):
+    """A node is replaced by one with another release of the agent."""
+    await replace(crew, dice, "code=2")
+
+
+@deed
+async def add_agent(world, crew, dice):
+    """A node with one more agent comes, gets all partitions, and is removed again."""
+    if (name := await crew.start("adds")) is not None:
+        await trio.sleep(dice.uniform(3, 8))
+        if name in crew.alive:
+            crew.alive.remove(name)
+            crew.nodes.kill(name, signal.SIGTERM)
+            await crew.ended(name)
+
+
+async def replace(crew, dice, *options):
+    """Start a node with options, and have another node leave."""
+    name = crew.take(dice)
+    await crew.start(*options)
+    if name is not None:
+        crew.nodes.kill(name, signal.SIGTERM)
+        await crew.ended(name)
+
+
+async def fail_over(world, crew, dice):
+    """The primary server of the database is lost, and its synchronous standby is promoted."""
+    async with world.serving:
+        await world.database.fail_over(dice.uniform(0, 3))
 
 
 @deed
