@@ -1,5 +1,7 @@
 """A journal in PostgreSQL whose connection was lost: it comes back into the one that it was, and into no other."""
 
+import time
+
 import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
@@ -93,6 +95,25 @@ async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, mon
             with pytest.raises(JournalFailed, match="database failed"):
                 await journal.acquire()
             assert abs(await journal.acquire()) == number + 1
+
+
+@pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
+async def test_a_transaction_that_the_server_ended_is_repeated(postgres_url, kind):
+    """The server ends it while the network holds the next statement back. Nothing of it was written, so callers get no error."""
+    pids = []
+
+    def write(connection):
+        pids.append(connection.info.backend_pid)
+        if len(pids) == 1:
+            connection.execute("SET idle_in_transaction_session_timeout = 50")
+            time.sleep(0.5)
+        return connection.execute("SELECT 1").fetchone()
+
+    async with make(kind, postgres_url, "n").running() as journal:
+        await journal.acquire()
+        assert await journal._run(write) == (1,)
+        assert await journal._ask("SELECT 1") == [(1,)]
+    assert len(set(pids)) == 2
 
 
 @pytest.mark.parametrize("call", ["load", "look"])

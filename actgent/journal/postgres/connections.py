@@ -184,6 +184,14 @@ def errors_translated() -> Iterator[None]:
         raise JournalFailed(f"the journal's database failed: {connection_failure(error) or error}") from error
 
 
+def has_ended_session(error: BaseException | None) -> bool:
+    """Return True if the server ended its session with this error, for example because a transaction was idle for too long.
+
+    psycopg has no common class for such errors: the error of an idle transaction is an `InternalError`.
+    """
+    return isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "FATAL"
+
+
 def settle(connection: Connection) -> None:
     """Roll back the open transaction of a connection, if there is one.
 

@@ -50,6 +50,7 @@ from .connections import (
     break_off,
     connection_to,
     errors_translated,
+    has_ended_session,
     in_transaction,
     is_not_yet,
     one_row,
@@ -304,7 +305,8 @@ class PostgresJournal(GroupedJournal):
         The connection was lost, or the server is starting.
         """
         cause = error.__cause__
-        was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
+        is_gone = isinstance(cause, _GONE) or has_ended_session(cause)
+        was_there = self._is_owner and is_gone and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, timeout_seconds: float) -> T:

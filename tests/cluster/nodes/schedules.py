@@ -152,14 +152,11 @@ class Crew:
         """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
         while True:
             self._names += 1
-            name = f"{self.letter}{self._names}"
+            name, port = f"{self.letter}{self._names}", free_port()
+            self.peers.append(relay := await self.open_relay(port=port))
+            self.ways.append(way := await self.open_relay(port=lambda: self.database.port))
             self.alive.append(name)
             try:
-                port = free_port()
-                relay = await self.open_relay(port=port)
-                self.peers.append(relay)
-                way = await self.open_relay(port=lambda: self.database.port)
-                self.ways.append(way)
                 journal = re.sub("@[^/]+/", f"@127.0.0.1:{way.port}/", self.cluster.journal)
                 there = f"advertise=http://127.0.0.1:{port}", f"reached=http://127.0.0.1:{relay.port}"
                 await self.nodes.start(name, *there, *options, journal=journal)
