@@ -6,7 +6,7 @@ If the node dies before that, the message is redelivered, and its id makes that 
 deliveries of a message, the message is dead-lettered.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,7 +21,8 @@ from actgent.errors import JournalError
 from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
 from actgent.journal.session_lists import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
+from actgent.web.server.relayed_requests import RelayApplication, has_moved
+from actgent.web.server.request_relay import RelayedRequest
 
 from .directory import Owner
 
@@ -39,18 +40,7 @@ _FIRST_ERROR = 400
 _log = logger_of(__name__)
 
 
-@attrs.frozen(kw_only=True)
-class PendingRequest:
-    """A request in the form in which it is stored."""
-
-    http_request: HTTPRequest
-    caller: str
-    """Owner on whose behalf the request was sent."""
-    scopes: tuple[str, ...]
-    """Scopes of its sender."""
-
-
-def encode_pending(request: PendingRequest) -> bytes:
+def encode_pending(request: RelayedRequest) -> bytes:
     """Encode a request as JSON, for the table of pending messages."""
     http_request = request.http_request
     return orjson.dumps(
@@ -60,23 +50,18 @@ def encode_pending(request: PendingRequest) -> bytes:
             "query": http_request.query,
             "headers": dict(http_request.headers),
             "body": (http_request.body or b"").decode("utf-8"),
-            "owner": request.caller,
+            "owner": request.owner,
             "scopes": list(request.scopes),
         }
     )
 
 
-def decode_pending(data: bytes) -> PendingRequest:
-    """Decode a request from the bytes that `encode_pending` returned."""
+def decode_pending(data: bytes, session_id: str) -> RelayedRequest:
+    """Decode a request to a session from the bytes that `encode_pending` returned."""
     known = orjson.loads(data)
-    http_request = HTTPRequest(
-        verb=known["verb"],
-        path=known["path"],
-        query=known["query"],
-        headers=known["headers"],
-        body=known["body"].encode("utf-8"),
-    )
-    return PendingRequest(http_request=http_request, caller=known["owner"], scopes=tuple(known["scopes"]))
+    owner, scopes, body = known.pop("owner"), tuple(known.pop("scopes")), known.pop("body").encode("utf-8")
+    http_request = HTTPRequest(**known, body=body)
+    return RelayedRequest(http_request=http_request, session_id=session_id, owner=owner, scopes=scopes)
 
 
 class PendingMessages:
@@ -101,34 +86,23 @@ class PendingMessages:
         """
         self._application, self._nursery, self._wait_released = application, nursery, wait_released
 
-    async def store(
-        self,
-        owner: Owner,
-        http_request: HTTPRequest,
-        *,
-        session_id: str,
-        message_id: str,
-        caller: str,
-        scopes: Sequence[str],
-    ) -> bool:
+    async def store(self, owner: Owner, request: RelayedRequest, message_id: str) -> bool:
         """Store a message for the next owner of its session. Return False if the owner has changed since `owner` was read.
 
         Args:
             owner: Owner of the partition as this node knows it.
-            http_request: Request with which the message was sent.
-            session_id: Id of the session.
+            request: Request with which the message was sent.
             message_id: Id of the message.
-            caller: Owner on whose behalf the message was sent.
-            scopes: Scopes of the sender.
 
         Raises:
             JournalFailed: The database does not answer; the message may be stored or not.
         """
-        request = encode_pending(
-            PendingRequest(http_request=http_request, caller=caller, scopes=tuple(scopes))
-        )
         return await self._table.store(
-            owner.partition, owner.epoch, session_id=session_id, message_id=message_id, request=request
+            owner.partition,
+            owner.epoch,
+            session_id=request.session_id,
+            message_id=message_id,
+            request=encode_pending(request),
         )
 
     # --- delivery ------------------------------------------------------------------------
@@ -202,19 +176,18 @@ class PendingMessages:
 
     async def _deliver(self, message: PendingMessage) -> bool:
         """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
-        known, response = decode_pending(message.request), _RelayResponse()
-        body = {**orjson.loads(known.http_request.body or b"{}"), "message_id": message.message_id}
-        request = RelayedRequest(
-            verb=known.http_request.verb,
-            path=known.http_request.path,
-            query=known.http_request.query,
-            headers={name: value for name, value in known.http_request.headers.items() if name != "prefer"},
-            body=orjson.dumps({**body, "deadline": ROOM_SECONDS}),
-            owner=known.caller,
-            scopes=known.scopes,
-        )
+        request, response = decode_pending(message.request, message.session_id), _RelayResponse()
+        stored = request.http_request
+        body = orjson.loads(stored.body or b"{}") | {
+            "message_id": message.message_id,
+            "deadline": ROOM_SECONDS,
+        }
+        headers = {name: value for name, value in stored.headers.items() if name != "prefer"}
+        changed = attrs.evolve(stored, headers=headers, body=orjson.dumps(body))
         with suppress(trio.BrokenResourceError):
-            await self._application.answer(request, response, trio.Event())
+            await self._application.answer(
+                attrs.evolve(request, http_request=changed), response, trio.Event()
+            )
         if response.status < _FIRST_ERROR:
             return True
         problem = parse_problem(response.status, response.data)
@@ -231,14 +204,14 @@ class PendingMessages:
         Raises:
             JournalFailed: The database does not answer.
         """
-        known = decode_pending(message.request)
+        query = decode_pending(message.request, message.session_id).http_request.query
         _log.error(
             "session %s: message %s was acknowledged without an owner and is refused now: %s",
             LogVariable(message.session_id),
             LogVariable(message.message_id),
             LogVariable(words),
         )
-        agent = dict(parse_qsl(known.http_request.query)).get("agent", "")
+        agent = dict(parse_qsl(query)).get("agent", "")
         key = SessionKey(agent, message.session_id)
         await self._journal.suspects.bury(key, message.message_id, words, request=message.request)
 

@@ -20,7 +20,8 @@ from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tagged_codec import TaggedCodec
-from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, SendChunk
+from actgent.web.server.relayed_requests import RelayApplication, SendChunk
+from actgent.web.server.request_relay import RelayedRequest
 
 from .directory import PoolDirectory
 from .quarantine import POISON_KIND
@@ -135,9 +136,10 @@ class PoolLinks:
         directory, transport = await self._find(pool)
         if not directory.owner_of(task.session_id).epoch:
             raise PoolUnknown
-        status, data = await transport.exchange(
-            http_request, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
+        request = RelayedRequest(
+            http_request=http_request, session_id=task.session_id, owner=task.owner, scopes=()
         )
+        status, data = await transport.exchange(request, seconds=WAIT_SECONDS)
         if status >= _FIRST_ERROR and (problem := parse_problem(status, data)).kind == POISON_KIND:
             return PoolReport(refused=problem.detail)
         if status != _OK:
@@ -173,16 +175,16 @@ class PoolApplication(RelayApplication):
     tasks: PoolTasks
 
     async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
-        if request.verb not in (ASK, CANCEL):
+        if request.http_request.verb not in (ASK, CANCEL):
             await super().answer(request, send, gone)
             return
-        status, data = await self._report(request)
+        status, data = await self._report(request.http_request)
         await send(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
 
-    async def _report(self, request: RelayedRequest) -> tuple[int, bytes]:
+    async def _report(self, request: HTTPRequest) -> tuple[int, bytes]:
         """Run or stop a task for another pool. Return the HTTP status and body of the answer."""
         try:
-            task = _read(request.body)
+            task = _read(request.body or b"")
             if not isinstance(task, PoolTask):
                 raise WireError("a task is missing")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel

@@ -33,7 +33,7 @@ from actgent.client.transport import (
 )
 from actgent.errors import JournalError
 from actgent.messages import new_secret
-from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, NoOwner, RelayedAnswer
+from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, NoOwner, RelayedAnswer, RelayedRequest
 
 from .directory import Owner, PoolDirectory
 from .pending import PendingMessages
@@ -270,109 +270,64 @@ class NodeTransport(Transport):
         self, request: RemoteRequest, http_request: HTTPRequest, seconds: float
     ) -> AsyncGenerator[_Exchange, None]:
         """Send a request of this process, with the scope admin."""
-        owner = request.owner or self._owner
-        async with self._exchange(
-            http_request, session_id=_session_of(request), owner=owner, scopes=("admin",), seconds=seconds
-        ) as exchange:
+        relayed = RelayedRequest(
+            http_request=http_request,
+            session_id=_session_of(request),
+            owner=request.owner or self._owner,
+            scopes=("admin",),
+        )
+        async with self._exchange(relayed, seconds) as exchange:
             yield exchange
 
     # --- requests of gateways and other pools --------------------------------------------
 
     @asynccontextmanager
-    async def relay(
-        self,
-        http_request: HTTPRequest,
-        *,
-        session_id: str,
-        owner: str,
-        scopes: tuple[str, ...],
-        seconds: float,
-    ) -> AsyncGenerator[RelayedAnswer, None]:
+    async def relay(self, request: RelayedRequest, *, seconds: float) -> AsyncGenerator[RelayedAnswer, None]:
         """Relay a gateway's request once, in an `async with` block with its answer; see `actgent.web.server.request_relay`.
 
         Raises:
             NoOwner: No live node owns the session.
             ConnectionLost: The connection failed before the answer, or while its body is read.
         """
-        seconds += ANSWER_SECONDS
-        async with self._exchange(
-            http_request, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
-        ) as exchange:
+        async with self._exchange(request, seconds + ANSWER_SECONDS) as exchange:
             headers = {
                 name: value for name, value in exchange.headers.items() if name in RELAYED_ANSWER_HEADERS
             }
             async with aclosing(exchange.pieces()) as pieces:
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
 
-    async def store(
-        self,
-        http_request: HTTPRequest,
-        *,
-        session_id: str,
-        message_id: str,
-        owner: str,
-        scopes: tuple[str, ...],
-    ) -> bool:
-        """Store a message for the next owner of its session. Return False if an owner exists; see `Way.store`."""
-        known = self._directory.owner_of(session_id)
+    async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
+        """Store a message for the next owner of its session. Return False if an owner exists; see `OwnerClient.store`."""
+        known = self._directory.owner_of(request.session_id)
         if self._pending is None or known.node is not None:
             return False
-        return await self._pending.store(
-            known, http_request, session_id=session_id, message_id=message_id, caller=owner, scopes=scopes
-        )
+        return await self._pending.store(known, request, message_id)
 
-    async def exchange(
-        self,
-        http_request: HTTPRequest,
-        *,
-        session_id: str,
-        owner: str,
-        seconds: float,
-        scopes: tuple[str, ...] = (),
-    ) -> tuple[int, bytes]:
+    async def exchange(self, request: RelayedRequest, *, seconds: float) -> tuple[int, bytes]:
         """Send a request to the owner of a session; return the status and body of its answer.
 
         Raises:
             NoOwner, ConnectionLost: See `relay`.
         """
-        seconds += ANSWER_SECONDS
-        async with self._exchange(
-            http_request, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
-        ) as exchange:
+        async with self._exchange(request, seconds + ANSWER_SECONDS) as exchange:
             return exchange.status, await exchange.read_all()
 
     # --- one exchange --------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _exchange(
-        self,
-        http_request: HTTPRequest,
-        *,
-        session_id: str,
-        owner: str,
-        scopes: tuple[str, ...],
-        seconds: float,
-    ) -> AsyncGenerator[_Exchange, None]:
+    async def _exchange(self, request: RelayedRequest, seconds: float) -> AsyncGenerator[_Exchange, None]:
         """Send a request to the owner of a session, or to any node if the id is empty; yield after the answer's head.
 
         Raises:
             NoOwner: No live node owns the session.
             ConnectionLost: The node is not reachable, or the connection failed, or the node does not own the session.
         """
-        to = await self._locate(session_id)
-        exchange = _Exchange(await self._connect(to), to, is_read=http_request.verb == "GET")
+        to = await self._locate(request.session_id)
+        exchange = _Exchange(await self._connect(to), to, is_read=request.http_request.verb == "GET")
         self._open.add(exchange)
         try:
-            request = encode_request(
-                http_request,
-                session_id=session_id,
-                owner=owner,
-                scopes=scopes,
-                epoch=to.epoch,
-                key=self._key,
-                now=self._now(),
-            )
-            await exchange.send(request, seconds)
+            data = encode_request(request, epoch=to.epoch, key=self._key, now=self._now())
+            await exchange.send(data, seconds)
             if exchange.status == MISDIRECTED and EPOCH_HEADER in exchange.headers:
                 await exchange.read_all()
                 await self._wait_moved(to)

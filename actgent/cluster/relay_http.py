@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from actgent.client.http.http_request import HTTPRequest
+from actgent.web.server.request_relay import RelayedRequest
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -46,53 +47,37 @@ class MalformedMessage(Exception):
 
 
 @attrs.frozen(kw_only=True)
-class SignedRequest:
+class SignedHead:
     """The head of a request of another node, after its signature was verified."""
 
-    verb: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    session_id: str
-    """Id of the session whose owner answers the request; empty if any node may answer. The path may contain another
-    session, e.g. for a fork.
-    """
-    owner: str
-    """Owner on whose behalf the caller acts."""
-    scopes: tuple[str, ...]
-    """Scopes of the caller."""
+    request: RelayedRequest
+    """The request without its body."""
     length: int
     """Size in bytes of the body that follows."""
     digest: str
     """SHA-256 of the body in hexadecimal digits."""
 
-    def check_body(self, body: bytes) -> None:
-        """Raise `MalformedMessage` if the body differs from the body that was signed."""
+    def add_body(self, body: bytes) -> RelayedRequest:
+        """Return the request with its body.
+
+        Raises:
+            MalformedMessage: The body differs from the body that was signed.
+        """
         if hashlib.sha256(body).hexdigest() != self.digest:
             raise MalformedMessage("the body is not the one that was signed")
+        return attrs.evolve(self.request, http_request=attrs.evolve(self.request.http_request, body=body))
 
 
-def encode_request(
-    http_request: HTTPRequest,
-    *,
-    session_id: str,
-    owner: str,
-    scopes: tuple[str, ...],
-    epoch: int,
-    key: bytes,
-    now: float,
-) -> bytes:
+def encode_request(request: RelayedRequest, *, epoch: int, key: bytes, now: float) -> bytes:
     """Encode a request as bytes, with a signature over the caller's identity.
 
     Args:
-        http_request: Verb, path, query, headers and body.
-        session_id: Session whose owner answers; empty if any node may answer.
-        owner: Owner on whose behalf the caller acts.
-        scopes: Scopes of the caller.
+        request: The request and its caller.
         epoch: Epoch of the session's partition, as the sender knows it.
         key: Cluster key.
         now: Unix time in seconds by the clock of the database.
     """
+    http_request = request.http_request
     body = http_request.body or b""
     target = f"{http_request.path}?{http_request.query}" if http_request.query else http_request.path
     headers = {
@@ -100,9 +85,9 @@ def encode_request(
         "content-length": str(len(body)),
         EPOCH_HEADER: str(epoch),
         _AT: f"{now:.3f}",
-        _SESSION: session_id.encode("utf-8").hex(),
-        _OWNER: owner.encode("utf-8").hex(),
-        _SCOPES: ",".join(scopes),
+        _SESSION: request.session_id.encode("utf-8").hex(),
+        _OWNER: request.owner.encode("utf-8").hex(),
+        _SCOPES: ",".join(request.scopes),
         _DIGEST: hashlib.sha256(body).hexdigest(),
     }
     lines = [f"{http_request.verb} {target} HTTP/1.1", "host: node"]
@@ -115,7 +100,7 @@ def encode_request(
     return b"%b%b%b\r\n\r\n%b" % (sealed, _SEALED, signature.encode(), body)
 
 
-def decode_request(head: bytes, *, key: bytes, now: float) -> SignedRequest:
+def decode_request(head: bytes, *, key: bytes, now: float) -> SignedHead:
     """Decode the head of a request, and verify its signature and its time.
 
     Raises:
@@ -139,17 +124,9 @@ def decode_request(head: bytes, *, key: bytes, now: float) -> SignedRequest:
         raise MalformedMessage(f"the body has {length} bytes")
     path, _, query = target.partition("?")
     kept = {name: value for name, value in headers.items() if name not in _OF_CONNECTION}
-    return SignedRequest(
-        verb=verb,
-        path=path,
-        query=query,
-        headers=kept,
-        session_id=session_id,
-        owner=owner,
-        scopes=scopes,
-        length=length,
-        digest=digest,
-    )
+    http_request = HTTPRequest(verb=verb, path=path, query=query, headers=kept, body=None)
+    request = RelayedRequest(http_request=http_request, session_id=session_id, owner=owner, scopes=scopes)
+    return SignedHead(request=request, length=length, digest=digest)
 
 
 def encode_answer(status: int, headers: Mapping[str, str], data: bytes | None) -> bytes:

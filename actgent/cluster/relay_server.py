@@ -18,8 +18,8 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_helpers import plain_nursery
 from actgent.web.problem_documents import Problem
 from actgent.web.server.addresses import is_loopback
-from actgent.web.server.relayed_requests import RelayApplication, RelayedRequest, has_moved
-from actgent.web.server.request_relay import WaitReleased
+from actgent.web.server.relayed_requests import RelayApplication, has_moved
+from actgent.web.server.request_relay import RelayedRequest, WaitReleased
 
 from .directory import PoolDirectory
 from .operations.node_metrics import NodeMetrics
@@ -27,7 +27,6 @@ from .relay_http import (
     EPOCH_HEADER,
     MalformedMessage,
     MessageReader,
-    SignedRequest,
     decode_request,
     encode_answer,
     encode_chunk,
@@ -59,18 +58,16 @@ class RelayServer:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests of one connection, one after another, until it ends."""
-        send, receive = trio.open_memory_channel[tuple[SignedRequest, bytes, trio.Event]](0)
+        send, receive = trio.open_memory_channel[tuple[RelayedRequest, trio.Event]](0)
         async with stream, plain_nursery() as nursery:
             nursery.start_soon(self._read, stream, send)
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                async for request, body, gone in receive:
-                    await self._answer(request, body, _RelayResponse(stream, gone), gone)
+                async for request, gone in receive:
+                    await self._answer(request, _RelayResponse(stream, gone), gone)
             nursery.cancel_scope.cancel()
 
     async def _read(
-        self,
-        stream: trio.SocketStream,
-        send: trio.MemorySendChannel[tuple[SignedRequest, bytes, trio.Event]],
+        self, stream: trio.SocketStream, send: trio.MemorySendChannel[tuple[RelayedRequest, trio.Event]]
     ) -> None:
         """Read and verify requests, and pass them to `send`.
 
@@ -79,12 +76,10 @@ class RelayServer:
         reader, gone = MessageReader(stream), trio.Event()
         try:
             with send:
-                while (head := await reader.read_head()) is not None:
-                    request = decode_request(head, key=self.key, now=self.now())
-                    body = await reader.read_body(request.length)
-                    request.check_body(body)
-                    gone = trio.Event()
-                    await send.send((request, body, gone))
+                while (data := await reader.read_head()) is not None:
+                    head = decode_request(data, key=self.key, now=self.now())
+                    request, gone = head.add_body(await reader.read_body(head.length)), trio.Event()
+                    await send.send((request, gone))
         except MalformedMessage as error:
             _log.warning("a connection to the node's relay listener was closed: %s", LogVariable(str(error)))
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
@@ -94,15 +89,13 @@ class RelayServer:
         finally:
             gone.set()
 
-    async def _answer(
-        self, request: SignedRequest, body: bytes, response: "_RelayResponse", gone: trio.Event
-    ) -> None:
+    async def _answer(self, request: RelayedRequest, response: "_RelayResponse", gone: trio.Event) -> None:
         """Answer one verified request, once this node serves its session and the session is not held back.
 
         If another node owns the session, answer 421.
         """
-        session_id = request.session_id
-        is_freeing = self.application.is_freeing(request.verb, request.path)
+        session_id, http_request = request.session_id, request.http_request
+        is_freeing = self.application.is_freeing(http_request.verb, http_request.path)
         if session_id and not await self._wait_served(session_id, is_freeing):
             await response.misdirect(self.directory.owner_of(session_id).epoch)
             return
@@ -113,21 +106,12 @@ class RelayServer:
             await response(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `Tell`
             return
         self.figures.relayed += 1
-        wired = RelayedRequest(
-            verb=request.verb,
-            path=request.path,
-            query=request.query,
-            headers=request.headers,
-            body=body,
-            owner=request.owner,
-            scopes=request.scopes,
-        )
         try:
-            await self.application.answer(wired, response, gone)
+            await self.application.answer(request, response, gone)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):  # the sender has gone
             gone.set()
         except* Exception:  # noqa: BLE001 - the edge: a stream failed that has begun
-            _log.exception("a relayed request to %s failed", LogVariable(request.path))
+            _log.exception("a relayed request to %s failed", LogVariable(http_request.path))
         if response.is_open:
             raise trio.BrokenResourceError  # an incomplete stream: close the connection, so that its reader reconnects
 

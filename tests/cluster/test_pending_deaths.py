@@ -7,8 +7,9 @@ import trio
 
 from actgent.client.http.http_request import to_http
 from actgent.client.transport import RemoteRequest
-from actgent.cluster.pending import PendingMessages, PendingRequest, encode_pending
+from actgent.cluster.pending import PendingMessages, encode_pending
 from actgent.journal.postgres import read_dead
+from actgent.web.server.request_relay import RelayedRequest
 
 from .nodes.pairs import PATIENCE, Echo, make_clerk
 
@@ -27,7 +28,9 @@ async def open_with_pending(open_cluster, model, *, deliveries):
         table, directory = one.journal.pending_messages, one.membership.node.directory
         body = {"content": "hello", "message_id": "m1"}
         form = to_http(RemoteRequest(operation="say", agent="clerk", session_id=session.id, body=body))
-        request = encode_pending(PendingRequest(http_request=form, caller="user", scopes=("admin",)))
+        request = encode_pending(
+            RelayedRequest(http_request=form, session_id=session.id, owner="user", scopes=("admin",))
+        )
         owner = directory.owner_of(session.id)
         with pytest.MonkeyPatch.context() as patched:  # the notification comes before the deaths are noted
             patched.setattr(one.membership.node, "_deliver", wait_forever)

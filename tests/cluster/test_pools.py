@@ -258,13 +258,13 @@ class Faulty:
     def __init__(self, way, losses=math.inf):
         self.way, self.losses, self.tries = way, losses, 0
 
-    async def exchange(self, form, **options):
-        if form.verb == "CANCEL":
+    async def exchange(self, request, **options):
+        if request.http_request.verb == "CANCEL":
             self.tries += 1
             if self.tries <= self.losses:
                 await trio.lowlevel.checkpoint()
                 raise ConnectionLost("the answer is lost", was_sent=False)
-        return await self.way.exchange(form, **options)
+        return await self.way.exchange(request, **options)
 
 
 def make_faulty(runtime, pool, **losses):

@@ -20,6 +20,7 @@ from actgent.cluster.relay_http import (
     encode_request,
 )
 from actgent.cluster.relay_server import MISDIRECTED
+from actgent.web.server.request_relay import RelayedRequest
 from tests.cluster.nodes.pairs import PATIENCE, Echo, make_clerk, open_pair
 
 KEY, NOW = b"k" * 32, 1000.0
@@ -29,15 +30,8 @@ FORM = HTTPRequest(
 
 
 def request(form=FORM, **given):
-    words = {
-        "session_id": "s",
-        "owner": "ada ö\r\n",
-        "scopes": ("chat", "read"),
-        "epoch": 3,
-        "key": KEY,
-        "now": NOW,
-    }
-    return encode_request(form, **{**words, **given})
+    relayed = RelayedRequest(http_request=form, session_id="s", owner="ada ö\r\n", scopes=("chat", "read"))
+    return encode_request(relayed, **{"epoch": 3, "key": KEY, "now": NOW, **given})
 
 
 def head_of(data):
@@ -47,12 +41,14 @@ def head_of(data):
 def test_a_request_is_read_as_it_was_signed():
     """Verb, path, query, headers, caller and scopes, also of an owner with line breaks in its name."""
     read = decode_request(head_of(request()), key=KEY, now=NOW)
-    assert (read.verb, read.path, read.query) == ("POST", "/sessions/s/messages", "agent=a")
-    assert (read.owner, read.scopes) == ("ada ö\r\n", ("chat", "read"))
-    assert (read.headers["prefer"], read.headers[EPOCH_HEADER], read.length) == ("wait=1", "3", 7)
-    read.check_body(FORM.body)
+    relayed = read.add_body(FORM.body)
+    form = relayed.http_request
+    assert (form.verb, form.path, form.query) == ("POST", "/sessions/s/messages", "agent=a")
+    assert (relayed.session_id, relayed.owner, relayed.scopes) == ("s", "ada ö\r\n", ("chat", "read"))
+    assert (form.headers["prefer"], form.headers[EPOCH_HEADER], read.length) == ("wait=1", "3", 7)
+    assert form.body == FORM.body
     with pytest.raises(MalformedMessage, match="not the one that was signed"):
-        read.check_body(b'{"a":2}')
+        read.add_body(b'{"a":2}')
 
 
 @pytest.mark.parametrize(
@@ -154,12 +150,13 @@ async def test_a_node_answers_only_signed_requests_and_only_for_its_sessions(ope
             node, key = pair.one.membership.node, await pair.one.journal.nodes.cluster_key()
             assert (await ask(node, b"GET /agents HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 400
             form = HTTPRequest(verb="GET", path="/agents", query="", headers={}, body=None)
-            signed = {"session_id": "", "owner": "ada", "scopes": ("read",), "epoch": 0, "now": node.now()}
-            assert (await ask(node, encode_request(form, key=b"x" * 32, **signed)))[0] == 400
-            assert (await ask(node, encode_request(form, key=key, **signed)))[0] == 200
+            sent = RelayedRequest(http_request=form, session_id="", owner="ada", scopes=("read",))
+            signed = {"epoch": 0, "now": node.now()}
+            assert (await ask(node, encode_request(sent, key=b"x" * 32, **signed)))[0] == 400
+            assert (await ask(node, encode_request(sent, key=key, **signed)))[0] == 200
             there = pair.two.journal.new_session_id()
-            moved = attrs.evolve(form, path=f"/sessions/{there}")
-            signed["session_id"] = there
+            form = attrs.evolve(form, path=f"/sessions/{there}")
+            moved = attrs.evolve(sent, http_request=form, session_id=there)
             status, headers = await ask(node, encode_request(moved, key=key, **signed))
             epoch = pair.two.journal.epoch_of(there)
             assert (status, headers[EPOCH_HEADER]) == (MISDIRECTED, str(epoch))

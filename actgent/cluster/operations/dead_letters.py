@@ -115,18 +115,12 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
     request = await read_request(journal, dead)
     if request is None:
         raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
-    known = decode_pending(request)
+    known = decode_pending(request, dead.session_id)
     backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_RETRY_TIMEOUT_SECONDS
-    async with _open_transport(journal, pool, owner=known.caller) as transport:
+    async with _open_transport(journal, pool, owner=known.owner) as transport:
         while True:
             try:
-                status, data = await transport.exchange(
-                    known.http_request,
-                    session_id=dead.session_id,
-                    owner=known.caller,
-                    scopes=known.scopes,
-                    seconds=0.0,
-                )
+                status, data = await transport.exchange(known, seconds=0.0)
             except ConnectionLost as lost:
                 error: ActgentError = transport.lost(str(lost), was_sent=lost.was_sent)
             else:

@@ -15,6 +15,7 @@ import trio
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from actgent.client.http.http_request import HTTPRequest
 from actgent.messages import new_id
 from actgent.runtime.runtime import Runtime
 from actgent.web.access_tokens import AccessToken, Caller
@@ -46,7 +47,7 @@ from actgent.web.routes.endpoints import (
     too_large,
 )
 from actgent.web.server.request_parser import PLAIN
-from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, WANTS_HEADERS
+from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, WANTS_HEADERS, RelayedRequest
 from actgent.web.streaming.sse import Streamed
 
 RELAY_SENDER = "cluster"
@@ -78,23 +79,6 @@ Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of a path by verb, and the values of its variable segments."""
 
 
-@attrs.frozen(kw_only=True)
-class RelayedRequest:
-    """A request that another node relays, with its authenticated caller."""
-
-    verb: str
-    path: str
-    """Path below `/v1`."""
-    query: str
-    headers: Mapping[str, str]
-    """Headers by lower-case name."""
-    body: bytes
-    owner: str
-    """Owner on whose behalf the caller acts."""
-    scopes: tuple[str, ...]
-    """Scopes of the caller."""
-
-
 @attrs.frozen(kw_only=True, eq=False)
 class RelayApplication:
     """Answers relayed requests with the gateway's endpoints."""
@@ -118,7 +102,7 @@ class RelayApplication:
 
         Stop when `gone` is set, because the sender disconnected.
         """
-        answer = _Answer(request, send, gone)
+        answer = _Answer(request.http_request, send, gone)
         try:
             response = await self._respond(request, answer)
             await answer.say(response)
@@ -132,31 +116,32 @@ class RelayApplication:
 
     async def _respond(self, request: RelayedRequest, answer: "_Answer") -> Response:
         """Validate a request, call its endpoint, and return the response."""
-        endpoints, path = self.find(request.path)
-        endpoint = endpoints.get(request.verb)
+        http_request = request.http_request
+        endpoints, path = self.find(http_request.path)
+        endpoint = endpoints.get(http_request.verb)
         if endpoint is None:
             raise not_allowed(endpoints)
         answer.route = PREFIX + endpoint.path
         caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
-        take_context_headers(request.headers)
+        take_context_headers(http_request.headers)
         call = HTTPCall(
             gateway=self.context,
             caller=caller,
-            headers=request.headers,
+            headers=http_request.headers,
             receive=answer.receive,
-            address=PREFIX + request.path,
-            search=request.query,
+            address=PREFIX + http_request.path,
+            search=http_request.query,
             id=answer.id,
             client="",
             path=path,
-            query=read_query(endpoint, request.query),
-            body=_body_of(endpoint, request, self.context.limits),
+            query=read_query(endpoint, http_request.query),
+            body=_body_of(endpoint, http_request, self.context.limits),
         )
         return await endpoint.answer(call)
 
 
-def _body_of(endpoint: Endpoint, request: RelayedRequest, limits: GatewayLimits) -> Mapping[str, Any]:
+def _body_of(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLimits) -> Mapping[str, Any]:
     """Return the validated JSON body of a relayed request.
 
     Raises:
@@ -165,9 +150,10 @@ def _body_of(endpoint: Endpoint, request: RelayedRequest, limits: GatewayLimits)
     check_media(request.verb, request.headers)
     if has_no_body(endpoint, request.verb):
         return {}
-    if len(request.body) > (most := most_of(endpoint, limits)):
+    body = request.body or b""
+    if len(body) > (most := most_of(endpoint, limits)):
         raise too_large(most)
-    return to_body(endpoint, request.body)
+    return to_body(endpoint, body)
 
 
 @lru_cache(maxsize=CACHE_SIZE)
@@ -179,7 +165,7 @@ def _caller(owner: str, scopes: tuple[str, ...]) -> Caller:
 class _Answer:
     """Sends one response with `tell`, and stores its HTTP status."""
 
-    def __init__(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
+    def __init__(self, request: HTTPRequest, send: SendChunk, gone: trio.Event) -> None:
         self.id = new_id()
         self.has_begun = False
         self.is_cut = False

@@ -84,6 +84,19 @@ class NoOwner(ConnectionLost):
 
 
 @attrs.frozen(kw_only=True)
+class RelayedRequest:
+    """A request to the node that owns a session, with its authenticated caller."""
+
+    http_request: HTTPRequest
+    session_id: str
+    """Session whose owner must answer; empty if any node may answer. The path may contain another session, e.g. for a fork."""
+    owner: str
+    """Owner on whose behalf the caller acts."""
+    scopes: tuple[str, ...]
+    """Scopes of the caller."""
+
+
+@attrs.frozen(kw_only=True)
 class RelayedAnswer:
     """Answer of another node: HTTP status, headers, and the body as a stream of chunks."""
 
@@ -103,20 +116,16 @@ class RelayedAnswer:
 class OwnerClient(Protocol):
     """Sends requests to the owners of sessions, each of them once."""
 
-    def relay(
-        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
-    ) -> AbstractAsyncContextManager[RelayedAnswer]:
-        """Send a request to the owner of a session, or to any node if the session id is empty.
+    def relay(self, request: RelayedRequest, *, seconds: float) -> AbstractAsyncContextManager[RelayedAnswer]:
+        """Send a request to the owner of its session. The node may take `seconds` for the answer.
 
         Raises:
             NoOwner: No live node owns the session.
             ConnectionLost: The connection failed before the answer, or while its body is read.
         """
 
-    async def store(
-        self, form: HTTPRequest, *, session_id: str, message_id: str, owner: str, scopes: tuple[str, ...]
-    ) -> bool:
-        """Store a message for the node that will own its session. Return False if a node owns the session by now.
+    async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
+        """Store the message of a request for the node that will own its session. Return False if a node owns the session by now.
 
         Raises:
             JournalFailed: The database does not answer. It is unknown whether the message was stored.
@@ -193,17 +202,17 @@ class RelayedResponse(Response):
             if not (self._is_repeatable or await self._name_turn()):
                 await Response(status_code=_NO_CONTENT)(scope, receive, send)
                 return
-            form, session_id = self._build_request(), self._target_session()
+            request = self._build_request()
             if self._endpoint.answer is say and self._wait:
-                await self._send_and_poll(form, session_id, send)
+                await self._send_and_poll(request, send)
             else:
-                await self._relay_with_retries(form, session_id, self._wait, send)
+                await self._relay_with_retries(request, self._wait, send)
 
         await unless_gone(receive, work)
 
     # --- the relayed request -------------------------------------------------------------
 
-    def _build_request(self) -> HTTPRequest:
+    def _build_request(self) -> RelayedRequest:
         """Build the request to send to the owner.
 
         If it needs an id and has none, it gets one, so that retries are idempotent.
@@ -218,12 +227,21 @@ class RelayedResponse(Response):
             self._sent.setdefault("idempotency-key", new_secret())
         if self._wait and self._endpoint.answer is not say:
             self._sent["prefer"] = f"wait={self._wait:.0f}"
-        return HTTPRequest(
-            verb=verb,
-            path=call.address.removeprefix("/v1"),
-            query=call.search,
-            headers=self._sent,
-            body=None if verb in ("GET", "DELETE") else orjson.dumps(self._body),
+        body = None if verb in ("GET", "DELETE") else orjson.dumps(self._body)
+        return self._address(verb, call.address, self._sent, body)
+
+    def _address(
+        self, verb: str, address: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> RelayedRequest:
+        """Return a request on behalf of the caller to the owner of the session."""
+        path, caller = address.removeprefix("/v1"), self._call.caller
+        return RelayedRequest(
+            http_request=HTTPRequest(
+                verb=verb, path=path, query=self._call.search, headers=headers, body=body
+            ),
+            session_id=self._target_session(),
+            owner=caller.owner,
+            scopes=tuple(each for each in SCOPES if caller.allows(each)),
         )
 
     async def _name_turn(self) -> bool:
@@ -235,7 +253,7 @@ class RelayedResponse(Response):
             Problem: No node answered which turn is running; no turn was interrupted.
         """
         place, kept = self._call.address.removesuffix("/interrupt"), _BufferedAnswer()
-        await self._relay_with_retries(self._poll_request(place, 0), self._target_session(), 0, kept.send)
+        await self._relay_with_retries(self._poll_request(place, 0), 0, kept.send)
         known = orjson.loads(kept.data) if kept.status == _OK else {}
         if "turn" not in known:  # session closed or agent not running: the owner answers with the error
             return True
@@ -266,7 +284,7 @@ class RelayedResponse(Response):
 
     # --- the answer ----------------------------------------------------------------------
 
-    async def _relay_with_retries(self, form: HTTPRequest, session_id: str, wait: float, send: Send) -> None:
+    async def _relay_with_retries(self, request: RelayedRequest, wait: float, send: Send) -> None:
         """Relay the request, with retries, and send the answer to the client.
 
         Raises:
@@ -277,7 +295,7 @@ class RelayedResponse(Response):
         )
         backoff, until = RetryBackoff(max_pause=MAX_PAUSE_SECONDS), trio.current_time() + retry_timeout
         seconds = wait + float(self._body.get("deadline", 0))
-        while not await self._try(form, session_id, seconds, until, send):
+        while not await self._try(request, seconds, until, send):
             left = until - trio.current_time()
             if left <= 0:
                 fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
@@ -285,17 +303,16 @@ class RelayedResponse(Response):
             pause = backoff.next_pause(minimum_pause(self._breaks, self._relay.calm_seconds()))
             await trio.sleep(min(pause, left))
 
-    async def _try(
-        self, form: HTTPRequest, session_id: str, seconds: float, until: float, send: Send
-    ) -> bool:
+    async def _try(self, request: RelayedRequest, seconds: float, until: float, send: Send) -> bool:
         """Relay the request once, and send the answer to the client. Return False if the request has to be retried.
 
         Raises:
             Problem: The connection was lost, and the request must not be sent again.
         """
+        form = request.http_request
         has_begun, is_read, begun = False, form.verb == "GET", trio.current_time()
         try:
-            async with self._way.relay(form, **self._relay_arguments(session_id, seconds)) as answer:
+            async with self._way.relay(request, seconds=seconds) as answer:
                 if answer.is_stream and answer.status < _FIRST_ERROR:
                     has_begun = True
                     await _stream(answer, send)
@@ -310,7 +327,7 @@ class RelayedResponse(Response):
                 if lost.is_broken and not is_polling:
                     self._count_break(lost)
                 is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
-                return is_stored and await self._store(form, session_id, send)
+                return is_stored and await self._store(request, send)
         if has_begun:  # a broken stream ends normally for the client, which reconnects
             await _send(send, b"", is_last=True)
             return True
@@ -339,7 +356,7 @@ class RelayedResponse(Response):
             )
             raise Problem("poison", words, **fields) from lost
 
-    async def _store(self, form: HTTPRequest, session_id: str, send: Send) -> bool:
+    async def _store(self, request: RelayedRequest, send: Send) -> bool:
         """Store a message for the next owner, and acknowledge it. Return False if the session has an owner by now.
 
         Raises:
@@ -349,28 +366,16 @@ class RelayedResponse(Response):
         call = self._call
         head = await call.head()
         if head.state == "closed":
-            raise SessionClosed(session_id)
+            raise SessionClosed(request.session_id)
         message_id = key_for(call, "message_id") or str(self._body["message_id"])
-        caller, scopes = call.caller.owner, self._scopes
         self._may_be_done = True
-        if not await self._way.store(
-            form, session_id=session_id, message_id=message_id, owner=caller, scopes=scopes
-        ):
+        if not await self._way.store(request, message_id=message_id):
             return False
         response = accepted(call, head, message_id)
         headers = {name.decode(): value.decode("latin-1") for name, value in response.raw_headers}
         await _begin(send, response.status_code, headers)
         await _send(send, bytes(response.body), is_last=True)
         return True
-
-    @property
-    def _scopes(self) -> tuple[str, ...]:
-        return tuple(each for each in SCOPES if self._call.caller.allows(each))
-
-    def _relay_arguments(self, session_id: str, seconds: float) -> dict[str, Any]:
-        """Return the arguments of `OwnerClient.relay`: session, owner, scopes, and the timeout in seconds."""
-        owner = self._call.caller.owner
-        return {"session_id": session_id, "owner": owner, "scopes": self._scopes, "seconds": seconds}
 
     async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
         """Send a complete answer to the client. A retry whose first try had its effect is answered as success."""
@@ -389,33 +394,29 @@ class RelayedResponse(Response):
         await _begin(send, status, headers)
         await _send(send, data, is_last=True)
 
-    async def _send_and_poll(self, form: HTTPRequest, session_id: str, send: Send) -> None:
+    async def _send_and_poll(self, request: RelayedRequest, send: Send) -> None:
         """Relay a message without waiting for its outcome, then poll the outcome.
 
         So the first request ends soon, and a lost node costs only a poll.
         """
         over = trio.current_time() + self._wait
         kept = _BufferedAnswer()
-        await self._relay_with_retries(form, session_id, 0, kept.send)
+        await self._relay_with_retries(request, 0, kept.send)
         left = math.ceil(over - trio.current_time())
         if kept.status != _ACCEPTED or left < 1:
             await kept.forward(send)
             return
         found = _BufferedAnswer()
-        await self._relay_with_retries(
-            self._poll_request(kept.headers["location"], left), session_id, left, found.send
-        )
+        await self._relay_with_retries(self._poll_request(kept.headers["location"], left), left, found.send)
         if found.status == _OK:
             is_over = orjson.loads(found.data)["status"] in ("answered", "failed")
             found.status = _OK if is_over else _ACCEPTED
             found.headers["location"] = kept.headers["location"]
         await found.forward(send)
 
-    def _poll_request(self, place: str, seconds: int) -> HTTPRequest:
+    def _poll_request(self, place: str, seconds: int) -> RelayedRequest:
         """Return a GET request for the path of a message or session, with a long-poll time in seconds."""
-        headers = {**self._sent, "prefer": f"wait={seconds}"}
-        path = place.removeprefix("/v1")
-        return HTTPRequest(verb="GET", path=path, query=self._call.search, headers=headers, body=None)
+        return self._address("GET", place, {**self._sent, "prefer": f"wait={seconds}"})
 
 
 def counts_breaks(call: HTTPCall) -> bool:

@@ -124,7 +124,8 @@ async def _die_of_a_list(page, reach, caller, query, most):
 
 
 async def _die_of_a_read(answer, application, request, tell, gone):
-    if request.verb == "GET" and request.path.startswith("/sessions/kill"):
+    form = request.http_request
+    if form.verb == "GET" and form.path.startswith("/sessions/kill"):
         signal.raise_signal(signal.SIGKILL)
     await answer(application, request, tell, gone)
 
@@ -171,7 +172,7 @@ def _count(verb, path):
 
 async def _die_of_a_relayed_answer(answer, application, request, tell, gone):
     async def tell_or_die(status, data, is_last, headers):
-        when = _count(request.verb, request.path) if is_last else None
+        when = _count(request.http_request.verb, request.http_request.path) if is_last else None
         if when == "before":
             signal.raise_signal(signal.SIGKILL)
         await tell(status, data, is_last, headers)

@@ -118,8 +118,8 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
     relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
-    async def lose_the_first(way, form, **asked):
-        async with relay(way, form, **asked) as answer:
+    async def lose_the_first(way, request, **asked):
+        async with relay(way, request, **asked) as answer:
             if not lost:
                 lost.append(answer.status)
                 raise ConnectionLost("lost", was_sent=True)
@@ -137,13 +137,13 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
 
 async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
     """A gateway says which turn is meant, as its client does not know it; where nothing runs, nothing is sent."""
-    relay, forms = NodeTransport.relay, []
+    relay, requests = NodeTransport.relay, []
 
     @asynccontextmanager
-    async def keep_stops(way, form, **asked):
-        if form.path.endswith("/interrupt"):
-            forms.append((way, form, asked))
-        async with relay(way, form, **asked) as answer:
+    async def keep_stops(way, request, **asked):
+        if request.http_request.path.endswith("/interrupt"):
+            requests.append((way, request, asked))
+        async with relay(way, request, **asked) as answer:
             yield answer
 
     with trio.fail_after(PATIENCE):
@@ -159,16 +159,16 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
                     await trio.sleep(0.01)
                 if message_id == "m1":
                     await session.interrupt()
-            (way, form, asked) = forms[0]
-            async with relay(way, form, **asked) as again:
+            (way, request, asked) = requests[0]
+            async with relay(way, request, **asked) as again:
                 assert again.status == 204
             model.may_go.set()
             await session.wait_idle()
             assert [(each.kind, each.message_id) for each in failures] == [("interrupted", "m1")]
             assert [each.text for each in await session.history()][-1] == "you said: hold"
             await session.interrupt()
-            assert b"message_id" in form.body
-            assert len(forms) == 1
+            assert b"message_id" in request.http_request.body
+            assert len(requests) == 1
             await session.aclose()
             with pytest.raises(SessionClosed):
                 await session.interrupt()
@@ -179,12 +179,12 @@ async def test_second_of_two_approvers_gets_a_conflict(pair, monkeypatch):
     relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
-    async def lose_all(way, form, **asked):
+    async def lose_all(way, request, **asked):
         if not lost:
-            lost.append(form.path)
+            lost.append(request.http_request.path)
             await there.answer(approval_id, Approve())
             raise ConnectionLost("lost", was_sent=True)
-        async with relay(way, form, **asked) as answer:
+        async with relay(way, request, **asked) as answer:
             yield answer
 
     with trio.fail_after(PATIENCE):

@@ -33,14 +33,14 @@ def break_creation(monkeypatch):
     async def tell_nothing(status, data, is_last, headers):
         await trio.lowlevel.checkpoint()
 
-    async def answer_or_break(self, request, body, telling, gone):
-        if request.verb != "PUT" or len(broken) >= len(wanted):
-            await answer(self, request, body, telling, gone)
+    async def answer_or_break(self, request, telling, gone):
+        if request.http_request.verb != "PUT" or len(broken) >= len(wanted):
+            await answer(self, request, telling, gone)
             return
         broken.append(request.session_id)
         tell_nothing.is_open = False
         tell_nothing.now = telling.now
-        await answer(self, request, body, tell_nothing, gone)
+        await answer(self, request, tell_nothing, gone)
         raise trio.BrokenResourceError
 
     def break_next():
@@ -82,9 +82,9 @@ async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
     """Relayed again, it would stop what runs by then. The owner of a closed session says that it is closed."""
     relay, asked = NodeTransport.relay, []
 
-    def note(self, form, **given):
-        asked.append((form.verb, form.path.rpartition("/")[2]))
-        return relay(self, form, **given)
+    def note(self, request, **given):
+        asked.append((request.http_request.verb, request.http_request.path.rpartition("/")[2]))
+        return relay(self, request, **given)
 
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect(url=gateway_of_one(pair), retry_timeout=PATIENCE) as client:
