@@ -435,7 +435,12 @@ async def hear_events(http, place, heard):
         with suppress(httpx2.TransportError):
             wanted = {"accept": "text/event-stream", "last-event-id": str(max(heard, default=0))}
             async with http.stream("GET", place, headers=wanted) as answer:
-                assert answer.is_success or answer.status_code in BUSY, answer.status_code
+                if not answer.is_success:
+                    assert answer.status_code in BUSY, (
+                        answer.status_code,
+                        await answer.aread(),
+                        answer.headers,
+                    )
                 decoder = StreamDecoder()
                 async for piece in answer.aiter_bytes():
                     for event in decoder.feed(piece):
