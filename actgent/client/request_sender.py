@@ -1,5 +1,6 @@
 """Retries of requests after lost connections and temporary errors, within the client's retry timeout and only if safe."""
 
+import math
 import random
 from collections.abc import Collection
 from typing import Any
@@ -106,6 +107,8 @@ class BrokenConnections:
     async def record(self, reason: ConnectionLost | Refused, *, begun: float) -> None:
         """Count a failed try if its connection broke before an answer began and a server is up. Ignore other failures.
 
+        The last break counts only if a node of the cluster has died since the try was sent.
+
         Args:
             reason: The failure.
             begun: Time at which the try was sent.
@@ -118,6 +121,8 @@ class BrokenConnections:
             return
         if not (isinstance(reason, Refused) or await self.transport.is_up()):
             return
+        if self.count == MAX_BROKEN_CONNECTIONS - 1 and await self._is_harmless(begun):
+            return
         self.count += 1
         self._must_pause = self.count == MAX_BROKEN_CONNECTIONS - 1
         if self.count >= MAX_BROKEN_CONNECTIONS:
@@ -126,6 +131,15 @@ class BrokenConnections:
                 f"it may crash the server process. The last error was: {reason}"
             )
             raise self.transport.lost(text, was_sent=True) from reason
+
+    async def _is_harmless(self, begun: float) -> bool:
+        """Return True if no node of the cluster has died since a try was sent, so the request crashed none.
+
+        The network has broken the connection, or the node ended as planned. A server without a cluster does not report this.
+        """
+        await trio.sleep(LAST_RETRY_PAUSE_SECONDS)  # within which a death is detected
+        calm_seconds = await self.transport.calm_seconds()
+        return math.isfinite(calm_seconds) and calm_seconds > trio.current_time() - begun
 
 
 @attrs.frozen(eq=False)

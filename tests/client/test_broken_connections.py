@@ -111,6 +111,23 @@ async def test_three_broken_connections_end_a_request(autojump_clock, ask, opera
 
 @pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, read_observations])
 @pytest.mark.parametrize("fail", [broken, broken_behind_the_gateway])
+async def test_breaks_by_the_network_do_not_end_a_request(autojump_clock, ask, fail):
+    """No node has died since the last try was sent, so the request has crashed none. It is retried until it is answered."""
+
+    def fail_often():
+        return fail() if len(transport.asked) <= 10 else Refused("gone", "", status=410, fields={})
+
+    transport = Failing(fail_often)
+    transport.crashed_at = trio.current_time() - 1000
+    async with open_client(transport, retry_timeout=1000) as client:
+        with pytest.raises(RemoteError) as error:
+            await ask(client)
+    assert "connections broke" not in str(error.value)
+    assert len(transport.asked) == 11
+
+
+@pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, read_observations])
+@pytest.mark.parametrize("fail", [broken, broken_behind_the_gateway])
 async def test_slowly_ending_process_does_not_use_all_tries(autojump_clock, ask, fail):
     """A killed process breaks each new connection for 1 s, until the kernel has closed its sockets."""
     began = trio.current_time()

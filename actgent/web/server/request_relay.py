@@ -25,6 +25,7 @@ from actgent.client.http.http_request import (
     HTTPRequest,
 )
 from actgent.client.request_sender import (
+    LAST_RETRY_PAUSE_SECONDS,
     LONG_POLL_SECONDS,
     MAX_BROKEN_CONNECTIONS,
     RetryBackoff,
@@ -325,7 +326,7 @@ class RelayedResponse(Response):
                     raise Problem("unavailable", words, may_be_done=True) from lost
                 is_polling = "prefer" in form.headers and trio.current_time() - begun > LONG_POLL_SECONDS
                 if lost.is_broken and not is_polling:
-                    self._count_break(lost)
+                    await self._count_break(lost, begun)
                 is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
                 return is_stored and await self._store(request, send)
         if has_begun:  # a broken stream ends normally for the client, which reconnects
@@ -338,8 +339,11 @@ class RelayedResponse(Response):
         await self._send_whole(answer, data, send)
         return True
 
-    def _count_break(self, lost: ConnectionLost) -> None:
+    async def _count_break(self, lost: ConnectionLost, begun: float) -> None:
         """Count a broken connection, so that a request that crashes its node does not crash node after node.
+
+        The last break counts only if a node has died since the try was sent at `begun`: else the network broke the connection,
+        or the node ended as planned.
 
         Raises:
             Problem: The client counts breaks itself, or `MAX_BROKEN_CONNECTIONS` connections broke.
@@ -348,6 +352,10 @@ class RelayedResponse(Response):
         if self._is_counted:
             words = "the connection to the node broke before it answered"
             raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
+        if self._breaks == MAX_BROKEN_CONNECTIONS - 1:
+            await trio.sleep(LAST_RETRY_PAUSE_SECONDS)  # within which a death is detected
+            if self._relay.calm_seconds() > trio.current_time() - begun:
+                return
         self._breaks += 1
         if self._breaks >= MAX_BROKEN_CONNECTIONS:
             words = (
