@@ -8,24 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import attrs
 import trio
 
-from actgent.journal.postgres import partition_of_slot, slot_of
+from actgent.journal.postgres import NodeRow, PartitionOwner, partition_of_slot, slot_of
 
 Refresh = Callable[[], Awaitable[None]]
-
-
-@attrs.frozen(kw_only=True)
-class NodeInfo:
-    """A live node of a pool."""
-
-    name: str
-    address: str
-    """Base URL at which other nodes reach this node, for example `http://10.0.0.4:8300`."""
-    agents: frozenset[str]
-    """Names of the agents that the node hosts."""
-    release: str
-    """Version of actgent."""
-    is_leaving: bool
-    """True if the node is draining: it gives its partitions back and acquires no further ones."""
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +20,7 @@ class Owner:
     partition: int
     epoch: int
     """Ownership epoch: it grows with each change of the owner."""
-    node: NodeInfo | None
+    node: NodeRow | None
     """Owner; None if no live node owns the partition at the moment."""
 
 
@@ -55,8 +40,9 @@ class PoolDirectory:
         """
         self.name = name
         self.partitions = partitions
-        self.nodes: Mapping[str, NodeInfo] = {}
-        self._owners: Mapping[int, tuple[str, int]] = {}
+        self.nodes: Mapping[str, NodeRow] = {}
+        """Live nodes of the pool, by name."""
+        self._owners: Mapping[int, PartitionOwner] = {}
         self._serving: set[int] = set()
         self._refresh = refresh
         self._changed = trio.Event()
@@ -74,8 +60,11 @@ class PoolDirectory:
 
     def owner_of_partition(self, partition: int) -> Owner:
         """Return the owner of a partition. Its `node` is None if no live node owns the partition."""
-        name, epoch = self._owners.get(partition, ("", 0))
-        return Owner(partition=partition, epoch=epoch, node=self.nodes.get(name))
+        row = self._owners.get(partition)
+        if row is None:
+            return Owner(partition=partition, epoch=0, node=None)
+        node = None if row.is_given_back else self.nodes.get(row.owner)
+        return Owner(partition=partition, epoch=row.epoch, node=node)
 
     def is_ours(self, session_id: str) -> bool:
         """Return True if this node owns the partition of a session and serves it now."""
@@ -95,16 +84,11 @@ class PoolDirectory:
 
     # --- for the node --------------------------------------------------------------------
 
-    def update(self, nodes: Iterable[NodeInfo], owners: Mapping[int, tuple[str, int]]) -> None:
-        """Replace the live nodes and the partition owners. Wake `wait_changed` if they differ.
-
-        Args:
-            nodes: All live nodes.
-            owners: Name and epoch of the owner of each partition; the name is empty without an owner.
-        """
+    def update(self, nodes: Iterable[NodeRow], owners: Mapping[int, PartitionOwner]) -> None:
+        """Replace the live nodes and the partition owners. Wake `wait_changed` if they differ."""
         known = {each.name: each for each in nodes}
         if (known, owners) != (self.nodes, self._owners):
-            self.nodes, self._owners = known, dict(owners)
+            self.nodes, self._owners = known, owners
             self._tell_changed()
 
     def set_serving(self, partitions: Iterable[int]) -> None:

@@ -1,17 +1,17 @@
 """Directory of a pool for processes that are not nodes of that pool."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import trio
 
 from actgent.errors import JournalError
-from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner
+from actgent.journal.postgres import NodeTable
 from actgent.journal.postgres.pool_layout import read_layout
 from actgent.support.postgres_address import split_schema
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .directory import NodeInfo, PoolDirectory
+from .directory import PoolDirectory
 
 POLL_SECONDS = 1.0
 """Poll interval in seconds of the partition owners if no notification arrives."""
@@ -41,7 +41,7 @@ async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, 
         async with turn:
             seen, _ = await table.nodes()
             partitions = await table.partitions()
-        update_directory(directory, [each.row for each in seen if not each.is_suspicious], partitions)
+        directory.update([each.row for each in seen if not each.is_suspicious], partitions)
 
     async def follow() -> None:
         while True:
@@ -74,28 +74,3 @@ async def _wait_notification(table: NodeTable) -> None:
         await trio.sleep(DISCONNECTED_POLL_SECONDS)
     else:
         await trio.lowlevel.wait_readable(socket)
-
-
-def update_directory(
-    directory: PoolDirectory, nodes: Iterable[NodeRow], partitions: Mapping[int, PartitionOwner]
-) -> None:
-    """Replace the nodes and owners of a directory by rows of the database.
-
-    A partition that was given back gets no owner.
-    """
-    directory.update(
-        [
-            NodeInfo(
-                name=each.name,
-                address=each.address,
-                agents=frozenset(each.agents),
-                release=each.release,
-                is_leaving=each.is_leaving,
-            )
-            for each in nodes
-        ],
-        {
-            number: ("" if each.is_given_back else each.owner, each.epoch)
-            for number, each in partitions.items()
-        },
-    )

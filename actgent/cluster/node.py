@@ -2,20 +2,18 @@
 
 The state machine in `ownership.py` decides on commands; this module executes them.
 
-    NodeMembership ─view─► Ownership.look ──► take ──► PartitionedJournal.take ──► recover: count deaths, deliver
-                                                                                pending messages, serve
-    journal ─on_lost─► Ownership.lost ──► evict
-    operator, signal ► Ownership.leave_all, look ──► drain ──► give_back
+    NodeMembership ─view─► Ownership.compare_owners ──► acquire ──► recover: count deaths, deliver pending messages, serve
+    journal ─on_lost─► Ownership.note_lost ──► evict
+    operator, signal ► Ownership.drain_all, compare_owners ──► drain ──► give back
 """
 
-import contextlib
 import importlib.metadata
 import os
 import platform
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import trio
 
@@ -28,7 +26,6 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_helpers import Batches, plain_nursery
 
 from .directory import PoolDirectory
-from .directory_follower import update_directory
 from .membership import ClusterView, NodeMembership
 from .operations.node_metrics import NodeMetrics
 from .ownership import Ownership, PartitionCommand
@@ -157,7 +154,9 @@ class Node:
             async with plain_nursery() as nursery:
                 self.nursery = nursery
                 self.figures.now = trio.lowlevel.current_clock().current_time
-                nursery.start_soon(self._run_taking)
+                nursery.start_soon(
+                    partial(self._acquisitions.run, self._acquire, window_seconds=BATCH_WINDOW_SECONDS)
+                )
                 nursery.start_soon(self._recoveries.run, self._recover)
                 nursery.start_soon(self.quarantine.run, runtime)
                 task_status.started()
@@ -174,7 +173,7 @@ class Node:
         Turns that run longer are interrupted, and resumed by the next owner. This does not count as a death.
         """
         self._grace = grace
-        self._execute(self.ownership.leave_all())
+        self._execute(self.ownership.drain_all())
         self._note_serving()
         self._membership.wake()
         with trio.move_on_after(grace + MOVE_GRACE_SECONDS):
@@ -212,10 +211,9 @@ class Node:
 
         Drain this node if an operator requested it, or if the layout changed.
         """
-        owners = {number: (each.owner, each.epoch) for number, each in view.partitions.items()}
-        self.journal.drop_lost(owners)
+        self.journal.drop_lost(view.partitions)
         self.figures.note_pool(view.nodes, view.partitions)
-        update_directory(self.directory, view.nodes, view.partitions)
+        self.directory.update(view.nodes, view.partitions)
         staying = {each.name: each.agents for each in view.nodes if not each.is_leaving}
         places = assign_partitions(self.journal.count, fit_nodes(staying))
         live = {each.name for each in view.nodes}
@@ -258,7 +256,7 @@ class Node:
             return
         self.figures.lost += len(lost)
         for partition, epoch in lost.items():
-            self._execute(self.ownership.lost(partition, epoch))
+            self._execute(self.ownership.note_lost(partition, epoch))
         self._note_serving()
 
     def _note_serving(self) -> None:
@@ -280,19 +278,12 @@ class Node:
                     self._acquisitions.put(do)
                 case "recover":
                     self._recoveries.put(do)
-                case "serve":
-                    self._note_serving()
                 case "evict":
                     self._start(self._evict, do)
                 case "drain":
                     drains.append(do)
-                case "give_back":
-                    raise AssertionError("it is awaited where turns have ended")
         if drains:
             self._start_drains(drains)
-
-    async def _run_taking(self) -> None:
-        await self._acquisitions.run(self._acquire, window_seconds=BATCH_WINDOW_SECONDS)
 
     async def _acquire(self, todo: Sequence[PartitionCommand]) -> None:
         """Acquire partitions with one SQL statement, and start their recovery.
@@ -310,10 +301,10 @@ class Node:
             del wanted[each.partition]
             self._taken[each.partition] = each
             self.figures.note_taken(each)
-            self._execute(self.ownership.taken(each.partition, each.epoch))
+            self._execute(self.ownership.note_acquired(each.partition, each.epoch))
         self.figures.forget_takeovers(wanted)
         for partition in wanted:
-            self._execute(self.ownership.not_taken(partition))
+            self.ownership.note_not_acquired(partition)
         if wanted:
             self._membership.wake()
 
@@ -322,59 +313,30 @@ class Node:
         current = [do for do in todo if self.ownership.owns(do.partition, do.epoch)]
         taken = [self._taken.pop(do.partition) for do in current]
         dead = {each.before for each in taken if not each.was_clean} - {"", self.name}
-        while True:
-            try:
-                await self.quarantine.count(taken, self._runtime.agents, dead=dead)
-                break
-            except JournalError as error:
-                _log.warning("deaths cannot be counted yet: %s", LogVariable(str(error)))
-                await trio.sleep(RETRY_SECONDS)
+        count = partial(self.quarantine.count, taken, self._runtime.agents, dead=dead)
+        await self._retry("deaths cannot be counted yet", count)
         await self._deliver_pending([do.partition for do in current])
         for do in current:
-            self._execute(self.ownership.recovered(do.partition, do.epoch))
+            self._execute(self.ownership.note_recovered(do.partition, do.epoch))
         self._note_serving()
         self.figures.end_takeovers({do.partition for do in current}, self.name, self._runtime.stream)
         serving = {*self.ownership.serving()}
         self._start(self._resume_sessions, frozenset(serving.intersection(do.partition for do in current)))
 
     async def _deliver_pending(self, partitions: Collection[int]) -> None:
-        """Deliver pending messages before newer requests of their sessions. Retry while the database does not answer."""
-        while True:
-            if await self._try_to_deliver(partitions):
-                return
-            await trio.sleep(RETRY_SECONDS)
-
-    async def _try_to_deliver(self, partitions: Collection[int]) -> bool:
-        """Deliver pending messages once.
-
-        Return False if the database does not answer. For a lost partition return True, as it needs no retry.
-        """
-        try:
-            with contextlib.suppress(Fenced):
-                await self._deliver(partitions)
-        except JournalError as error:
-            _log.warning("pending messages are not delivered yet: %s", LogVariable(str(error)))
-            return False
-        return True
+        """Deliver pending messages before newer requests of their sessions. Lost partitions are ignored."""
+        with suppress(Fenced):
+            await self._retry("pending messages are not delivered yet", partial(self._deliver, partitions))
 
     async def _resume_sessions(self, taken: frozenset[int]) -> None:
-        """Resume the unfinished sessions of acquired partitions. Retry while the database does not answer."""
-        while True:
-            try:
-                await self._runtime.take_up(
-                    lambda session_id: self.journal.partition_of(session_id) in taken,
-                    choose=self.quarantine.choose,
-                )
-            except JournalError as error:
-                _log.warning("what is unfinished is not continued yet: %s", LogVariable(str(error)))
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                return
+        """Resume the unfinished sessions of acquired partitions."""
+        resume = partial(self._runtime.take_up, self._is_in(taken), choose=self.quarantine.choose)
+        await self._retry("unfinished sessions are not resumed yet", resume)
 
     async def _evict(self, do: PartitionCommand) -> None:
         """Evict the sessions of a partition that another node owns."""
         self.figures.evicted += await self._runtime.evict(self._is_in({do.partition}))
-        self.ownership.turns_ended(do.partition, do.epoch)
+        self.ownership.note_turns_ended(do.partition, do.epoch)
         self._membership.wake()
 
     def _start_drains(self, todo: Sequence[PartitionCommand]) -> None:
@@ -397,29 +359,32 @@ class Node:
         After the grace time, interrupt the other turns. Then give the partitions back.
         """
         async with self._runtime.drain(self._is_in({do.partition for do in todo}), grace=self._grace):
-            ended = [each for do in todo for each in self.ownership.turns_ended(do.partition, do.epoch)]
-            await self._give_back({do.partition: do.epoch for do in ended})
+            drained = [do for do in todo if self.ownership.note_turns_ended(do.partition, do.epoch)]
+            await self._give_back({do.partition: do.epoch for do in drained})
         self._membership.wake()
 
     async def _give_back(self, epochs: Mapping[int, int]) -> None:
-        """Record in the database that drained partitions are free for other nodes.
+        """Record in the database that drained partitions are free for other nodes."""
 
-        Retry while the database does not answer.
-        """
-        while left := [each for each, epoch in epochs.items() if self.journal.owned.get(each) == epoch]:
-            try:
+        async def give_back() -> None:
+            while left := [each for each, epoch in epochs.items() if self.journal.owned.get(each) == epoch]:
                 await self.journal.give_back(left)
-            except Fenced:
-                break
-            except JournalError as error:
-                _log.warning(
-                    "%s cannot be given back yet: %s",
-                    counted(len(left), "partition"),
-                    LogVariable(str(error)),
-                )
-                await trio.sleep(RETRY_SECONDS)
+
+        with suppress(Fenced):
+            await self._retry("partitions cannot be given back yet", give_back)
         for partition, epoch in epochs.items():
-            self.ownership.given_back(partition, epoch)
+            self.ownership.note_returned(partition, epoch)
+
+    async def _retry(self, problem: str, fn: Callable[[], Awaitable[object]]) -> None:
+        """Call `fn` until the database answers, and log `problem` with each error."""
+        while True:
+            try:
+                await fn()
+            except JournalError as error:
+                _log.warning("%s: %s", problem, LogVariable(str(error)))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     def _is_in(self, partitions: Collection[int]) -> Callable[[str], bool]:
         return lambda session_id: self.journal.partition_of(session_id) in partitions

@@ -1,9 +1,9 @@
 """State machine of a node's partitions, without I/O. `node.py` executes its commands.
 
-    UNOWNED ─acquire─► ACQUIRING ─taken─► OWNED ─misplaced, leave─► DRAINING ─turns_ended, given_back─► UNOWNED
-                       │ not_taken        │ lost                    │ lost
-                       ▼                  ▼                         ▼
-                    UNOWNED            UNOWNED (its turns are evicted; it is acquired again only after they ended)
+    UNOWNED ─acquire─► ACQUIRING ─acquired─► OWNED ─misplaced, leave─► DRAINING ─turns ended, returned─► UNOWNED
+                       │ not acquired        │ lost                    │ lost
+                       ▼                     ▼                         ▼
+                    UNOWNED               UNOWNED (its turns are evicted; it is acquired again only after they ended)
 
 A partition is recovered once per epoch. It is not acquired again while turns of an earlier epoch still run at this node.
 """
@@ -24,7 +24,7 @@ MISPLACED_BUSY_SECONDS = 60.0
 """As `MISPLACED_SECONDS`, while turns of the partition run. A turn that does not end in time repeats its model call
 at the next owner.
 """
-CommandKind = Literal["acquire", "recover", "serve", "evict", "drain", "give_back"]
+CommandKind = Literal["acquire", "recover", "evict", "drain"]
 
 
 class PartitionState(enum.Enum):
@@ -66,7 +66,7 @@ class _Partition:
 
 
 class Ownership:
-    """The partitions of one node. Each event method returns the commands to execute, in order."""
+    """The partitions of one node. `compare_owners` and the event methods return the commands to execute, in order."""
 
     def __init__(self, node: str, count: int) -> None:
         self.node = node
@@ -154,10 +154,10 @@ class Ownership:
         leaving = states.count(PartitionState.DRAINING)
         return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING_DIVISOR) - leaving)
 
-    def taken(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that this node acquired the partition in this epoch.
+    def note_acquired(self, partition: int, epoch: int) -> list[PartitionCommand]:
+        """Record that this node acquired the partition in this epoch, and return the command to recover it.
 
-        Return the commands that follow. A partition that is no longer being acquired is ignored.
+        A partition that is no longer being acquired is ignored.
         """
         known = self._partitions[partition]
         if known.state is not PartitionState.ACQUIRING:
@@ -166,17 +166,13 @@ class Ownership:
         known.misplaced_since = None
         return [PartitionCommand("recover", partition, epoch)]
 
-    def not_taken(self, partition: int) -> list[PartitionCommand]:
-        """Record that the partition was not acquired: another node was first, or the database did not answer.
-
-        No commands follow.
-        """
+    def note_not_acquired(self, partition: int) -> None:
+        """Record that the partition was not acquired: another node was first, or the database did not answer."""
         known = self._partitions[partition]
         if known.state is PartitionState.ACQUIRING:
             known.state = PartitionState.UNOWNED
-        return []
 
-    def lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
+    def note_lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that another node acquired the partition.
 
         Return the command to evict its sessions; none if this node did not own this epoch.
@@ -187,44 +183,39 @@ class Ownership:
         known.state, known.cut_epoch = PartitionState.UNOWNED, epoch
         return [PartitionCommand("evict", partition, epoch)]
 
-    def given_back(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that the database lists a drained partition as free.
-
-        No commands follow; another epoch is ignored.
-        """
+    def note_returned(self, partition: int, epoch: int) -> None:
+        """Record that the database lists a drained partition as free. Another epoch is ignored."""
         known = self._partitions[partition]
         if known.state is PartitionState.DRAINING and epoch == known.epoch:
             known.state = PartitionState.UNOWNED
-        return []
 
     # --- events of the runtime ---------------------------------------------------------------
 
-    def recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that deaths are counted in a partition and delivery of pending messages has started.
+    def note_recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
+        """Record that deaths are counted in a partition and delivery of pending messages has started. It is served now.
 
-        Return the command to serve it, or to drain it if this node is leaving.
+        Return the command to drain it if this node is leaving.
         """
         known = self._partitions[partition]
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
             return []
         known.is_recovered = True
-        return [self._leave(partition)] if self.is_leaving else [PartitionCommand("serve", partition, epoch)]
+        return [self._leave(partition)] if self.is_leaving else []
 
-    def turns_ended(self, partition: int, epoch: int) -> list[PartitionCommand]:
+    def note_turns_ended(self, partition: int, epoch: int) -> bool:
         """Record that no turn of this epoch runs at this node any more, after an eviction or a drain.
 
-        Return the commands that follow.
+        Return True if the partition is drained now, and has to be returned to the database.
         """
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
-            return []
-        is_drained = known.state is PartitionState.DRAINING and epoch == known.epoch
-        return [PartitionCommand("give_back", partition, epoch)] if is_drained else []
+            return False
+        return known.state is PartitionState.DRAINING and epoch == known.epoch
 
     # --- commands of the operator ------------------------------------------------------------
 
-    def leave_all(self) -> list[PartitionCommand]:
+    def drain_all(self) -> list[PartitionCommand]:
         """Start to drain all recovered partitions, and return the commands.
 
         The others are drained after their recovery.

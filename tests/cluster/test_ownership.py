@@ -42,7 +42,7 @@ class Node:
             for epoch in list(epochs):
                 row = world.owners[number]
                 if (row.owner, row.epoch) != (self.name, epoch):
-                    self.note(self.ownership.lost(number, epoch))
+                    self.note(self.ownership.note_lost(number, epoch))
         places = assign_partitions(COUNT, world.staying())
         self.note(self.ownership.compare_owners(places, dict(world.owners), world.listed, world.now))
 
@@ -56,11 +56,11 @@ class Node:
         world = self.world
         row = world.owners.get(do.partition)
         if (0 if row is None else row.epoch) != do.epoch:
-            self.note(self.ownership.not_taken(do.partition))
+            self.ownership.note_not_acquired(do.partition)
             return
         epoch = do.epoch + 1
         world.owners[do.partition] = PartitionOwner(owner=self.name, epoch=epoch, is_given_back=False)
-        self.note(self.ownership.taken(do.partition, epoch))
+        self.note(self.ownership.note_acquired(do.partition, epoch))
 
     def recover(self, do):
         assert (do.partition, do.epoch) not in self.recovered, "recovered twice"
@@ -68,14 +68,12 @@ class Node:
         self.recovered.add((do.partition, do.epoch))
         if self.ownership.owns(do.partition, do.epoch):
             self.running.setdefault(do.partition, set()).add(do.epoch)
-        self.note(self.ownership.recovered(do.partition, do.epoch))
-
-    def serve(self, do):
-        pass
+        self.note(self.ownership.note_recovered(do.partition, do.epoch))
 
     def evict(self, do):
         self.running.get(do.partition, set()).discard(do.epoch)
-        self.note(self.ownership.turns_ended(do.partition, do.epoch))
+        if self.ownership.note_turns_ended(do.partition, do.epoch):
+            self.todo.append(PartitionCommand("give_back", do.partition, do.epoch))
 
     drain = evict
 
@@ -85,7 +83,7 @@ class Node:
             self.world.owners[do.partition] = PartitionOwner(
                 owner=self.name, epoch=do.epoch, is_given_back=True
             )
-        self.note(self.ownership.given_back(do.partition, do.epoch))
+        self.ownership.note_returned(do.partition, do.epoch)
 
 
 class World:
@@ -123,7 +121,7 @@ class World:
                 node.is_alive = False
                 self.listed.discard(node.name)
             case "leave" if len(self.staying()) > 1 and node.name in self.staying():
-                node.note(node.ownership.leave_all())
+                node.note(node.ownership.drain_all())
             case "forget":
                 self.listed.discard(node.name)
             case "wait":
@@ -184,8 +182,9 @@ def make(*, epoch=1):
     """An ownership of one partition that it serves in an epoch."""
     ownership = Ownership("a", 1)
     assert ownership.compare_owners(["a"], {}, {"a"}, 0.0) == [PartitionCommand("acquire", 0, 0)]
-    assert ownership.taken(0, epoch) == [PartitionCommand("recover", 0, epoch)]
-    assert ownership.recovered(0, epoch) == [PartitionCommand("serve", 0, epoch)]
+    assert ownership.note_acquired(0, epoch) == [PartitionCommand("recover", 0, epoch)]
+    assert ownership.note_recovered(0, epoch) == []
+    assert ownership.serving() == [0]
     return ownership
 
 
@@ -218,8 +217,8 @@ def test_a_misplaced_partition_moves_after_a_while():
     assert ownership.compare_owners(["b"], owned_by("a", 1), {"a", "b"}, 12.0) == [
         PartitionCommand("drain", 0, 1)
     ]
-    assert ownership.turns_ended(0, 1) == [PartitionCommand("give_back", 0, 1)]
-    assert ownership.given_back(0, 1) == []
+    assert ownership.note_turns_ended(0, 1)
+    ownership.note_returned(0, 1)
     assert ownership.has_left
 
 
@@ -241,9 +240,9 @@ def test_a_misplaced_partition_with_running_turns_moves_later():
 def test_an_evicted_partition_is_taken_again_once_its_turns_ended():
     """Turns of two epochs never run side by side in one process."""
     ownership = make()
-    assert ownership.lost(0, 1) == [PartitionCommand("evict", 0, 1)]
+    assert ownership.note_lost(0, 1) == [PartitionCommand("evict", 0, 1)]
     assert ownership.compare_owners(["a"], owned_by("b", 2), {"a"}, 0.0) == []
-    assert ownership.turns_ended(0, 1) == []
+    assert not ownership.note_turns_ended(0, 1)
     assert ownership.compare_owners(["a"], owned_by("b", 2), {"a"}, 0.0) == [
         PartitionCommand("acquire", 0, 2)
     ]
@@ -253,10 +252,10 @@ def test_a_node_that_leaves_waits_for_the_count_of_deaths():
     """Given back before, the death of the owner before would never be counted."""
     ownership = Ownership("a", 1)
     ownership.compare_owners(["a"], {}, {"a"}, 0.0)
-    ownership.taken(0, 1)
-    assert ownership.leave_all() == []
+    ownership.note_acquired(0, 1)
+    assert ownership.drain_all() == []
     assert not ownership.has_left
-    assert ownership.recovered(0, 1) == [PartitionCommand("drain", 0, 1)]
+    assert ownership.note_recovered(0, 1) == [PartitionCommand("drain", 0, 1)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -265,8 +264,8 @@ def test_one_of_two_takers_is_too_late(is_first):
     ownership = Ownership("a", 1)
     ownership.compare_owners(["a"], {}, {"a"}, 0.0)
     if is_first:
-        ownership.taken(0, 1)
+        ownership.note_acquired(0, 1)
         assert ownership.state(0) is PartitionState.OWNED
     else:
-        assert ownership.not_taken(0) == []
+        ownership.note_not_acquired(0)
         assert ownership.state(0) is PartitionState.UNOWNED

@@ -46,10 +46,10 @@ def leaving_node(journal):
     node = make_node(journal)
     mine = node.ownership
     mine.compare_owners(["one"], {}, {"one"}, 0.0)
-    mine.taken(0, 1)
-    mine.recovered(0, 1)
-    assert mine.leave_all() == [PartitionCommand("drain", 0, 1)]
-    assert mine.turns_ended(0, 1) == [PartitionCommand("give_back", 0, 1)]
+    mine.note_acquired(0, 1)
+    mine.note_recovered(0, 1)
+    assert mine.drain_all() == [PartitionCommand("drain", 0, 1)]
+    assert mine.note_turns_ended(0, 1)
     return node
 
 
@@ -123,12 +123,12 @@ async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(aut
     node.ownership.compare_owners(["one"] * 2, {}, {"one"}, 0.0)
     for number, was_clean in enumerate((False, True)):
         node._taken[number] = Taken(partition=number, epoch=1, before="dead", was_clean=was_clean)
-        todo += node.ownership.taken(number, 1)
+        todo += node.ownership.note_acquired(number, 1)
     async with trio.open_nursery() as node.nursery:
         node.nursery.start_soon(node._recover, todo)
         await counting.begun.wait()
         if is_leaving:
-            node._execute(node.ownership.leave_all())
+            node._execute(node.ownership.drain_all())
         assert (node.serving, journal.given, runtime.asked) == ((), [], [])
         counting.goes_on.set()
     assert counting.dead == [([0, 1], ["dead"])]

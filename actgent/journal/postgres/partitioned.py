@@ -26,7 +26,7 @@ from .array_encoding import encode_array, encode_columns
 from .connections import OPTIONS, Connection, in_transaction, one_row
 from .crash_counts import SuspectTable
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
-from .node_table import NodeTable
+from .node_table import NodeTable, PartitionOwner
 from .ownership_table import HostTable, OwnershipTable
 from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .pending_messages import PendingMessageTable
@@ -155,18 +155,19 @@ class PartitionedJournal(PostgresJournal):
             self.owned[each.partition] = each.epoch
         return taken
 
-    def drop_lost(self, owners: Mapping[int, tuple[str, int]]) -> None:
+    def drop_lost(self, owners: Mapping[int, PartitionOwner]) -> None:
         """Drop the owned partitions for which the database names another owner or a later epoch, and call `on_lost`.
 
         Args:
-            owners: Name and epoch of the owner of each partition, as read from the database. Rows with an epoch
-                before ours
-                are ignored: they were read before we acquired the partition.
+            owners: Owner of each partition, as read from the database. Rows with an epoch before ours are ignored: they
+                were read before we acquired the partition.
         """
         gone = {
             each
             for each, epoch in self.owned.items()
-            if (found := owners.get(each)) is not None and found != (self.node, epoch) and found[1] >= epoch
+            if (found := owners.get(each)) is not None
+            and found.epoch >= epoch
+            and (found.owner, found.epoch) != (self.node, epoch)
         }
         self._lose(gone)
 
