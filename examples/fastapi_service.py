@@ -31,7 +31,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/ask")
 async def ask(question: str, request: Request) -> str:
-    return str(await unless_gone(request, app.state.clerk.run(question)))
+    return str(await run_until_disconnect(request, app.state.clerk.run(question)))
 
 
 @app.get("/stream")
@@ -45,7 +45,7 @@ async def stream(question: str) -> StreamingResponse:
     return StreamingResponse(pieces(), media_type="text/plain")
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Reply]) -> Reply:
+async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, Reply]) -> Reply:
     """Wait for an answer; stop it when the client has gone, which a server tells to those who listen."""
     answering, leaving = asyncio.create_task(work), asyncio.create_task(wait_gone(request))
     try:

@@ -407,7 +407,7 @@ def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
     return found
 
 
-def face_of(folder: str, modules: dict[str, ast.Module]) -> set[str]:
+def session_of_context(folder: str, modules: dict[str, ast.Module]) -> set[str]:
     """The names in the `__init__.py` of a folder, in full; empty for a namespace."""
     assigned = [node for node in modules[folder].body if isinstance(node, ast.Assign)]
     listed = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
@@ -430,7 +430,7 @@ def wanted_elsewhere(modules: dict[str, ast.Module], *, late: bool) -> set[str]:
 def test_private_modules_are_imported_through_their_package(modules):
     """If a subfolder's `__init__.py` exports names, other modules import those. Lazy imports use the full path."""
     wanted = wanted_elsewhere(modules, late=False)
-    faces = {folder: face_of(folder, modules) for folder in inner_folders(modules)}
+    faces = {folder: session_of_context(folder, modules) for folder in inner_folders(modules)}
     assert {each for each in wanted if (face := faces[each.rpartition(".")[0]]) and each not in face} == set()
 
 
@@ -441,7 +441,7 @@ def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
     namespaces = {
         folder: members & wanted
         for folder, members in inner_folders(modules).items()
-        if not face_of(folder, modules)
+        if not session_of_context(folder, modules)
     }
     assert {folder for folder, members in namespaces.items() if len(members) < 2} == set()
 

@@ -159,7 +159,7 @@ class ActorContext:
 
     # --- for the cell ------------------------------------------------------------------------
 
-    def cut(self) -> None:
+    def prepare_restart(self) -> None:
         """Do nothing. A cancelled message is processed again after the restart."""
 
     def drain(self) -> None:

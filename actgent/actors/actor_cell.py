@@ -58,7 +58,7 @@ class Body(typing.Protocol):
     async def live(self) -> None:
         """Process messages of the inbox until cancelled; raise after a failure."""
 
-    def cut(self) -> None:
+    def prepare_restart(self) -> None:
         """Prepare for the cancellation of this incarnation. A restart follows."""
 
     def drain(self) -> None:
@@ -320,7 +320,7 @@ class Cell:
         """
         self._restart_at = max(self._restart_at, time)
         if not self.is_stopping:
-            self.body.cut()
+            self.body.prepare_restart()
             self._incarnation.cancel()
 
     async def run(self) -> None:

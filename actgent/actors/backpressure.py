@@ -88,7 +88,7 @@ class BoundedInbox(typing.Protocol[M]):
     def leave(self, sender: WaitingSender[M]) -> None:
         """Undo the changes that `enter` made to the counts, when a sender leaves."""
 
-    def is_kept_out(self, sender: WaitingSender[M]) -> bool:
+    def is_blocked(self, sender: WaitingSender[M]) -> bool:
         """Return True if the bound that a sender waits for is still reached."""
 
     def forget(self, sender: WaitingSender[M]) -> None:
@@ -129,7 +129,7 @@ class WaitingSenders(Generic[M]):
         """
         while (queue := self.queues.get(bound)) is not None:
             ticket = queue.first()
-            if ticket is None or self._inbox.is_kept_out(ticket.item):
+            if ticket is None or self._inbox.is_blocked(ticket.item):
                 return
             queue.take(ticket, self._inbox.next_turn())
             self._unqueue(ticket.item)

@@ -523,7 +523,7 @@ class PriorityInbox(Generic[M]):
             return False
         return waiting + self._size_of(message) > self.capacity_bytes
 
-    def is_kept_out(self, sender: WaitingSender[M]) -> bool:
+    def is_blocked(self, sender: WaitingSender[M]) -> bool:
         """Return True if the bound that a sender waits for is still reached."""
         message, bound = sender.place[2], sender.bound
         if bound is None:
@@ -860,7 +860,7 @@ class PriorityInbox(Generic[M]):
         queue = self._queues.get(session_id)
         return queue is not None and bool(queue.waiting) and queue.waiting[0][0] == _FIRST
 
-    def take_along(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
+    def take_next_messages(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
         """Remove and return the next messages of a claimed session, up to the first one that `wanted` rejects.
 
         The running turn answers them together with its own message.

@@ -116,7 +116,7 @@ from .runs import (
     send_and_wait,
     stream_remotely,
 )
-from .session import DeliveryHandler, Session, SessionHandler, context_of, face_of
+from .session import DeliveryHandler, Session, SessionHandler, context_of, session_of_context
 from .teams import AgentRef, AgentTool, HandoffTool, limited
 from .turn_processing import ProcessResult, process_turn
 from .verbose_output import Narration, Verbose, writer_of
@@ -469,7 +469,7 @@ class Agent(Generic[DataT_co, DepsT]):
             return made
         if first is not None:
             context.conversation.add_child_usage(first.usage)
-        return face_of(context)
+        return session_of_context(context)
 
     async def _rewrite_message(
         self, opener: SessionOpener, content: Content, instruction: str | None, owner: Sender | str
@@ -1357,7 +1357,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
 def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
     """Return the `Session` of a context, and set its deps unless `deps` is None."""
-    session = face_of(context)
+    session = session_of_context(context)
     if deps is not None:
         session.own_deps = deps
     return session

@@ -19,7 +19,7 @@ from actgent.tools.base import DepsT
 from .agent import Agent
 from .argument_checks import check_routes, forms_of, types_of
 from .keyword_arguments import AgentOptions
-from .session import face_of
+from .session import session_of_context
 
 
 class SimpleAgent(Agent[DataT_co, DepsT]):
@@ -118,7 +118,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
             await trio.lowlevel.checkpoint()
             return None
         opener = await target._await_opener()  # noqa: SLF001 - same class
-        session = face_of(await opener.ensure_child(context, route.action))
+        session = session_of_context(await opener.ensure_child(context, route.action))
         content = [part for message in (*turn.joined, turn.message) for part in message.parts]
         reply = await target.run(content, session=session)
         answer_message = Message(

@@ -748,7 +748,7 @@ class Session(Generic[DataT_co]):
         handed_off = handoff_in(context.seen_state)
         if handed_off.agent:
             context.state.dispatch(given_back)
-            await self._agent.core.tell_idle(context)
+            await self._agent.core.write_mode_change(context)
         await write_end(context)
         for child in tuple((context.children or {}).values()):
             if handed_off.number and child.id.endswith(f"/{handed_off.child}") and child.turn is None:
@@ -802,7 +802,7 @@ class Session(Generic[DataT_co]):
         self._agent.runner.check_loop("session.answer()")
         try:
             context = session_holding(self._context, approval)
-            await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
+            await decide(services_of(session_of_context(context)).running, context, approval, decision, by=by)
         except SessionMoved as moved:
             await self._remote_session(moved).answer(approval, decision, by=by)
 
@@ -856,7 +856,7 @@ class Session(Generic[DataT_co]):
         self._agent.runner.check_loop("session.set_mode()")
         context = self._here
         change = self._modes.switch(context.state, mode, by=by, reason=reason, force=force)
-        await self._agent.core.tell_idle(context)
+        await self._agent.core.write_mode_change(context)
         await write_end(context)
         return change
 
@@ -912,12 +912,12 @@ class Session(Generic[DataT_co]):
     def parent(self) -> "Session | None":
         """Session that this session works for; None if it has no parent."""
         parent = self._context.parent
-        return None if parent is None else face_of(parent)
+        return None if parent is None else session_of_context(parent)
 
     @property
     def children(self) -> "tuple[Session, ...]":
         """Open sessions that were created with this session as parent."""
-        return tuple(face_of(child) for child in (self._here.children or {}).values())
+        return tuple(session_of_context(child) for child in (self._here.children or {}).values())
 
     async def messages(
         self,
@@ -1017,9 +1017,9 @@ class Session(Generic[DataT_co]):
         for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
             if found is not None:
                 return found
-        return None if held.parent is None else face_of(held.parent).deps
+        return None if held.parent is None else session_of_context(held.parent).deps
 
-    def take_made_deps(self, deps: Any) -> None:
+    def store_created_deps(self, deps: Any) -> None:
         """Store the deps that the agent's deps function made for this session.
 
         Deps that the program passed to the run or the session take precedence.
@@ -1051,7 +1051,7 @@ class _WeakHandle:
         return face
 
 
-def face_of(context: SessionContext) -> Session:
+def session_of_context(context: SessionContext) -> Session:
     """Return the public `Session` of an internal context, or make a new one if the program dropped the last one."""
     if isinstance(context.public_session, _WeakHandle):
         return context.public_session.restore(context)
@@ -1059,7 +1059,7 @@ def face_of(context: SessionContext) -> Session:
     return context.public_session
 
 
-def held_by(session: object) -> SessionContext:
+def internal_context(session: object) -> SessionContext:
     """Return the internal context of a `Session`.
 
     If the session was evicted, the context is outdated and is not reloaded.
@@ -1070,7 +1070,7 @@ def held_by(session: object) -> SessionContext:
 
 def context_of(session: Session) -> SessionContext:
     """Return the internal context of a `Session`, loaded from the journal if necessary."""
-    context = held_by(session)
+    context = internal_context(session)
     if context.public_session is None:
         services_of(session).running.sessions.reload(context, session)
     return context

@@ -92,7 +92,7 @@ class Narration:
             for key in state:
                 if not key.startswith("_") and (key not in known or known[key] != state[key]):
                     known[key] = state[key]
-                    changes.append(f"  state: {key} = {value_shown(known[key])}")
+                    changes.append(f"  state: {key} = {value_line(known[key])}")
             changes.extend(self.state_lines(session, state))
 
         session.state.subscribe(changed)
@@ -133,7 +133,7 @@ class Narration:
     def lines_of(self, message: Message) -> Iterator[str]:
         """Yield the lines of a model's answer: its native tool calls, then its text, or the fields of a JSON decision."""
         for call in message.tool_calls:
-            yield f"calls {call.name} {value_shown(call.arguments)}"
+            yield f"calls {call.name} {value_line(call.arguments)}"
         if not message.text.strip():
             return
         try:
@@ -151,7 +151,7 @@ class Narration:
         calls = decision.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
-                yield f"calls {shown(call.get('tool_name', ''))} {value_shown(call.get('parameters', {}))}"
+                yield f"calls {shown(call.get('tool_name', ''))} {value_line(call.get('parameters', {}))}"
         for key, word in _ANSWERS.items():
             if decision.get(key) is not None:
                 yield f"{word}: {_value_text(decision[key])}"
@@ -179,10 +179,10 @@ _ANSWERS = {"final_answer": "answers", "content": "answers", "primary_action": "
 
 
 def _value_text(value: Any) -> str:
-    return shown(value, MAX_VALUE_CHARS) if isinstance(value, str) else value_shown(value)
+    return shown(value, MAX_VALUE_CHARS) if isinstance(value, str) else value_line(value)
 
 
-def value_shown(value: Any) -> str:
+def value_line(value: Any) -> str:
     """Return a value as one line of JSON, shortened."""
     try:
         return shown(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS)

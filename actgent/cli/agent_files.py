@@ -222,7 +222,7 @@ class _HeldProgram:
     arrived: trio.Event = attrs.field(factory=trio.Event)
     """Set when the program is held, or has ended."""
 
-    async def hold_if_wanted(self, agent: Agent) -> None:
+    async def block_if_wanted(self, agent: Agent) -> None:
         """Block the calling task forever if it talks to the wanted agent.
 
         The command then uses this agent. Otherwise return.
@@ -311,7 +311,7 @@ def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
 async def _call_when_released(
     held: _HeldProgram, agent: Agent, method: Callable[..., Any], *args: Any, **options: Any
 ) -> Any:
-    await held.hold_if_wanted(agent)
+    await held.block_if_wanted(agent)
     return await method(agent, *args, **options)
 
 
@@ -319,6 +319,6 @@ async def _call_when_released(
 async def _stream_when_released(
     held: _HeldProgram, agent: Agent, method: Callable[..., Any], *args: Any, **options: Any
 ) -> AsyncGenerator[Any, None]:
-    await held.hold_if_wanted(agent)
+    await held.block_if_wanted(agent)
     async with method(agent, *args, **options) as deliveries:
         yield deliveries

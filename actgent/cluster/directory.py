@@ -89,14 +89,14 @@ class PoolDirectory:
         known = {each.name: each for each in nodes}
         if (known, owners) != (self.nodes, self._owners):
             self.nodes, self._owners = known, owners
-            self._tell_changed()
+            self._notify_changed()
 
     def set_serving(self, partitions: Iterable[int]) -> None:
         """Replace the set of partitions that this node serves now, and wake `wait_changed` if it differs."""
         if (serving := set(partitions)) != self._serving:
             self._serving = serving
-            self._tell_changed()
+            self._notify_changed()
 
-    def _tell_changed(self) -> None:
+    def _notify_changed(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()

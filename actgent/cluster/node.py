@@ -330,7 +330,7 @@ class Node:
 
     async def _resume_sessions(self, taken: frozenset[int]) -> None:
         """Resume the unfinished sessions of acquired partitions."""
-        resume = partial(self._runtime.take_up, self._is_in(taken), choose=self.quarantine.choose)
+        resume = partial(self._runtime.resume_acquired, self._is_in(taken), choose=self.quarantine.choose)
         await self._retry("unfinished sessions are not resumed yet", resume)
 
     async def _evict(self, do: PartitionCommand) -> None:

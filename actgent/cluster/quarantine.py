@@ -126,7 +126,7 @@ class Quarantine:
         self._counted.put(None)  # also without a death: the previous owner may have counted some and left
 
     async def choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
-        """Return the sessions that are not held back, and mark them as open in the database; see `Runtime.take_up`."""
+        """Return the sessions that are not held back, and mark them as open in the database; see `Runtime.resume_acquired`."""
         chosen = [each for each in keys if not self.is_held_back(each.session_id)]
         await self._journal.suspects.mark_open(chosen)
         return chosen
@@ -232,7 +232,9 @@ class Quarantine:
                 )
             await self._persist(each.key, partial(table.mark_watched, is_alone=is_alone), each.key)
         root = _root(first.session_id)
-        await self._persist(first, self._runtime.take_up, lambda session_id: _root(session_id) == root)
+        await self._persist(
+            first, self._runtime.resume_acquired, lambda session_id: _root(session_id) == root
+        )
         until = trio.current_time() + seconds
         for key in [each.key for each in tree]:
             has_ended = await self._persist(key, self._wait_done, key, until)

@@ -27,7 +27,7 @@ def check_session_limits(limits: object) -> None:
         ConfigurationError: The value is not a `Limits`, or it sets a limit of a turn.
     """
     check_limits(limits)
-    if isinstance(limits, Limits) and (bounds := limits.bounds_of_turns):
+    if isinstance(limits, Limits) and (bounds := limits.changed_turn_limits):
         name, value = next(iter(bounds.items()))
         raise ConfigurationError(
             f"Limits({name}={value!r}) bounds turns and not a session: set it with Agent(limits=...); "

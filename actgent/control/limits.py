@@ -152,7 +152,7 @@ class Limits:
         return bool(self.shared)
 
     @cached_property
-    def bounds_of_turns(self) -> Mapping[str, float]:
+    def changed_turn_limits(self) -> Mapping[str, float]:
         """Turn limits that differ from their defaults, by name."""
         return {
             field.name: value

@@ -56,10 +56,10 @@ class Quotas:
                 raise ConfigurationError(
                     f"Quotas({unit}=...) takes Limits of model_calls, tool_calls, tokens or cost, and no seconds"
                 )
-            if limits.bounds_of_turns:
+            if limits.changed_turn_limits:
                 raise ConfigurationError(
                     f"Quotas({unit}=...) takes Limits of model_calls, tool_calls, tokens or cost, "
-                    f"and not {next(iter(limits.bounds_of_turns))}, which bounds turns: set it with Agent(limits=...)"
+                    f"and not {next(iter(limits.changed_turn_limits))}, which bounds turns: set it with Agent(limits=...)"
                 )
 
     @property

@@ -8,7 +8,7 @@ import attrs
 import trio
 from starlette.types import Receive, Scope as ASGIScope, Send
 
-from actgent.agents.session import Session, context_of, face_of, services_of
+from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists
 from actgent.journal.base import SessionSummary
@@ -37,7 +37,7 @@ from actgent.web.streaming.sse import (
     HEADERS,
     Streamed,
     StreamWriter,
-    unless_gone,
+    run_until_disconnect,
 )
 
 from .run_events import RunEnded, RunEvent, RunReader, RunSuspended, read_run
@@ -336,7 +336,7 @@ async def create_session(
 
     Without `session_id` the server chooses the id; `history` are its earlier messages.
     """
-    return face_of(
+    return session_of_context(
         await opener.create(Sender(call.caller.owner), session_id=session_id, history=list(history))
     )
 
@@ -397,7 +397,7 @@ class RunStream(Streamed):
         streams = self._run.call.gateway.streams
         streams.open += 1
         try:
-            await unless_gone(receive, work)
+            await run_until_disconnect(receive, work)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
         finally:
@@ -414,5 +414,5 @@ async def collect(run: Run) -> list[RunEvent]:
             async for group in events:
                 collected.extend(group)
 
-    await unless_gone(run.call.receive, work)
+    await run_until_disconnect(run.call.receive, work)
     return collected

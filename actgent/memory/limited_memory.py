@@ -77,7 +77,7 @@ class LimitedView(ModelView):
             return shown
         turn = self._find_turn(shown)
         start = max(0, turn - sum(self._parts[max(0, len(self._parts) - self.limit) :]))
-        while start < turn and not _stands_alone(shown, start):
+        while start < turn and not _starts_without_history(shown, start):
             start += 1
         if start == 0:
             return shown
@@ -98,7 +98,7 @@ class LimitedView(ModelView):
         return {source: notice for source, notice in self._notices if id(notice) in ids}.values()
 
 
-def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
+def _starts_without_history(chat: Sequence[ChatMessage], place: int) -> bool:
     """Return True if the message at an index is a user's, so that all messages before it can be omitted.
 
     Results of tool calls also have the role user in some protocols; they return False.

@@ -29,10 +29,10 @@ def prompt_of(modes: Modes, tools: Iterable[Tool]) -> str:
 
 def _line(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
     heading = f"- {mode.name}: {mode.prompt}" if mode.prompt else f"- {mode.name}"
-    return f"{heading} {_tools_in_words(modes, mode, tools)}"
+    return f"{heading} {_describe_tools(modes, mode, tools)}"
 
 
-def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
+def _describe_tools(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
     if mode.tools is all_tools:
         return "(all tools)"
     if callable(mode.tools):

@@ -101,7 +101,7 @@ class AgentActor:
             self.timer_service.end()
             self.runner.end()
 
-    def cut(self) -> None:
+    def prepare_restart(self) -> None:
         """Mark the agent as failed before its restart, so that turns in progress fail and are not reported as stopped."""
         self.runner.has_failed = True
 

@@ -165,7 +165,7 @@ class Directory(Mapping[str, AgentCard]):
         return self._agents[name].__actgent_use__()
 
     @asynccontextmanager
-    async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
+    async def building(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
         """Mark a session id as being created during the block, so that no other task opens or creates the session.
 
         The block begins after earlier openings of the session have ended.

@@ -479,7 +479,7 @@ async def fork_session(
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
         begun = forked(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
-        async with agents.making(begun.agent, begun.session_id):
+        async with agents.building(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:
         original = await journal.head(*key)

@@ -15,7 +15,7 @@ from actgent.journal.records import NOTHING, Record, TurnOptions
 from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context_propagation import Propagation
-from actgent.sessions.incoming_messages import check_busy, join, tell_moved
+from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.session_log import SessionLog
@@ -298,7 +298,7 @@ class MessageAdmission:
         elif self._would_wait_for_itself(context):
             raise inbox.refusal(message)
         else:
-            with self._lifecycle.eviction.cut(context.id):
+            with self._lifecycle.eviction.cancelled_on_eviction(context.id):
                 acceptance.place = await inbox.reserve(message, first=first)
             place = acceptance.place
             self._lifecycle.check_reachable(context)
@@ -568,7 +568,7 @@ class _WithdrawnCaller:
     def tell(self, context: SessionContext) -> None:
         """Raise the error in the waiting caller; `SessionMoved` if another process owns the session."""
         if context.has_moved:
-            tell_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
+            end_waits_as_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
         elif self.is_refused:
             self.future.send_away(self.message_id, self.error)
         else:

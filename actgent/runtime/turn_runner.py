@@ -228,7 +228,7 @@ class TurnRunner:
         """Return a claimed message with the queued messages that the same turn answers; empty if it is answered alone."""
         if not is_collected(message):
             return ()
-        return (message, *self.inbox.take_along(message.session_id, is_collected))
+        return (message, *self.inbox.take_next_messages(message.session_id, is_collected))
 
     def stop_if_superseded(self, turn: Turn) -> None:
         """Interrupt a turn if a message with the rule `interrupt` is queued in its session.
@@ -348,8 +348,8 @@ class TurnRunner:
             self.end_moved_turn(turn)
             return
         if self.has_failed:
-            turn.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
-            self._core.observer.cut(turn)
+            turn.mark_failed(ActorFailed(self.name, "it failed, and starts again without this turn"))
+            self._core.observer.end_interrupted_span(turn)
             self._held_up.append(turn)
             return
         self.stop_starting()  # the journal accepts no more records of the session, so no further message may start
@@ -362,7 +362,7 @@ class TurnRunner:
             self._held_up = [each for each in self._held_up if each is not turn]
             self.end_moved_turn(turn)
             return
-        turn.cut(SessionMoved(self.name, context.id))
+        turn.mark_failed(SessionMoved(self.name, context.id))
         if turn.scope is not None:
             turn.scope.cancel()
 

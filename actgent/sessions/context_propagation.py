@@ -82,7 +82,7 @@ class Propagation:
             if name in self.variables:
                 variables.run(self.variables[name].set, value)
             else:
-                self._tell_unknown(name)
+                self._warn_unknown_variable(name)
         return variables
 
     def restore_all(self, acceptances: Iterable[QueuedMessage]) -> None:
@@ -90,7 +90,7 @@ class Propagation:
         for acceptance in acceptances:
             acceptance.variables = self.restore(acceptance.baggage, acceptance.message.traceparent)
 
-    def _tell_unknown(self, name: str) -> None:
+    def _warn_unknown_variable(self, name: str) -> None:
         if name not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
             self._unknown.add(name)
             _log.warning(

@@ -246,7 +246,7 @@ class SessionConversation:
         """Add an untrusted source whose text the model sees, e.g. in a prompt or a memory."""
         self.origin = join_origins(self.origin, origin)
 
-    def add_given(self, sources: str) -> None:
+    def add_revealed_sources(self, sources: str) -> None:
         """Add the untrusted sources of withheld values that a reply has revealed to its receiver, but not to the model."""
         self.given = join_origins(self.given, sources)
 
@@ -344,7 +344,7 @@ class SessionConversation:
         digests.update(map(_digest, self._call_ids or ()))
         return b"".join(sorted(digests))
 
-    def with_own_calls(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
+    def with_unique_call_ids(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
         """Return the parts of an answer with call ids that are unique in the session, and the calls among the parts."""
         if len(parts) == 1 and type(parts[0]) is Text:  # the usual case
             return parts, ()

@@ -255,7 +255,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
         raise DuplicateMessage(message_id, context.id)
 
 
-def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
+def end_waits_as_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
     """End the waits of these callers with `error`, because another process owns the session of their message."""
     for listener in listeners:
         listener.detach()

@@ -330,7 +330,7 @@ class Turn:
             self.stop = None
             self._move("revoke")
 
-    def cut(self, error: Exception) -> None:
+    def mark_failed(self, error: Exception) -> None:
         """Mark a turn whose task ended unexpectedly, so that its next task only ends the turn.
 
         The turn ends with `error`, unless it was stopped with another error before.

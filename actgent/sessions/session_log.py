@@ -187,7 +187,7 @@ class SessionLog:
             raise JournalSlow(timeout_seconds)
         return max(0.0, scope.deadline - trio.current_time())
 
-    def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
+    def add_outcomes(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
         """Add records of outcomes, such as replies, before they are delivered.
 
         Outcomes that were recorded before a restart are skipped.
@@ -196,12 +196,12 @@ class SessionLog:
             if checkpoint is None or outcome.id not in checkpoint.told:
                 self.add(outcome)
 
-    def finish(self, result: ToolResult) -> None:
+    def record_result_soon(self, result: ToolResult) -> None:
         """Record the result of one tool call without waiting for the write."""
-        self.keep((result,))
+        self.add_results((result,))
         self.flush_soon()
 
-    def keep(self, results: Iterable[ToolResult]) -> None:
+    def add_results(self, results: Iterable[ToolResult]) -> None:
         """Add the results of tool calls to the next batch. A call whose result is recorded already is skipped."""
         for result in results:
             if result.call_id not in self._finished:
@@ -215,7 +215,7 @@ class SessionLog:
     def record_results(self, record: AgentMessageRecord) -> None:
         """Add the record of the message with all results of an answer's calls. Each result is recorded once."""
         if self._finished:
-            self.keep(record.message.tool_results)
+            self.add_results(record.message.tool_results)
             record = refer(record)
             self._finished.clear()
         self.add(record)

@@ -83,7 +83,7 @@ def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
     quarter longer. Opening a long session spends most of its time here.
     """
     fields = {
-        field.name: (_taken_as_they_are(field.type), converter.get_structure_hook(field.type), field.type)
+        field.name: (_unconverted_types(field.type), converter.get_structure_hook(field.type), field.type)
         for field in attrs.fields(cls)
     }
 
@@ -101,13 +101,13 @@ def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
     return read
 
 
-def _taken_as_they_are(kind: Any) -> frozenset[type]:
+def _unconverted_types(kind: Any) -> frozenset[type]:
     """Return the value types that a field of this type stores unchanged.
 
     All other values are converted by the hook of the type.
     """
     if isinstance(kind, types.UnionType) and kind.__args__[1:] == (types.NoneType,):
-        inner = _taken_as_they_are(kind.__args__[0])
+        inner = _unconverted_types(kind.__args__[0])
         return inner | {types.NoneType} if inner else inner
     if kind is float:
         return frozenset((float, int))

@@ -224,7 +224,7 @@ class AgentCore:
         if results is not None:
             self.inbox.put_followup(results)
         if self.hooks.listeners:
-            await self.hooks.tell(turn, self.dispatcher)
+            await self.hooks.call_listeners(turn, self.dispatcher)
         return self.inbox.next_followup(context.id)
 
     def close_calls(self, turn: Turn) -> None:
@@ -235,7 +235,7 @@ class AgentCore:
     async def deliver_rest(self, turn: Turn) -> None:
         """Deliver the results and messages of a failed turn that its handlers did not receive yet."""
         await self.calling.deliver(turn)
-        await self.hooks.tell(turn, self.dispatcher)
+        await self.hooks.call_listeners(turn, self.dispatcher)
 
     async def _pass(self, turn: Turn, message: Message) -> None:
         context = turn.session
@@ -262,7 +262,7 @@ class AgentCore:
         view.state, view.calls = context.seen_state, turn.progress.calls
         await self._react(turn, view, answer, calls)
         if self.hooks.listeners:
-            await self.hooks.tell(turn, self.dispatcher)
+            await self.hooks.call_listeners(turn, self.dispatcher)
 
     async def _react(
         self,
@@ -296,7 +296,7 @@ class AgentCore:
             asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
             texts = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
             turn.aside = "\n\n".join(filter(None, (turn.aside, *texts)))
-        await self.hooks.tell(turn, self.dispatcher)
+        await self.hooks.call_listeners(turn, self.dispatcher)
         turn.check()
 
     # --- modes ---------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class AgentCore:
         if add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs):
             self.observer.change_mode(context)
 
-    async def tell_idle(self, context: SessionContext) -> None:
+    async def write_mode_change(self, context: SessionContext) -> None:
         """Write a mode change that a program made outside of a turn.
 
         If no turn is running, suspended or to be resumed, the notice for the model is added to the
@@ -533,7 +533,7 @@ class AgentCore:
             return False
         await self.reply(turn.session, turn, [reply])
         if self.hooks.listeners:
-            await self.hooks.tell(turn, self.dispatcher)
+            await self.hooks.call_listeners(turn, self.dispatcher)
         return True
 
     async def _redeliver_recorded_reply(self, turn: Turn) -> None:
@@ -561,7 +561,7 @@ class AgentCore:
             if self.guards.answers:
                 reply = await self.guards.check_answer(turn, reply, self.dispatcher)
             if context.log is not None:
-                context.log.tell([remote_reply_record(reply)], turn.checkpoint)
+                context.log.add_outcomes([remote_reply_record(reply)], turn.checkpoint)
                 await context.log.flush()
             await self.dispatcher.deliver(turn, reply)
 
@@ -617,7 +617,7 @@ async def _write_answer(
     context = turn.session
     answer = context.conversation.last_message
     if answer is not None and not _is_plain_reply(deliveries, answer):
-        log.tell(delivery_records(deliveries, answer), turn.checkpoint)
+        log.add_outcomes(delivery_records(deliveries, answer), turn.checkpoint)
     is_heard = (
         is_watched
         or turn.listeners

@@ -196,7 +196,7 @@ class Dispatcher:
         if not listeners and "exception" not in context.handlers:
             self.failure_logger.log_unheard_failure(context, failure)
         elif self.failure_logger.debug:
-            self.failure_logger.log_heard_failure(context, failure)
+            self.failure_logger.log_received_failure(context, failure)
         await self.dispatch(context, failure)
 
     @trio.lowlevel.disable_ki_protection

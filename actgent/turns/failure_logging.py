@@ -102,7 +102,7 @@ class FailureLogger:
             exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
         )
 
-    def log_heard_failure(self, context: SessionContext, failure: Failure) -> None:
+    def log_received_failure(self, context: SessionContext, failure: Failure) -> None:
         """Log a failure that a handler or caller also receives; called if `debug` is True."""
         _log.warning(
             "agent %s, session %s: message %s ended as %s failure: %s",

@@ -80,7 +80,7 @@ class Hooks:
         turn.aside = "\n\n".join(filter(None, (turn.aside, _join_texts(texts))))
         turn.check()
 
-    async def tell(self, turn: Turn, dispatcher: Dispatcher) -> None:
+    async def call_listeners(self, turn: Turn, dispatcher: Dispatcher) -> None:
         """Call the conversation listeners with each new message, after the message is written to the journal.
 
         System messages are skipped. A failing listener does not prevent the call of the next listener.

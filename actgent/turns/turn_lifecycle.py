@@ -28,9 +28,9 @@ from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import (
     add_joined_futures,
+    end_waits_as_moved,
     finish_listeners,
     remember_outcome,
-    tell_moved,
 )
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.task_reports import outcome_of
@@ -387,7 +387,7 @@ class TurnLifecycle:
             else:
                 _note_failure(context, [message], error)
             if context.has_moved:  # it may have moved while the handlers ran
-                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))  # type: ignore[unreachable]
+                end_waits_as_moved(listeners, message.id, SessionMoved(context.agent, context.id))  # type: ignore[unreachable]
             for listener in listeners:
                 listener.finish()
 
@@ -400,7 +400,7 @@ class TurnLifecycle:
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         turn.error = error = SessionMoved(context.agent, context.id)
-        tell_moved(turn.listeners, turn.message.id, error)
+        end_waits_as_moved(turn.listeners, turn.message.id, error)
         turn.end()
         context.finish_messages(1 + len(turn.joined))
         self.observer.end_turn(turn)
@@ -414,7 +414,7 @@ class TurnLifecycle:
         listeners = [] if future is None else [future]
         context.finish_messages()
         error = SessionMoved(context.agent, context.id)
-        tell_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
+        end_waits_as_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
 
     def end_turn(self, turn: Turn) -> None:
         """End a turn: record its end, notify its callers, and make the session available for the next message."""
@@ -574,7 +574,7 @@ def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
         return
     turn.is_recorded = True
     turn.blame = failed.kind
-    turn.cut(restored_failure(failed.error, failed.words, failed.kind, failed.fields))
+    turn.mark_failed(restored_failure(failed.error, failed.words, failed.kind, failed.fields))
     last = context.conversation.last_message
     if turn.checkpoint is not None and last is not None:
         turn.results.extend(last.tool_results)

@@ -69,10 +69,10 @@ class Observer:
         if self.spans is not None:
             self.spans.suspend(turn)
 
-    def cut(self, turn: Turn) -> None:
+    def end_interrupted_span(self, turn: Turn) -> None:
         """End the span of a turn that was interrupted by a failure of the agent, and that resumes after the agent's restart."""
         if self.spans is not None:
-            self.spans.cut(turn)
+            self.spans.end_interrupted(turn)
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
         """Drop the spans of sessions that are no longer in this process; `is_left` selects them by id."""

@@ -75,7 +75,7 @@ class TurnSpans:
         """End the span of a turn that waits for approval; the next activation links to this span."""
         self._pause(turn, "person", error="")
 
-    def cut(self, turn: Turn) -> None:
+    def end_interrupted(self, turn: Turn) -> None:
         """End the span of a turn that was interrupted by a failure of its agent, and resumes after the restart."""
         self._pause(turn, "restart", error="actor")
 

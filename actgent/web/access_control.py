@@ -13,7 +13,7 @@ import attrs
 import orjson
 
 from actgent.actors.inbox import InboxStatistics
-from actgent.agents.session import Session, face_of
+from actgent.agents.session import Session, session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.base import Journal, SessionSummary
@@ -101,7 +101,7 @@ class AccessFilter:
             NotRunning: The agent of the session is not running.
         """
         opener = self.opener(head.agent)
-        return face_of(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
+        return session_of_context(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
 
     async def readable(self, head: SessionSummary) -> Session:
         """Return a session for reading, without starting its turn: a session with an open turn that is not in memory is not loaded.
@@ -114,7 +114,7 @@ class AccessFilter:
         loaded = opener.find_loaded(head.session_id)
         if loaded is None and head.state in ("working", "suspended"):
             loaded = await opener.read_only(head.session_id)
-        return face_of(loaded or await opener.find(head.session_id))
+        return session_of_context(loaded or await opener.find(head.session_id))
 
     def statistics(self, caller: Caller) -> list[AgentStatistics]:
         """Return statistics of each running agent.

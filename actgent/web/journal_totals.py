@@ -129,13 +129,13 @@ class _SessionTally:
             case MessageAppendedRecord():
                 self.turn = record.message_id
             case AgentMessageRecord():
-                self._add_said(record, at)
+                self._count_answer(record, at)
             case CallFinishedRecord():
                 self._add_result(record.result, at)
             case MessageEndRecord():
                 self._add_end(record, at)
 
-    def _add_said(self, record: AgentMessageRecord, at: float) -> None:
+    def _count_answer(self, record: AgentMessageRecord, at: float) -> None:
         if record.usage.cost:
             self.totals.spent[self.key.agent, record.model] += record.usage.cost  # type: ignore[assignment] # dollars
         for result in record.message.tool_results:

@@ -349,7 +349,7 @@ MISSING = {
         "inject": "handlers of this process are called by this process",
         "deps": "a program gives them to its agents",
         "own_deps": "the same",
-        "take_made_deps": "the same",
+        "store_created_deps": "the same",
         "follow": "records are for who may read the journal; observe() tells the same as people read it",
         "hand_back": "not asked for over HTTP",
         "handoff_agent": "the same",

@@ -115,9 +115,9 @@ class World:
 
     agents = ("clerk",)
 
-    async def take_up(self, is_taken):
+    async def resume_acquired(self, is_taken):
         assert is_taken(KEY.session_id)
-        await self.step("take_up")()
+        await self.step("resume_acquired")()
 
 
 def accepted(number):
@@ -138,16 +138,16 @@ async def try_suspect(world):
 
 
 @pytest.mark.parametrize("error", [JournalFailed("away"), JournalFull("full")], ids=["away", "full"])
-@pytest.mark.parametrize("failing", ["mark_watched", "take_up", "head", "clear"])
+@pytest.mark.parametrize("failing", ["mark_watched", "resume_acquired", "head", "clear"])
 async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, failing, error):
     """Nobody else would ever open it: whatever step fails is done again, and none that was done."""
     world = World(failing, error, left=1 if failing == "head" else TRIES)  # it is watched for a second
     await try_suspect(world)
     assert world.left == 0
-    assert world.noted == ["mark_watched", "take_up", "head", "clear"]
+    assert world.noted == ["mark_watched", "resume_acquired", "head", "clear"]
 
 
-@pytest.mark.parametrize("failing", ["load", "bury", "commit", "note_survived", "take_up"])
+@pytest.mark.parametrize("failing", ["load", "bury", "commit", "note_survived", "resume_acquired"])
 async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     """Also where the database fails at any step: what waits behind it goes on."""
     world = World(failing, alone=2)
@@ -155,12 +155,12 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     await try_suspect(world)
     ended = [each for each in world.records if isinstance(each, MessageEndRecord)]
     assert [(each.message_id, each.failed) for each in ended] == [("m1", POISON_KIND)]
-    assert world.noted[-5:] == ["commit", "note_survived", "take_up", "head", "clear"]
+    assert world.noted[-5:] == ["commit", "note_survived", "resume_acquired", "head", "clear"]
 
 
 async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
     """As its partition was taken while the database was away."""
-    world = World("take_up", left=10**9)
+    world = World("resume_acquired", left=10**9)
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
@@ -175,7 +175,7 @@ async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojum
 
 async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
     """It would be damaged the next time, too."""
-    world = World("take_up", JournalDamaged("its checksum is wrong"), left=10**9)
+    world = World("resume_acquired", JournalDamaged("its checksum is wrong"), left=10**9)
     await try_suspect(world)
     assert world.left == 10**9 - 1
 
@@ -187,7 +187,7 @@ async def test_suspect_that_survives_probation_runs_normally(autojump_clock):
     begun = trio.current_time()
     await try_suspect(world)
     assert trio.current_time() - begun == WATCH_SECONDS
-    assert (world.noted[:2], world.noted[-1]) == (["mark_watched", "take_up"], "note_survived")
+    assert (world.noted[:2], world.noted[-1]) == (["mark_watched", "resume_acquired"], "note_survived")
 
 
 @pytest.mark.parametrize("dead", [("web-0",), ()], ids=["died", "left"])
@@ -267,7 +267,7 @@ async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autoj
             await trio.lowlevel.checkpoint()
             return types.SimpleNamespace(unfinished=True, suspended=False)
 
-        async def take_up(self, is_taken):
+        async def resume_acquired(self, is_taken):
             await trio.lowlevel.checkpoint()
             opened.extend(
                 (each, trio.current_time() - begun) for each in "s1 s2 s3 s4".split() if is_taken(each)
@@ -322,7 +322,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
     begin = (
         ["mark_watched digger"] if not alone else ["load", "bury digger", "commit", "note_survived digger"]
     )
-    assert tried == [*begin, "mark_watched clerk", "take_up", "clear digger", "clear clerk"]
+    assert tried == [*begin, "mark_watched clerk", "resume_acquired", "clear digger", "clear clerk"]
 
 
 @pytest.mark.parametrize(("waits", "is_told_more"), [(True, False), (False, False), (True, True)])

@@ -93,7 +93,7 @@ class Runtime:
     def __init__(self):
         self.asked = []
 
-    async def take_up(self, is_taken, *, choose):
+    async def resume_acquired(self, is_taken, *, choose):
         await trio.lowlevel.checkpoint()
         self.asked.append([each for each in range(2) if is_taken(each)])
 

@@ -25,7 +25,7 @@ def make(kind, url, node):
 
 async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url, make_writer, monkeypatch):
     """For as long as one that is away: a process of it that stands still ends later."""
-    own_again, end_backend, tries = PartitionedJournal._own_again, statements.END_BACKEND, []
+    own_again, end_backend, tries = PartitionedJournal._reacquire_ownership, statements.END_BACKEND, []
 
     def count(self, connection):
         tries.append(connection)
@@ -33,7 +33,7 @@ async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url,
             monkeypatch.setattr(statements, "END_BACKEND", end_backend)
         own_again(self, connection)
 
-    monkeypatch.setattr(PartitionedJournal, "_own_again", count)
+    monkeypatch.setattr(PartitionedJournal, "_reacquire_ownership", count)
     still_there = "SELECT false WHERE (%s::int, %s::int, %s::timestamptz) IS NOT NULL"
     async with PartitionedJournal(postgres_url, node="n").running() as journal:
         await journal.acquire()

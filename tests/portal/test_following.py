@@ -27,7 +27,7 @@ from actgent.labels import TRUSTED
 from actgent.sessions.subscriptions import FollowedRecord
 
 ON_TRIO_ALONE = {
-    Session: {"budget", "clock", "database", "deps", "own_deps", "take_made_deps"},
+    Session: {"budget", "clock", "database", "deps", "own_deps", "store_created_deps"},
     Agent: {
         "accompany",
         "as_tool",

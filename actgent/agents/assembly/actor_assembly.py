@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from actgent.actors.actor_ref import Address
-from actgent.agents.session import Session, SessionServices, held_by
+from actgent.agents.session import Session, SessionServices, internal_context
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.database.database import Database
@@ -45,7 +45,10 @@ def build_actor(
 ) -> AgentActor:
     """Build the actor of an agent: the turn runner on top of the core, and the session lifecycle on top of the runner."""
     sessions = SessionTable(
-        name, can_unload=runtime.journal is not None, on_unload=core.inbox.forget_parked, held_by=held_by
+        name,
+        can_unload=runtime.journal is not None,
+        on_unload=core.inbox.forget_parked,
+        internal_context=internal_context,
     )
     core.inbox.owner_of = sessions.quota_owner
     turn_lifecycle = TurnLifecycle(

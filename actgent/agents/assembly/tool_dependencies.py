@@ -6,7 +6,7 @@ from typing import Any, get_origin
 
 import attrs
 
-from actgent.agents.session import Session, face_of
+from actgent.agents.session import Session, session_of_context
 from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
 from actgent.runtime.sessions.new_session import OnSession
@@ -84,7 +84,7 @@ class AgentDeps:
             why = f"its agent's function for deps failed ({error_text(error)})"
             raise DepsMissing(self.agent, session.id, why) from error
         self.check(value)
-        session.take_made_deps(value)
+        session.store_created_deps(value)
 
     def missing_to_resume(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
         """Return the error for a loaded session that has unfinished work but lacks deps; None if it can resume.
@@ -101,7 +101,7 @@ class AgentDeps:
         `was_given` is True if the program passed deps to the session or its run before a restart. Then the
         program must pass them again, even if the agent has default deps.
         """
-        session = face_of(context)
+        session = session_of_context(context)
         if was_given:
             return None if session.own_deps is not None else DepsMissing(self.agent, context.id, _WAS_GIVEN)
         needs = self.tools.deps_tool

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.agents.session import Session
-from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_shown
+from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_line
 from actgent.errors.text_escaping import counted, shown
 from actgent.messages import ToolResult, Usage
 from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
@@ -126,7 +126,7 @@ class GoalNarration(Narration):
             if isinstance(reasoning, str) and reasoning
             else ""
         )
-        yield f"decides: {shown(decision['action'])} {value_shown(decision.get('params', {}))}{why}"
+        yield f"decides: {shown(decision['action'])} {value_line(decision.get('params', {}))}{why}"
 
 
 def _end_of(progress: Progress) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.session import Session, context_of, face_of
+from actgent.agents.session import Session, context_of, session_of_context
 from actgent.control.argument_checks import check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
@@ -95,7 +95,7 @@ class ConsolidationCore(AgentCore):
         self, context: SessionContext, turn: Turn, view: TurnView
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         assert self.consolidation is not None  # noqa: S101 - `Consolidation._build` sets it
-        turn.aside = await self.consolidation.material(turn.message, face_of(context))
+        turn.aside = await self.consolidation.material(turn.message, session_of_context(context))
         return await super().ask(context, turn, view)
 
 

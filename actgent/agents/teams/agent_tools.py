@@ -9,7 +9,7 @@ import trio
 
 from actgent.actors.actor_ref import Address
 from actgent.actors.dead_letters import DeadLetter
-from actgent.agents.session import Session, context_of, face_of, services_of
+from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
 from actgent.journal.records import TaskOutcomeRecord
@@ -86,7 +86,7 @@ class AgentRef(Address):
             context = await (
                 opener.open(session_id) if letter.owner is None else opener.ensure(letter.owner, session_id)
             )
-            await face_of(context).chat(
+            await session_of_context(context).chat(
                 message.parts, message.sender, priority=message.priority, message_id=message.id
             )
 
@@ -94,7 +94,7 @@ class AgentRef(Address):
         opener = await self._opener()
         context = opener.new(Sender("user"), is_transient=True)
         async with opener.single_message_block(context):
-            await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
+            await session_of_context(context).chat(content, enqueue_timeout=enqueue_timeout)
 
 
 class AgentTool(Tool):
@@ -315,7 +315,7 @@ def is_unchecked(opener: SessionOpener) -> bool:
 
 def is_unchecked_here(session: SessionContext, agent: object) -> bool:
     """Return True if an agent of this name runs in the runtime of a session, and `is_unchecked` is true of it."""
-    agents = services_of(face_of(session)).delegation.agents
+    agents = services_of(session_of_context(session)).delegation.agents
     return isinstance(agent, str) and agent in agents and is_unchecked(agents.opener(agent))
 
 

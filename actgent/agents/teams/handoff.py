@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from actgent.agents.session import Session, context_of, face_of, services_of
+from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
 from actgent.journal.records import AgentMessageRecord
 from actgent.llm.base import ModelResponse
@@ -204,7 +204,7 @@ class AgentReceivers:
             try:
                 return await tool.agent.run(
                     parts,
-                    session=face_of(child),
+                    session=session_of_context(child),
                     sender=turn.message.sender,
                     priority=turn.message.priority,
                     message_id=turn.message.id,
@@ -226,7 +226,7 @@ class AgentReceivers:
             await self.dispatcher.dispatch(context, delivery)
 
         is_streamed = (is_read or context.handlers.any_of("token")) and not self.guards.answers
-        return face_of(child).listening(
+        return session_of_context(child).listening(
             on_event=relay,
             on_tool_result=relay,
             on_tool_progress=relay,
@@ -262,7 +262,7 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
     Raises:
         NotRunning: No agent with this name is running in the runtime.
     """
-    agents = services_of(face_of(context)).delegation.agents
+    agents = services_of(session_of_context(context)).delegation.agents
     if agent not in agents:
         await wait_started(agent)
     return agents.opener(agent)
@@ -298,7 +298,7 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
     ]
     if asked is None or not answers:
         return None
-    running = services_of(face_of(child)).running
+    running = services_of(session_of_context(child)).running
     view = TurnView(message=asked, record=page.messages, state=child.seen_state, profile=running.core.profile)
     protocol = running.runner.turn_lifecycle.options.protocol
     try:

@@ -16,7 +16,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.argument_checks import check_each_seconds
-from actgent.agents.session import Session, context_of, face_of, services_of
+from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.control.argument_checks import check_session_limits
 from actgent.control.budget import Budget
 from actgent.control.limits import Limits
@@ -270,7 +270,7 @@ class _NoModel(LLM):
 
 
 def _steady_time(context: SessionContext) -> float:
-    return services_of(face_of(context)).running.clock.steady()
+    return services_of(session_of_context(context)).running.clock.steady()
 
 
 def _key(message_id: str) -> str:

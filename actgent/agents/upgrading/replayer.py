@@ -12,7 +12,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentDeps
-from actgent.agents.session import face_of
+from actgent.agents.session import session_of_context
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
@@ -206,7 +206,7 @@ async def replay_with(
         context = await opener.create(
             opened.owner, session_id=recording.session_id, system=own
         )  # the recorded id may exceed the limit for new ids
-        session = face_of(context)
+        session = session_of_context(context)
         session.on_exception(_ignore)
         for changes, accepted in _processed_messages(recording.records):
             restore_changes(session.state, changes)

@@ -10,7 +10,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.agents.session import face_of
+from actgent.agents.session import session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ApprovalAlreadyDecided
 from actgent.interop.content_conversion import to_client_id
@@ -342,7 +342,7 @@ async def _approvals(call: HTTPCall, head: SessionSummary) -> Callable[[], Seque
     if head.suspended:
         opener = call.gateway.access.opener(head.agent)
         if (loaded := opener.find_loaded(head.session_id)) is not None:
-            session = face_of(loaded)
+            session = session_of_context(loaded)
             found = (*session.approvals, *session.caller_calls)
         else:
             found = await approvals_of(opener.running, head.session_id)

@@ -9,7 +9,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.agents.session import Session, context_of, face_of
+from actgent.agents.session import Session, context_of, session_of_context
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
 from actgent.interop.approval_forms import decision_of
@@ -114,7 +114,7 @@ class AgentCall:
         )
         async with self._reading(state) as shared:
             try:
-                session = face_of(await self.opener.ensure(Sender(self.owner), session_id))
+                session = session_of_context(await self.opener.ensure(Sender(self.owner), session_id))
             except SessionClosed:
                 if not (is_temporary and message_id):
                     raise
@@ -137,7 +137,9 @@ class AgentCall:
         """
         async with self._reading(state) as shared:
             try:
-                session = face_of(await self.opener.open(state.session_id, owner=Sender(self.owner)))
+                session = session_of_context(
+                    await self.opener.open(state.session_id, owner=Sender(self.owner))
+                )
             except SessionClosed:
                 return await self._read(None, state, shared)  # a repeated call after its end
             shared.session = session

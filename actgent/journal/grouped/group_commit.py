@@ -223,13 +223,13 @@ class GroupedJournal(StoredJournal):
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
-        if durable or self._queue.must_wait(step.key) or self._may_be_second(step):
+        if durable or self._queue.must_wait(step.key) or self._may_id_exist(step):
             await self._wait_written(step, epoch, entry.timeout_seconds, is_retried=entry.is_retried)
         else:
             self._enqueue(make_queued(step, epoch))
             await trio.lowlevel.checkpoint()
 
-    def _may_be_second(self, step: JournalStep) -> bool:
+    def _may_id_exist(self, step: JournalStep) -> bool:
         """Return True if the id of the new session in `step` may be taken.
 
         The caller must then wait until the step is written or rejected.

@@ -119,7 +119,7 @@ class PostgresJournal(GroupedJournal):
         if self._thread is None:
             self._thread = StorageThread(f"journal {self._schema}")
         self._is_owner = False
-        epoch, self.identity, self._table_id = await self._run(self._own_anew)
+        epoch, self.identity, self._table_id = await self._run(self._acquire_new_epoch)
         self._is_owner = True
         return epoch
 
@@ -366,13 +366,13 @@ class PostgresJournal(GroupedJournal):
         self._is_new = True
         if self._is_owner:
             try:
-                self._own_again(connection)
+                self._reacquire_ownership(connection)
             except BaseException:
                 connection.close()
                 raise
         return connection
 
-    def _own_again(self, connection: Connection) -> None:
+    def _reacquire_ownership(self, connection: Connection) -> None:
         self._check_place(connection)
         with connection.transaction():
             try:
@@ -406,7 +406,7 @@ class PostgresJournal(GroupedJournal):
                 "fail from now on. Restore it, or restart this process"
             )
 
-    def _own_anew(self, connection: Connection) -> tuple[int, bytes, int]:
+    def _acquire_new_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
         """Acquire the ownership and start an epoch in one transaction.
 
         If the connection were lost between separate transactions, the ownership could not be regained.

@@ -297,7 +297,7 @@ class PartitionedJournal(PostgresJournal):
         ]:
             connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
-    def _own_again(self, connection: Connection) -> None:
+    def _reacquire_ownership(self, connection: Connection) -> None:
         """Connect again. First end the lost server session, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
@@ -378,11 +378,11 @@ class PartitionedJournal(PostgresJournal):
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._clear_rested(heads)
         fences = self._fences(head.session_id for head in heads)
-        self._check_not_taken_again(fences)
+        self._check_not_reacquired(fences)
         await self._run_alone(self._insert_fenced, rows, heads, fences, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
-    def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:
+    def _check_not_reacquired(self, fences: Mapping[int, int]) -> None:
         """Raise if partitions were lost and acquired again while their sessions were read.
 
         Another process may have written to them since.

@@ -181,7 +181,7 @@ class SqliteFile:
         """
         if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
             return
-        with contextlib.suppress(apsw.Error, OSError), self._look_lock.kept_out() as is_alone:
+        with contextlib.suppress(apsw.Error, OSError), self._look_lock.exclude_readers() as is_alone:
             if is_alone or self._log_pages >= MOST_LOG_PAGES:
                 self._begin_log()
         self._log_bound = max(LOG_PAGES, self._log_pages + LOG_STEP)

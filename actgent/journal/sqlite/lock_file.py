@@ -114,7 +114,7 @@ class LookLock:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @contextlib.contextmanager
-    def kept_out(self) -> Iterator[bool]:
+    def exclude_readers(self) -> Iterator[bool]:
         """Keep readers of other processes out during the block.
 
         Yield False if a reader is active; the block then has no lock.

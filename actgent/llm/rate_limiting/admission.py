@@ -154,7 +154,7 @@ class ModelState:
         if retry_after is not None:
             self.paused_until = max(self.paused_until, now + retry_after)
         if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
-            self.window.cut(self.running - 1, started=call.started, now=now)
+            self.window.shrink(self.running - 1, started=call.started, now=now)
 
 
 @attrs.define(eq=False, kw_only=True)

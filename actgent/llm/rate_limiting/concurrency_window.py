@@ -72,7 +72,7 @@ class Window:
             bend = (self._grown - self.recovery) / self.recovery
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
-    def cut(self, left: int, *, started: float, now: float) -> None:
+    def shrink(self, left: int, *, started: float, now: float) -> None:
         """Shrink the window after a refusal.
 
         `started` is the time at which the refused call was sent, `left` the number of other running calls.

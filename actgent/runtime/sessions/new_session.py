@@ -63,11 +63,11 @@ def check_new(new: NewSession) -> None:
 @functools.lru_cache(maxsize=256)
 def _user(name: str) -> Sender:
     """Return the user with this name; cached, because one user opens many sessions."""
-    _check_kept(name)
+    _check_storable_name(name)
     return Sender(name)
 
 
-def _check_kept(name: str) -> None:
+def _check_storable_name(name: str) -> None:
     """Raise if databases cannot store a name unchanged. A changed name could equal the name of another owner.
 
     Raises:
@@ -90,7 +90,7 @@ def to_owner(owner: Sender | str) -> Sender:
     if not isinstance(owner, Sender):
         what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
         raise ConfigurationError(f"owner {what}: pass the name of the user of the agent")
-    _check_kept(owner.name)
+    _check_storable_name(owner.name)
     return owner
 
 

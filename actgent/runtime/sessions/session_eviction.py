@@ -208,7 +208,7 @@ class SessionEviction:
         return self._ends.get(session_id)
 
     @contextmanager
-    def cut(self, session_id: str) -> Iterator[None]:
+    def cancelled_on_eviction(self, session_id: str) -> Iterator[None]:
         """Return a block that is cancelled when the session is evicted.
 
         Raises:

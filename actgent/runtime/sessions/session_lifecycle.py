@@ -182,7 +182,7 @@ class SessionLifecycle:
         if self.journal is None or self._keeper is None:
             return None
         log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
-        log.on_snapshot_due = self._keeper.keep_soon
+        log.on_snapshot_due = self._keeper.snapshot_in_background
         log.on_fenced = self.eviction.leave_tree if self.journal.is_shared else None
         return log
 

@@ -1,6 +1,6 @@
 """Migration of sessions between the processes that share a journal.
 
-`drain` prepares sessions to leave, `evict` unloads sessions that another process owns, and `take_up` resumes sessions
+`drain` prepares sessions to leave, `evict` unloads sessions that another process owns, and `resume_acquired` resumes sessions
 that this process has acquired. Sessions are selected by id alone, because all sessions of an id and its tree have one
 owner.
 """
@@ -23,7 +23,7 @@ from actgent.support.safe_logging import LogVariable, logger_of
 
 from .remote_sessions import RemoteSessions
 from .session_eviction import SessionPredicate, is_stalled
-from .session_recovery import MAX_CONCURRENT_OPENS, Choose, take_up
+from .session_recovery import MAX_CONCURRENT_OPENS, Choose, resume_acquired
 
 DRAIN_GRACE_SECONDS = 2.0
 """Default seconds for running turns to end before their sessions leave this process."""
@@ -163,7 +163,7 @@ class SessionMigration:
                     if context.log is not None and (context.turn is None or is_stalled(context)):
                         nursery.start_soon(_flush, context.log)
 
-    async def take_up(
+    async def resume_acquired(
         self,
         is_taken: SessionPredicate = lambda _: True,
         *,
@@ -184,7 +184,7 @@ class SessionMigration:
         Raises:
             JournalError: The journal could not be read; call it again.
         """
-        return await take_up(self.agents.openers, is_taken, choose, side_by_side)
+        return await resume_acquired(self.agents.openers, is_taken, choose, side_by_side)
 
 
 def _sessions_of(actor: AgentActor, is_wanted: SessionPredicate) -> Iterator[SessionContext]:

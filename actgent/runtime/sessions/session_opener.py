@@ -282,7 +282,7 @@ class SessionOpener:
         """Call the functions registered with `Agent.on_session`, in their order."""
         if not (self.on_session and self.runs_session_hooks(context)):
             return
-        with self.running.lifecycle.eviction.cut(context.id):
+        with self.running.lifecycle.eviction.cancelled_on_eviction(context.id):
             for fn in tuple(self.on_session):
                 if fn in self.on_session:  # an earlier function may have removed it
                     await _call_with(fn, context.public_session)

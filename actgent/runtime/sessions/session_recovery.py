@@ -58,7 +58,7 @@ async def _resume_session(opener: SessionOpener, session_id: str) -> None:
 # --- in a process that runs already --------------------------------------------------------
 
 
-async def take_up(
+async def resume_acquired(
     openers: Sequence[SessionOpener], is_taken: SessionPredicate, choose: Choose | None, side_by_side: int
 ) -> int:
     """Resume the sessions that this process has acquired. Return the number of opened sessions.

@@ -23,7 +23,7 @@ class SessionTable(Mapping[str, SessionContext]):
         *,
         can_unload: bool,
         on_unload: Callable[[str], object],
-        held_by: Callable[[object], SessionContext],
+        internal_context: Callable[[object], SessionContext],
     ) -> None:
         """Create an empty table.
 
@@ -31,10 +31,10 @@ class SessionTable(Mapping[str, SessionContext]):
             agent: Name of the agent.
             can_unload: True if a journal can restore unloaded sessions.
             on_unload: Called with the id of each unloaded session.
-            held_by: Returns the session context of a public session handle.
+            internal_context: Returns the session context of a public session handle.
         """
         self.agent = agent
-        self._held_by = held_by
+        self._held_by = internal_context
         self._can_unload = can_unload
         self._on_unload = on_unload
         self._loaded: dict[str, SessionContext] = {}

@@ -129,7 +129,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             return self._take()
         if self._has_ended:
             raise trio.EndOfChannel
-        return None if self._is_behind or self._feed.has_news else self._take_grown()
+        return None if self._is_behind or self._feed.has_news else self._take_new_text()
 
     def receive_now(self) -> FollowedItem | None:
         """Return the next item, also from the feed, without blocking; None if `move_on` has to be awaited first.
@@ -274,7 +274,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         elif item.last > last:
             self._ready.extend(self._names.name(item, last))
 
-    def _take_grown(self) -> PartialText | CallProgress | None:
+    def _take_new_text(self) -> PartialText | CallProgress | None:
         live = self._live
         if live.reply_id and self._void not in (live.reply_id, live.turn):
             answer, shown = self._shown

@@ -127,7 +127,7 @@ async def set_schedule(
     if known is not None:
         await trio.lowlevel.checkpoint()
         return known
-    _check_may(context)
+    _check_schedules_allowed(context)
     funding = fund() or Funding()
     variables = copy_context()
     baggage = NOTHING if context.log is None else take(variables)
@@ -180,7 +180,7 @@ def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
         done.set()
 
 
-def _check_may(context: SessionContext) -> None:
+def _check_schedules_allowed(context: SessionContext) -> None:
     if context.is_transient:
         raise UsageError(
             "a session without an id ends with its answer, so it cannot have schedules: use create_session()"

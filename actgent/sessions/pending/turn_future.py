@@ -187,7 +187,7 @@ class TurnFuture:
         None outside of turns.
         """
         if self._holds:
-            for each in self._let_time_pass():
+            for each in self._resume_time_limits():
                 each.release()
         self._asker = asker
         self._limits = time_limits.get()
@@ -244,13 +244,13 @@ class TurnFuture:
         if not self._holds:
             return ()
         self._holds -= 1
-        return () if self._holds else self._let_time_pass()
+        return () if self._holds else self._resume_time_limits()
 
     def detach(self) -> None:
         """Stop waiting for the outcome, and resume all time limits that this future has paused."""
         if self._holds:
             self._holds = 0
-            for each in self._let_time_pass():
+            for each in self._resume_time_limits():
                 each.release()
 
     def _stop_time(self) -> "tuple[TurnFuture, ...]":
@@ -260,7 +260,7 @@ class TurnFuture:
         self._held = self.above()
         return self._held
 
-    def _let_time_pass(self) -> "tuple[TurnFuture, ...]":
+    def _resume_time_limits(self) -> "tuple[TurnFuture, ...]":
         """Resume the time limits of this caller.
 
         Return the futures of the callers that waited for its turn when it was paused.

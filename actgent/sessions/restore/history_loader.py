@@ -30,7 +30,7 @@ class _Part:
     begin: Mark
     end: Mark
 
-    def cut(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
+    def messages_between(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
         """Return the messages of this part whose positions are in a range."""
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
@@ -63,7 +63,9 @@ class JournalMessages:
                     self.key.session_id, agent=self.key.agent, after=after, limit=limit
                 )
                 records += page or _lost(self.key)
-            found += part.cut(messages_in(records[: part.end.records - part.begin.records]), first, end)
+            found += part.messages_between(
+                messages_in(records[: part.end.records - part.begin.records]), first, end
+            )
         return found
 
     def read_blocking(self, first: int, end: int) -> Sequence[Message]:
@@ -75,7 +77,7 @@ class JournalMessages:
                 self.key.session_id, agent=self.key.agent, after=after, limit=count
             )
             whole = page[:count] if len(page) >= count else _lost(self.key)
-            found += part.cut(messages_in(whole), first, end)
+            found += part.messages_between(messages_in(whole), first, end)
         return found
 
     def _parts(self, first: int, end: int) -> Iterator[_Part]:

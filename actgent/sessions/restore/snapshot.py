@@ -202,10 +202,10 @@ def put(
     for failed in taken.failed:
         reader.read(failed)
     reader.spent, reader.due = taken.spent, taken.due
-    _put_aside(taken, context)
+    _restore_pending(taken, context)
 
 
-def _put_aside(taken: SessionSnapshot, context: SessionContext) -> None:
+def _restore_pending(taken: SessionSnapshot, context: SessionContext) -> None:
     """Restore the approvals, schedules and state of the session."""
     if taken.has_ledger:
         context.ledger().restore_decisions({each.approval_id: each.decision for each in taken.decided})

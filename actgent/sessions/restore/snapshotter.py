@@ -52,7 +52,7 @@ class SessionSnapshotter:
     _making: set[str] = attrs.field(factory=set)
     _one: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
 
-    def keep_soon(self, log: SessionLog) -> None:
+    def snapshot_in_background(self, log: SessionLog) -> None:
         """Start to create a snapshot of a session in the background, unless one is being created."""
         if log.session_id not in self._making and self.start_soon(self._keep, log):
             self._making.add(log.session_id)

@@ -118,12 +118,12 @@ class ObservationView:
     def _made(self, item: FollowedRecord) -> Iterator[tuple[Any, ...]]:
         match record := item.record:
             case AgentMessageRecord():
-                yield from self._of_said(record)
+                yield from self._answer_observations(record)
             case CallFinishedRecord(result=result):
                 yield from self._of_results([result])
             case OutcomeRecord():
                 self._told.add(record.id)
-                yield _of_told(record)
+                yield _outcome_observations(record)
             case DeliveryRecord(ids=ids):
                 for each in ids:
                     if each in self._texts and each not in self._told:
@@ -131,7 +131,7 @@ class ObservationView:
             case _:
                 yield from _of_turn(record, item.number)
 
-    def _of_said(self, record: AgentMessageRecord) -> Iterator[tuple[Any, ...]]:
+    def _answer_observations(self, record: AgentMessageRecord) -> Iterator[tuple[Any, ...]]:
         message = record.message
         if record.stop:
             self._texts, self._told = {message.id: message.text}, set()
@@ -158,7 +158,7 @@ class ObservationView:
                 yield f"{result.call_id}/result", "TOOL_EXECUTION", title, result.content, about
 
 
-def _of_told(outcome: OutcomeRecord) -> tuple[Any, ...]:
+def _outcome_observations(outcome: OutcomeRecord) -> tuple[Any, ...]:
     data = None if outcome.data is None else json.loads(outcome.data)
     if outcome.kind == "reply":
         about: dict[str, Any] = {"data": data, "message_type": outcome.name}

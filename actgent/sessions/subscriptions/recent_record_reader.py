@@ -58,7 +58,7 @@ class RecentHistory:
             self._at = entry.created_at
             return self._record_of_message(entry, joins=joins)
         if isinstance(entry, Reply | Event | Route):
-            return self._record_of_told(entry)
+            return self._delivery_record(entry)
         if isinstance(entry, str):
             return MessageEndRecord(message_id=entry)
         self._at, record = entry
@@ -77,7 +77,7 @@ class RecentHistory:
         self._answer = message
         return AgentMessageRecord(message=message, stop="end")
 
-    def _record_of_told(self, delivery: Reply | Event | Route) -> Record:
+    def _delivery_record(self, delivery: Reply | Event | Route) -> Record:
         if isinstance(delivery, Event):
             return OutcomeRecord(
                 id=delivery.id, kind="event", name=delivery.name, data=to_json_text(delivery.data)

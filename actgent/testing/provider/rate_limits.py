@@ -36,9 +36,9 @@ class RateLimits:
     """Length of a period in seconds."""
     burst: float = 1.0
     """Share of a period's allowance that can be used at once, from 0 to 1."""
-    is_told: bool = True
+    has_rate_limit_headers: bool = True
     """True if answers report the limits in the headers that the provider's API defines."""
-    is_wished: bool = True
+    has_retry_after: bool = True
     """True if a 429 answer contains the header Retry-After."""
 
     def __attrs_post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Meter:
         tokens = _reserved(request)
         for cell in self._cells:
             if wait := cell.wait(1 if cell.kind == "requests" else tokens, now):
-                wish = f", try again in {wait:.3f}s" if self._limits.is_wished else ""
+                wish = f", try again in {wait:.3f}s" if self._limits.has_retry_after else ""
                 text = f"Rate limit reached for {cell.kind} per min. Limit {cell.limit:g}{wish}."
                 return self._refuse(request, text, wait, now)
         for cell in self._cells:
@@ -126,7 +126,7 @@ class Meter:
         self.refused += 1
         plan = error_plan(request.dialect.error(429, message=text))
         headers = {**plan.headers, **self.headers(request, now)}
-        if wait is not None and self._limits.is_wished:
+        if wait is not None and self._limits.has_retry_after:
             headers |= {"retry-after": str(math.ceil(wait))}
             if request.dialect.name != "anthropic":
                 headers |= {"retry-after-ms": str(math.ceil(wait * 1000))}
@@ -137,7 +137,7 @@ class Meter:
 
         Empty if the limits are not announced.
         """
-        if not self._limits.is_told:
+        if not self._limits.has_rate_limit_headers:
             return {}
         name = _anthropic_headers if request.dialect.name == "anthropic" else _openai_headers
         return dict(pair for cell in self._cells for pair in name(cell, now))

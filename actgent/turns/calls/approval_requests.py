@@ -85,7 +85,7 @@ class ApprovalRequests:
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.awaiting_approval])
         context.conversation.open_calls = tuple(batch.source_calls or batch.calls)
         if context.log is not None:
-            context.log.keep(batch.finished())
+            context.log.add_results(batch.finished())
             await context.log.flush()
         await self._deliver_requests(turn, asked)
 

@@ -261,7 +261,7 @@ class ModelCaller:
         context = turn.session
         first_at = turn.first_at
         turn.growth = turn.first_at = None
-        parts, calls = context.conversation.with_own_calls(answer.parts)
+        parts, calls = context.conversation.with_unique_call_ids(answer.parts)
         if answer.stop == "length":
             calls = ()
         answer_message = self._make_message(turn, parts, message, answer.stop)

@@ -186,7 +186,7 @@ class ToolCaller:
             return
         batch.on_stage = partial(self._record_call_start, context.log, turn)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
-            batch.on_finish = context.log.finish
+            batch.on_finish = context.log.record_result_soon
 
     def _make_progress_publisher(self, turn: Turn) -> ProgressPublisher | None:
         """Return a publisher that delivers tool progress to handlers and observers; None if there are none."""

@@ -172,7 +172,7 @@ def filled_reply(context: SessionContext, registry: ToolRegistry, reply: Reply) 
     sources = join_origins(sources, more)
     if not sources:
         return reply
-    context.conversation.add_given(sources)
+    context.conversation.add_revealed_sources(sources)
     return attrs.evolve(reply, text=text, data=data, origin=join_origins(reply.origin, sources))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from actgent.agents.session import Session, context_of, face_of
+from actgent.agents.session import Session, context_of, session_of_context
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
 from actgent.errors import ApprovalAlreadyDecided, NotRunning, SessionClosed
 from actgent.messages import Sender
@@ -155,7 +155,7 @@ async def _session_of(call: HTTPCall, approval_id: str) -> Session:
     for agent in await access.journal.agents_with_session(session_id) or [""]:
         head = await access.journal.head(agent, session_id)
         if head is not None and await access.sees(call.caller, head):
-            candidates.append(face_of(await access.opener(agent).find(session_id)))
+            candidates.append(session_of_context(await access.opener(agent).find(session_id)))
     asked = [each for each in candidates if any(known.id == approval_id for known in each.approvals)]
     if not candidates:
         raise missing()

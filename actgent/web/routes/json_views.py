@@ -366,7 +366,7 @@ def foreign_error(raised: str) -> str:
     return f"the tool raised {raised}; the scope journal shows its words"
 
 
-def of_said(message: Message, *, shows_foreign: bool = False) -> json_documents.HistoryMessage:
+def message_to_json(message: Message, *, shows_foreign: bool = False) -> json_documents.HistoryMessage:
     """Return the JSON of a history message, with its turn and time.
 
     `shows_foreign=True` includes messages of exceptions from user code or libraries.

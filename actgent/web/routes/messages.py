@@ -27,7 +27,7 @@ from actgent.web.streaming.session_events import MessageProgress, find_message
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import key_for
-from .json_views import of_rating, of_said
+from .json_views import message_to_json, of_rating
 from .shared_schemas import AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
 
 MAX_WAIT_SECONDS = 300
@@ -392,7 +392,7 @@ async def get_messages(call: HTTPCall) -> JSON[json_documents.MessagePageDocumen
     )
     return JSON(
         {
-            "items": [of_said(each, shows_foreign=call.shows_foreign) for each in page],
+            "items": [message_to_json(each, shows_foreign=call.shows_foreign) for each in page],
             "first": page.first,
             "last": page.last,
             "total": page.total,

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from actgent.agents.session import Session, face_of
+from actgent.agents.session import Session, session_of_context
 from actgent.control.argument_checks import check_id
 from actgent.control.limits import Limits
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
@@ -130,7 +130,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
         )
     except SessionExists:
         return await _same(call, session_id, owner, asker=asker), bool(asker)
-    await _set_initial_mode(face_of(context), body.get("mode"))
+    await _set_initial_mode(session_of_context(context), body.get("mode"))
     return await access.head(call.caller, session_id, body["agent"]), True
 
 

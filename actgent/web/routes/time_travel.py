@@ -17,7 +17,7 @@ from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session
 from actgent.web import json_documents
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.streaming.sse import StreamedFile, unless_gone
+from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
@@ -162,7 +162,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
         raise Problem("too-many-requests", "too many comparisons are running") from None
     try:
         with trio.move_on_after(limits.compare_seconds) as limit:
-            return await unless_gone(call.receive, work)
+            return await run_until_disconnect(call.receive, work)
     finally:
         call.gateway.comparing.release_on_behalf_of(call)
     if limit.cancelled_caught:

@@ -41,7 +41,7 @@ from actgent.web.routes.endpoints import Endpoint, HTTPCall
 from actgent.web.routes.idempotency import fork_id, id_of_key, key_for
 from actgent.web.routes.messages import accepted, say, wait_of
 from actgent.web.routes.sessions import interrupt, post_session
-from actgent.web.streaming.sse import unless_gone
+from actgent.web.streaming.sse import run_until_disconnect
 
 MAX_RETRY_TIMEOUT_SECONDS = 30.0
 """Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""
@@ -209,7 +209,7 @@ class RelayedResponse(Response):
             else:
                 await self._relay_with_retries(request, self._wait, send)
 
-        await unless_gone(receive, work)
+        await run_until_disconnect(receive, work)
 
     # --- the relayed request -------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class EventEncoder:
 
     def _rows_of(self, record: Record, number: int) -> list[tuple[str, Data]]:
         if type(record) is AgentMessageRecord:
-            return self._rows_of_said(record, number)
+            return self._answer_events(record, number)
         if type(record) is MessageAcceptedRecord:
             return [("message", of_message(record.message, media_ids(number, record)))]
         if type(record) is DeliveryRecord:
@@ -143,7 +143,7 @@ class EventEncoder:
         row = _ROWS.get(type(record))
         return [] if row is None else [row(record)]
 
-    def _rows_of_said(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
+    def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
         """Return the events of a model answer, or of tool results without separate records."""
         message = record.message
         if message.sender.kind == "assistant":
@@ -407,11 +407,11 @@ class MessageProgress:
         elif isinstance(record, ResumptionRecord):
             self._wait_for(())
         elif isinstance(record, AgentMessageRecord):
-            self._apply_said(record)
+            self._apply_answer(record)
         elif isinstance(record, OutcomeRecord) and record.kind == "reply":
             self.reply = _delivery_row(record)[1]
 
-    def _apply_said(self, record: AgentMessageRecord) -> None:
+    def _apply_answer(self, record: AgentMessageRecord) -> None:
         self.usage += record.usage
         if record.message.sender.kind == "assistant":
             self.reply = {"id": record.message.id, "text": record.message.text}

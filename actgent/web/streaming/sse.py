@@ -310,7 +310,7 @@ class StreamedEvents(Streamed, Generic[T]):
 
         self._counts.open += 1
         try:
-            await unless_gone(receive, run)
+            await run_until_disconnect(receive, run)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client disconnected, or stopped reading for too long
         finally:
@@ -338,7 +338,7 @@ class StreamedFile(Streamed):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await unless_gone(receive, run)
+        await run_until_disconnect(receive, run)
 
 
 async def _cancel_on_disconnect(receive: Receive, stream: trio.CancelScope) -> None:
@@ -348,7 +348,7 @@ async def _cancel_on_disconnect(receive: Receive, stream: trio.CancelScope) -> N
     stream.cancel()
 
 
-async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
+async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
     """Run `work` and return its result. If the client disconnects first, cancel the work and return None."""
     result: T | None = None
     error: Exception | None = None

@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
-from actgent.agents.session import held_by
+from actgent.agents.session import internal_context
 from actgent.approvals import Approve
 from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import ModelResponse
@@ -484,10 +484,10 @@ async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
         session = await agent.create_session("ada", "hello")
         await session.wait_idle()
-        log = held_by(session).log
-        SessionSnapshotter(journal, "a", Broken(), lambda *work: nursery.start_soon(*work) or True).keep_soon(
-            log
-        )
+        log = internal_context(session).log
+        SessionSnapshotter(
+            journal, "a", Broken(), lambda *work: nursery.start_soon(*work) or True
+        ).snapshot_in_background(log)
     assert "the snapshot of session" in caplog.text
 
 

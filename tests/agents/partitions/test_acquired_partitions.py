@@ -40,7 +40,7 @@ async def test_a_suspended_turn_moves(open_node, id_in, until):
         assert await one.evict(of(one, 0)) == 0
         with pytest.raises(SessionMoved):
             await session.answer(approval, Approve())
-        assert await two.take_up() == 0
+        assert await two.resume_acquired() == 0
         moved = await other.open_session(session.id)
         await moved.answer(moved.approvals[0], Approve())
         await until(lambda: moved.approvals)
@@ -61,7 +61,7 @@ async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_i
         await two.journal.take([0])
         await one.evict(of(one, 0))
         assert not len(agents[0]._opener.running.timer_service.index)
-        assert await two.take_up() == 0
+        assert await two.resume_acquired() == 0
         moved = await agents[1].open_session(session.id)
         await until(lambda: len(moved.history) == 2)
         assert [message.text for message in moved.history] == ["Running scheduled task: call ada", "ok"]
@@ -79,7 +79,7 @@ async def test_loaded_sessions_are_not_disturbed_by_a_takeover(open_node, id_in)
     async with open_node("one", take=[0, 1]) as one:
         agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(answer)))
         session = await agent.create_session("ada", "slow", session_id=id_in(1))
-        assert await one.take_up() == 0
+        assert await one.resume_acquired() == 0
         assert session.status == "working"
         gate.set()
         await session.wait_idle()
@@ -115,7 +115,7 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
         await one.evict(of(one, 0))
         for each in (ids[0], ids[2], ids[3]):
             await other.open_session(each)
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         assert two.agents.resumed == 2
         two.stop("clerk")
         await until(lambda: "clerk" not in two.agents)
@@ -149,13 +149,13 @@ async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
         await two.journal.take([0])
         assert await one.evict(of(one, 0)) == 3
         opened.clear()
-        assert await two.take_up(choose=choose) == 2
+        assert await two.resume_acquired(choose=choose) == 2
         assert [key.session_id for key in chosen] == ids
         assert opened == [ids[0], ids[2]]
         for each in (ids[0], ids[2]):
             await (await other.open_session(each)).wait_idle()
         assert (await two.journal.head("clerk", ids[1])).unfinished == 1
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
 
 
 async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, caplog):
@@ -178,7 +178,7 @@ async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, 
             await agent.create_session("ada", "go", session_id=each)
         await two.journal.take([0])
         await one.evict(of(one, 0))
-        assert await two.take_up() == 2
+        assert await two.resume_acquired() == 2
         assert ids[0] in caplog.text
         for each in ids[1:]:
             session = await other.open_session(each)
@@ -215,7 +215,7 @@ async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, unti
         await until(lambda: asked)
         await two.journal.take([0])
         await one.evict(of(one, 0))
-        nursery.start_soon(two.take_up)
+        nursery.start_soon(two.resume_acquired)
         await until(lambda: opened)
         gate.set()
         moved = await second[0].open_session(session.id)

@@ -62,7 +62,7 @@ async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, un
         assert session.id not in agent._opener.running.sessions
         (taken,) = await two.journal.take([0])
         assert taken.was_clean
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert [each.text for each in moved.history] == ["first", "ok", "second", "ok"]
@@ -93,7 +93,7 @@ async def test_drain_interrupts_the_running_turn_and_hands_over_queued_messages(
             with pytest.raises(SessionMoved):
                 await session.interrupt(drop_queued=True)
         await two.journal.take([0])
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert [each.text for each in moved.history] == ["first", "second", "ok"]
@@ -142,7 +142,7 @@ async def test_a_message_being_written_does_not_overtake_queued_messages(open_no
             await accepted.wait()
             slow.gate.set()
         await two.journal.take([0])
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert [each.text for each in moved.history] == ["first", "ok", "second", "ok", "third", "ok"]
@@ -167,7 +167,7 @@ async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(op
         asked = []
         other.on_session(asked.append)
         await two.journal.take([0])
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         await asked[0].wait_idle()
         assert [each.text for each in asked[0].history] == ["third", "ok"]
     assert len(slow.asked) == 1
@@ -203,7 +203,7 @@ async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id
             await accepted.wait()
             slow.gate.set()
         await two.journal.take([0])
-        await two.take_up()
+        await two.resume_acquired()
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert "no" not in [each.text for each in moved.history]
@@ -253,7 +253,7 @@ async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_
             async with one.drain(of(one, 0), grace=0.1):
                 await one.journal.give_back([0])
         await two.journal.take([0])
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert [each.text for each in moved.history] == ["first", "ok"]
@@ -388,7 +388,7 @@ async def test_a_drain_does_not_wait_for_approvals_of_child_sessions(open_node, 
             async with one.drain(of(one, 0), grace=3600):
                 await one.journal.give_back([0])
         await two.journal.take([0])
-        await two.take_up()
+        await two.resume_acquired()
         moved = await there.boss.open_session(session.id)
         await until(lambda: moved.approvals)
         await moved.answer(moved.approvals[0], Approve())
@@ -507,7 +507,7 @@ async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_
             with pytest.raises(SessionMoved):
                 await session.aclose()
         await two.journal.take([0])
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
         assert [each.text for each in moved.history] == ["first", "second", "ok"]

@@ -82,12 +82,12 @@ async def test_turn_evicted_at_any_step_resumes_in_another_process(
         with pytest.raises(SessionMoved):
             await session.chat("too late")
         if stage == "accepting":
-            assert await two.take_up() == 0
+            assert await two.resume_acquired() == 0
             await other_clerk.open_session(session_id)
             return
         assert (streamed[-1].kind, type(streamed[-1].error)) == ("moved", SessionMoved)
         before = await two.journal.load(session_id, agent="clerk")
-        assert await two.take_up() >= 1
+        assert await two.resume_acquired() >= 1
         with trio.fail_after(60):
             await _finish(two, other_clerk, session_id)
         records = await two.journal.load(session_id, agent="clerk")

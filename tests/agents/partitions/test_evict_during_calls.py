@@ -81,7 +81,7 @@ async def test_evict_during_other_operations(open_node, id_in, how):
         assert isinstance(caller.error, {"evict": type(None)}.get(how, SessionMoved))
         assert session.id not in agent._opener.running.sessions
         assert [each.kind for each in failures if each.kind == "moved"] == []
-        assert await two.take_up() == 1
+        assert await two.resume_acquired() == 1
         assert await _texts(other, session.id) == ["one", "ok", "two", "ok"]
 
 
@@ -112,7 +112,7 @@ async def test_eviction_releases_waiting_senders(open_node, id_in, until):
         assert [type(each.error) for each in callers] == [SessionMoved] * 3
         assert stays.error is None
         assert inbox.statistics().sessions == 1
-        assert await two.take_up() == 2
+        assert await two.resume_acquired() == 2
         moved = await other.open_session(first.id)
         await moved.chat("three", message_id="three")
         assert await _texts(other, first.id) == ["one", "ok", "three", "ok"]
@@ -152,7 +152,7 @@ async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, i
         assert failures == []
         assert agent._opener.running.restarts == 0
         assert {*agent._opener.running.sessions} == {stays.id}
-        assert await two.take_up() == 2
+        assert await two.resume_acquired() == 2
         assert await _texts(other, session.id) == ["one", "ok", "two", "ok"]
         assert await _texts(other, child.id) == ["one", "ok"]
 
@@ -234,7 +234,7 @@ async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, 
         evicted = Caller(nursery, one.evict, of(one, 0))
         await trio.testing.wait_all_tasks_blocked(0.02)
         await one.journal.take([0])
-        taken, opened = Caller(nursery, one.take_up), Caller(nursery, agent.open_session, session.id)
+        taken, opened = Caller(nursery, one.resume_acquired), Caller(nursery, agent.open_session, session.id)
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert not any(each.ended.is_set() for each in (evicted, taken, opened))
         cleaned.set()

@@ -31,7 +31,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.session import held_by
+from actgent.agents.session import internal_context
 from actgent.journal.base import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
@@ -141,7 +141,7 @@ async def act(session, dice, number):  # noqa: C901, PLR0912 - a table
         case 5 if session.schedules:
             await session.unschedule(session.schedules[0].id)
         case 6:
-            held_by(session).set_system(f"You are number {number}.")
+            internal_context(session).set_system(f"You are number {number}.")
         case 7:
             await session.set_mode(dice.choice(("draft", "final")), by="admin", reason="a test", force=True)
         case 8:

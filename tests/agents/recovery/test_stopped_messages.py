@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, ScriptedLLM, Text, open_runtime
-from actgent.agents.session import held_by
+from actgent.agents.session import internal_context
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import CancellationRecord, SessionClosedRecord
 from actgent.sessions.session_context import UNWANTED_IDS
@@ -154,7 +154,7 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
     left = await Life(SlowJournal()).run(deed)
 
     async def look(life, session):
-        assert held_by(session).unwanted is None
+        assert internal_context(session).unwanted is None
 
     await Life(left).run(look)
 

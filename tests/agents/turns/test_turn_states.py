@@ -54,7 +54,7 @@ async def test_a_turn_that_is_cut_waits_for_its_next_task():
     """Its scope is that of a task which is gone: nobody would hear it being cancelled."""
     turn = new_turn(scope=trio.CancelScope())
     turn.expose()
-    turn.cut(Interrupted("the agent failed"))
+    turn.mark_failed(Interrupted("the agent failed"))
     assert (turn.is_cut, turn.state, turn.scope.cancel_called) == (True, "ending", False)
     assert do(turn, "expose")
 

@@ -23,9 +23,9 @@ def test_calls_refused_together_count_once():
     """Of a hundred calls ninety are refused at once: what is left is known in one round."""
     found = window(100)
     for left in range(99, 9, -1):
-        found.cut(left, started=0, now=1)
+        found.shrink(left, started=0, now=1)
     assert found.size == BETA * 10
-    found.cut(20, started=0, now=1)
+    found.shrink(20, started=0, now=1)
     assert found.size == BETA * 10, "a refusal that would leave more room than there is changes nothing"
 
 
@@ -33,9 +33,9 @@ def test_all_refused_leaves_one_probe():
     """Where nothing is taken, refusals of the same moment do not add up; later ones do."""
     found = window(100)
     for left in range(99, -1, -1):
-        found.cut(left, started=0, now=1)
+        found.shrink(left, started=0, now=1)
     assert found.size == BETA
-    found.cut(0, started=2, now=3)
+    found.shrink(0, started=2, now=3)
     assert found.size == BETA * BETA
 
 
@@ -43,7 +43,7 @@ def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
     """CUBIC's curve: back after `recovery`, slowly past it, then faster."""
     found = window(40)
     found.grow(40, seconds=1, now=0)
-    found.cut(40, started=0, now=0)
+    found.shrink(40, started=0, now=0)
     sizes = []
     for second in range(1, 31):
         found.grow(1000, seconds=1, now=float(second))
@@ -56,7 +56,7 @@ def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
 def test_it_does_not_grow_unused():
     """A quiet hour proves nothing."""
     found = window(40)
-    found.cut(30, started=0, now=0)
+    found.shrink(30, started=0, now=0)
     before = found.size
     for hour in range(1, 10):
         found.grow(1, seconds=1, now=hour * 3600.0)
@@ -80,7 +80,7 @@ def test_window_always_admits_a_call(events):
     for is_refused, running, pause in events:
         now += pause
         if is_refused:
-            found.cut(running, started=now - pause, now=now)
+            found.shrink(running, started=now - pause, now=now)
         else:
             found.grow(running, seconds=pause, now=now)
         assert MIN_SIZE <= found.size <= 1000

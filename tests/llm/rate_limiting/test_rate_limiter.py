@@ -111,7 +111,7 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
 @pytest.mark.parametrize("dialect", CLIENTS)
 async def test_tokens_bound_it_too(dialect, autojump_clock):
     """A limit on tokens is used as well, whatever was estimated."""
-    limits = RateLimits(requests=10_000, tokens=30_000, is_told=False)
+    limits = RateLimits(requests=10_000, tokens=30_000, has_rate_limit_headers=False)
     used = []
     script = answers()
 
@@ -152,7 +152,7 @@ async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
         refused.append(provider.statistics().refused)
         return script(request)
 
-    limits = RateLimits(requests=60, is_told=False, is_wished=False)
+    limits = RateLimits(requests=60, has_rate_limit_headers=False, has_retry_after=False)
     async with open_provider(counting, limits=limits) as provider:
         model = client(provider)
         ends = await crowd(model, sessions=40, calls=8)
