@@ -87,19 +87,9 @@ class BrokenConnections:
     transport: Transport
     request: RemoteRequest
     count: int = 0
-    _must_pause: bool = False
-    """True if the client has to pause before the final attempt. A broken connection during the final attempt ends
-    the request.
-    """
 
     async def wait_calm(self) -> None:
-        """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts.
-
-        The crash of a process is detected after a moment, so this first waits `LAST_RETRY_PAUSE_SECONDS` after a break.
-        """
-        if self._must_pause:
-            await trio.sleep(LAST_RETRY_PAUSE_SECONDS)
-            self._must_pause = False
+        """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts."""
         if self.count == MAX_BROKEN_CONNECTIONS - 1:
             while (left := CALM_SECONDS - await self.transport.calm_seconds()) > 0:  # noqa: ASYNC110 - polls a server
                 await trio.sleep(left)
@@ -107,7 +97,8 @@ class BrokenConnections:
     async def record(self, reason: ConnectionLost | Refused, *, begun: float) -> None:
         """Count a failed try if its connection broke before an answer began and a server is up. Ignore other failures.
 
-        The last break counts only if a node of the cluster has died since the try was sent.
+        From the second break on, this waits `LAST_RETRY_PAUSE_SECONDS`: until then a death of a node is detected, and a killed
+        process breaks no new connections. Such a break counts only if a node has died since the try was sent.
 
         Args:
             reason: The failure.
@@ -121,10 +112,12 @@ class BrokenConnections:
             return
         if not (isinstance(reason, Refused) or await self.transport.is_up()):
             return
-        if self.count == MAX_BROKEN_CONNECTIONS - 1 and await self._is_harmless(begun):
-            return
+        if self.count:
+            await trio.sleep(LAST_RETRY_PAUSE_SECONDS)
+            # a gateway reports a second break only after the death of the node to which it relayed the request
+            if isinstance(reason, ConnectionLost) and await self._is_harmless(begun):
+                return
         self.count += 1
-        self._must_pause = self.count == MAX_BROKEN_CONNECTIONS - 1
         if self.count >= MAX_BROKEN_CONNECTIONS:
             text = (
                 f"{self.count} connections broke during the request {self.request.operation!r}. It is not retried, because "
@@ -137,7 +130,6 @@ class BrokenConnections:
 
         The network has broken the connection, or the node ended as planned. A server without a cluster does not report this.
         """
-        await trio.sleep(LAST_RETRY_PAUSE_SECONDS)  # within which a death is detected
         calm_seconds = await self.transport.calm_seconds()
         return math.isfinite(calm_seconds) and calm_seconds > trio.current_time() - begun
 
@@ -216,20 +208,19 @@ class RequestSender:
                 )
                 if refused.may_be_done and not is_repeatable:
                     raise error from None
-                await broken.record(refused, begun=begun)
+                failure: ConnectionLost | Refused = refused
                 pause = backoff.next_pause(refused.retry_after)
             except ConnectionLost as lost:
                 may_be_done |= lost.was_sent
                 error = self.transport.lost(str(lost), was_sent=may_be_done)
                 if lost.was_sent and not is_repeatable:
                     raise error from lost
-                with trio.move_on_after(max(deadline - trio.current_time(), 0)):
-                    await broken.record(lost, begun=begun)
-                pause = backoff.next_pause()
-            remaining = deadline - trio.current_time()
-            if remaining <= self.retry_timeout * MIN_REMAINING_SHARE:
+                failure, pause = lost, backoff.next_pause()
+            with trio.move_on_at(deadline):
+                await broken.record(failure, begun=begun)
+            if deadline - trio.current_time() <= self.retry_timeout * MIN_REMAINING_SHARE:
                 raise error
-            with trio.move_on_after(remaining):
+            with trio.move_on_at(deadline):
                 await broken.wait_calm()
             await trio.sleep(min(pause, max(deadline - trio.current_time(), 0) / 2))
 

@@ -100,7 +100,9 @@ class Member:
         store, node = TokenStore([]), self.node
         pending = PendingMessages(node.journal, node.journal.pending_messages)
         key = await node.journal.nodes.cluster_key()
-        transport = NodeTransport(node.directory, key=key, now=node.now, pending=pending)
+        transport = NodeTransport(
+            node.directory, key=key, now=node.now, pending=pending, calm_seconds=self.calm_seconds
+        )
 
         async def wait_released(session_id: str, seconds: float = HOLD_SECONDS) -> None:
             with trio.move_on_after(seconds):

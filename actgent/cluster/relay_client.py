@@ -4,6 +4,7 @@ A request is sent once; its sender retries it with the same ids. When the owner 
 owner end with `ConnectionLost`, because that node may hang without closing its connections.
 """
 
+import math
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -33,7 +34,13 @@ from actgent.client.transport import (
 )
 from actgent.errors import JournalError
 from actgent.messages import new_secret
-from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, NoOwner, RelayedAnswer, RelayedRequest
+from actgent.web.server.request_relay import (
+    RELAYED_ANSWER_HEADERS,
+    NodeConnectionBroken,
+    NoOwner,
+    RelayedAnswer,
+    RelayedRequest,
+)
 
 from .directory import Owner, PoolDirectory
 from .pending import PendingMessages
@@ -49,6 +56,8 @@ ROOM_SECONDS = 5.0
 """Seconds for which a node waits for room in a full inbox. After that the request is retried until its caller's
 deadline.
 """
+DEATH_SECONDS = 2.0
+"""Seconds within which the death of a killed node is detected."""
 SILENCE_SECONDS = 45.0
 """Seconds without a byte after which a stream counts as lost; nodes send one every 15 s."""
 LATE_SECONDS = 2.0
@@ -164,11 +173,10 @@ class _Exchange:
             try:
                 yield
             except (trio.BrokenResourceError, trio.ClosedResourceError, MalformedMessage) as error:
-                raise ConnectionLost(
-                    f"the connection to the node was lost: {str(error) or type(error).__name__}",
-                    was_sent=True,
-                    is_broken=not self.status and isinstance(error, trio.BrokenResourceError),
-                ) from error
+                reason = f"the connection to the node was lost: {str(error) or type(error).__name__}"
+                if not self.status and isinstance(error, trio.BrokenResourceError):
+                    raise NodeConnectionBroken(reason, node=_name_of(self.asked)) from error
+                raise ConnectionLost(reason, was_sent=True) from error
         if self._scope.cancelled_caught:
             reason = (
                 "the session has moved to another node"
@@ -189,6 +197,7 @@ class NodeTransport(Transport):
         now: Callable[[], float],
         owner: str = "user",
         pending: PendingMessages | None = None,
+        calm_seconds: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Create a transport without connections. Run `run` in the background.
 
@@ -198,9 +207,10 @@ class NodeTransport(Transport):
             now: Unix time in seconds by the clock of the database.
             owner: Owner to act for in requests that name none.
             pending: Stores messages for sessions without an owner; None makes them wait for an owner.
+            calm_seconds: Seconds for which no node of the pool has died.
         """
         self._directory, self._key, self._now, self._owner = directory, key, now, owner
-        self._pending = pending
+        self._pending, self._calm_seconds = pending, calm_seconds
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Exchange] = set()
         """Exchanges that are not completed yet."""
@@ -295,6 +305,16 @@ class NodeTransport(Transport):
             }
             async with aclosing(exchange.pieces()) as pieces:
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
+
+    async def has_died(self, node: str) -> bool:
+        """Return True if a node dies within `DEATH_SECONDS`. A planned end is not a death."""
+        row = None
+        with trio.move_on_after(DEATH_SECONDS):
+            while (now := self._directory.nodes.get(node)) is not None:
+                row = now
+                await self._directory.wait_changed()
+            return row is None or not row.is_leaving
+        return False
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
         """Store a message for the next owner of its session. Return False if an owner exists; see `OwnerClient.store`."""
@@ -437,6 +457,10 @@ class NodeTransport(Transport):
             for connection in connections:
                 connection.close()
         self._idle.clear()
+
+    async def calm_seconds(self) -> float:
+        await trio.lowlevel.checkpoint()
+        return self._calm_seconds()
 
     async def aclose(self) -> None:
         self._close()

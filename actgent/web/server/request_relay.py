@@ -25,7 +25,6 @@ from actgent.client.http.http_request import (
     HTTPRequest,
 )
 from actgent.client.request_sender import (
-    LAST_RETRY_PAUSE_SECONDS,
     LONG_POLL_SECONDS,
     MAX_BROKEN_CONNECTIONS,
     RetryBackoff,
@@ -84,6 +83,15 @@ class NoOwner(ConnectionLost):
         super().__init__("no node serves this session at the moment", was_sent=False)
 
 
+class NodeConnectionBroken(ConnectionLost):
+    """The connection to a node broke before it answered. The request may have crashed the node."""
+
+    def __init__(self, reason: str, *, node: str) -> None:
+        super().__init__(reason, was_sent=True, is_broken=True)
+        self.node = node
+        """Name of the node."""
+
+
 @attrs.frozen(kw_only=True)
 class RelayedRequest:
     """A request to the node that owns a session, with its authenticated caller."""
@@ -122,8 +130,12 @@ class OwnerClient(Protocol):
 
         Raises:
             NoOwner: No live node owns the session.
-            ConnectionLost: The connection failed before the answer, or while its body is read.
+            NodeConnectionBroken: The connection broke before the answer began.
+            ConnectionLost: The connection failed in another way, or while the body of the answer is read.
         """
+
+    async def has_died(self, node: str) -> bool:
+        """Return True if a node dies now. Wait until a death would be detected. A planned end is not a death."""
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
         """Store the message of a request for the node that will own its session. Return False if a node owns the session by now.
@@ -325,8 +337,8 @@ class RelayedResponse(Response):
                     words = "the connection was lost: this may have been done"
                     raise Problem("unavailable", words, may_be_done=True) from lost
                 is_polling = "prefer" in form.headers and trio.current_time() - begun > LONG_POLL_SECONDS
-                if lost.is_broken and not is_polling:
-                    await self._count_break(lost, begun)
+                if isinstance(lost, NodeConnectionBroken) and not is_polling:
+                    await self._count_break(lost)
                 is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
                 return is_stored and await self._store(request, send)
         if has_begun:  # a broken stream ends normally for the client, which reconnects
@@ -339,23 +351,21 @@ class RelayedResponse(Response):
         await self._send_whole(answer, data, send)
         return True
 
-    async def _count_break(self, lost: ConnectionLost, begun: float) -> None:
+    async def _count_break(self, lost: NodeConnectionBroken) -> None:
         """Count a broken connection, so that a request that crashes its node does not crash node after node.
 
-        The last break counts only if a node has died since the try was sent at `begun`: else the network broke the connection,
-        or the node ended as planned.
+        From the second break on, a break counts only if the node dies: else the network broke the connection, or the node
+        ended as planned.
 
         Raises:
             Problem: The client counts breaks itself, or `MAX_BROKEN_CONNECTIONS` connections broke.
         """
+        if self._breaks and not await self._way.has_died(lost.node):
+            return
         fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
         if self._is_counted:
             words = "the connection to the node broke before it answered"
             raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
-        if self._breaks == MAX_BROKEN_CONNECTIONS - 1:
-            await trio.sleep(LAST_RETRY_PAUSE_SECONDS)  # within which a death is detected
-            if self._relay.calm_seconds() > trio.current_time() - begun:
-                return
         self._breaks += 1
         if self._breaks >= MAX_BROKEN_CONNECTIONS:
             words = (

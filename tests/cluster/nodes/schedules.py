@@ -7,8 +7,9 @@ what a seed draws, but not what it does with it. `World.check` holds what is to 
 import random
 import re
 import signal
+import traceback
 from collections import Counter
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 import attrs
@@ -34,6 +35,8 @@ STORY_SECONDS = 2.0
 """Seconds between the beginnings of two stories of a chaos run."""
 SHORT = 60
 """Seconds up to which a chaos run has only three deeds."""
+STUCK = 300
+"""Seconds for each half of a story, on a machine that does much else."""
 SETTLED = 60
 """Seconds for a cluster to come to rest when nothing befalls it any more."""
 IDLE = """SELECT count(*) FROM pg_stat_activity
@@ -223,6 +226,19 @@ class World:
     serving: trio.Lock = attrs.field(factory=trio.Lock)
     """Of who kills a service or moves partitions: of these one is done at a time."""
 
+    failures: list = attrs.field(factory=list)
+    """What was wrong: pairs of the name of a story and an error."""
+
+    @contextmanager
+    def noting(self, name):
+        """Note the error of a story, so that the other stories go on. A story that is not over in time is stuck."""
+        try:
+            with trio.fail_after(STUCK):
+                yield
+        except (AssertionError, ActgentError, trio.TooSlowError, ExceptionGroup) as error:
+            traceback.print_exc()
+            self.failures.append((name, repr(error)))
+
     @property
     def cluster(self):
         return self.crews[0].cluster
@@ -357,6 +373,7 @@ async def live_through(world, schedule, *, has_survivor=False):
                 await crew.start()
         are_over.set()
     await world.check()
+    assert world.failures == []
 
 
 async def _tell(world, planned, dice, during, are_over, *, task_status):
@@ -367,7 +384,8 @@ async def _tell(world, planned, dice, during, are_over, *, task_status):
 
         async def begin():
             await trio.sleep_until(world.begun + at)
-            await anext(telling)
+            with world.noting(name):
+                await anext(telling)
             print(f"{trio.current_time() - world.begun:5.2f} s  {name} told")  # noqa: T201 - shown where it fails
             done.set()
 
@@ -375,7 +393,7 @@ async def _tell(world, planned, dice, during, are_over, *, task_status):
         task_status.started()
         await are_over.wait()
         await done.wait()
-        with suppress(StopAsyncIteration):
+        with suppress(StopAsyncIteration), world.noting(name):
             await anext(telling)
 
 

@@ -20,6 +20,7 @@ from actgent import (
 from actgent.client.transport import ConnectionLost
 from actgent.cluster.relay_client import NodeTransport
 from actgent.web.access_tokens import new_token
+from actgent.web.server.request_relay import NodeConnectionBroken
 
 from .pairs import PATIENCE, drain, open_pair
 
@@ -133,6 +134,36 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
             assert (session.id, session.cursor, lost) == (session_id, 1, [201])
             with pytest.raises(SessionExists):
                 await clerk.create_session(session_id=session_id)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_it_is_answered(
+    pair, monkeypatch, is_local
+):
+    """No node dies of it, so only the first break counts. With `is_local` a program of a node sends it."""
+    monkeypatch.setattr("actgent.cluster.relay_client.DEATH_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.client.request_sender.LAST_RETRY_PAUSE_SECONDS", 0.2)
+    exchange, broken = NodeTransport._exchange, []
+
+    @asynccontextmanager
+    async def break_five(way, request, seconds):
+        if request.http_request.path.endswith("/messages") and len(broken) < 5:
+            broken.append(request.session_id)
+            node = way._directory.owner_of(request.session_id).node.name
+            raise NodeConnectionBroken("the network has broken it", node=node)
+        async with exchange(way, request, seconds) as answer:
+            yield answer
+
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            clerk = pair.agents[0] if is_local else client.agent("clerk")
+            made = {"owner": "user"} if is_local else {}
+            session = await clerk.create_session(**made, session_id=pair.id_at(pair.two))
+            monkeypatch.setattr(NodeTransport, "_exchange", break_five)
+            await session.chat("hello", message_id="m1")
+            await session.wait_idle()
+            assert broken == [session.id] * 5
+            assert pair.models[1].asked == ["hello"]
 
 
 async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
