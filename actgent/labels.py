@@ -115,7 +115,8 @@ class Policy:
     """Condition of a violation.
 
     `context`: the conversation contains untrusted text. `arguments`: in addition, a value of a sink does not occur in trusted
-    text. `arguments` asks less often, but an attacker can repeat a call of the user with the user's own values.
+    text, or a `once` tool already ran with these values. `arguments` asks less often, but an attacker can combine the
+    user's own values, such as a receiver, with another text.
     """
     violation: Violation = "ask"
     """`ask`: a call with a violation waits for an approval. `refuse`: the call ends with an error that names the sources."""

@@ -202,6 +202,36 @@ agent = BareAgent("cleaner", llm=ScriptedLLM(script, repeat=True), tools=[sweep]
     chat.expect("REJECTED|rejected")
 
 
+@pytest.mark.parametrize(("line", "result"), [("yes", "swept /a, swept /b"), ("n", "")])
+def test_calls_of_one_answer_are_approved_together(terminal, tmp_path, line, result):
+    """One `yes` approves all calls that the terminal shows. Any other line asks for each of them."""
+    (tmp_path / "agent.py").write_text(
+        """
+from actgent import *
+
+@tool(approval=True)
+def sweep(path: str) -> str:
+    "Sweep."
+    return f"swept {path}"
+
+calls = [ToolCall("sweep", {"path": path}) for path in ("/a", "/b")]
+llm = ScriptedLLM([calls, lambda chat: ", ".join(part.text for part in chat.messages[-1].parts)])
+agent = BareAgent("cleaner", llm=llm, tools=[sweep])
+""",
+        encoding="utf-8",
+    )
+    chat = terminal("chat", "agent.py")
+    say(chat, "Go", expect=r'approval of 2 calls.*"/a".*"/b".*yes to all, or one by one\? ')
+    chat.send(f"{line}\r")
+    if result:
+        chat.expect(result)
+        return
+    for path in ("/a", "/b"):
+        chat.expect(f'"{path}".*yes, no, edit or answer')
+        chat.send("no\r")
+    chat.expect("(?i)rejected|denied")
+
+
 def test_conversation_resumes_in_the_next_process(terminal, tmp_path):
     """With a journal, the last messages are shown, and the session is the same."""
     chat = terminal("chat", "--offline", "--journal", "talk.db")

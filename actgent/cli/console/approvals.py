@@ -21,6 +21,10 @@ CHOICES = "yes, no, edit or answer? "
 """Prompt for a decision on a call."""
 FORM_CHOICES = "fill in, yes, no, edit or answer? "
 """Prompt for a decision on a call that also asks for form values."""
+CHOICES_FOR_ALL = "yes to all, or one by one? "
+"""Prompt for one decision on all calls of an answer."""
+_SERIOUS_RISKS = ("high", "critical")
+"""Risks that need a decision for each call."""
 HELP = """\
   yes            run the call as shown
   no REASON      do not run the call; the model receives the reason (optional)
@@ -54,6 +58,41 @@ def _edit(text: str) -> Edit | None:
     return Edit(arguments) if isinstance(arguments, dict) else None
 
 
+async def ask_for_all(
+    session: Session, approvals: Sequence[Approval], terminal: Terminal, receive: Receive | None
+) -> bool:
+    """Ask the user for one decision on several tool calls. Return False if each call needs its own decision.
+
+    Each call needs its own decision if one of them asks for form values or has a high risk, if there is one call only, or
+    if the user does not approve all.
+    """
+    if receive is None or len(approvals) == 1 or not all(map(_is_plain, approvals)):
+        return False
+    terminal.line(f"The agent asks for your approval of {len(approvals)} calls:", style="bold")
+    for approval in approvals:
+        _show_call(approval, terminal)
+    terminal.write(CHOICES_FOR_ALL, style="bold")
+    line = await receive()
+    if line is None or line.strip().lower() not in ("y", "yes", "yes to all"):
+        return False
+    for approval in approvals:
+        await _record_decision(session, approval, Approve(), terminal)
+    return True
+
+
+def _is_plain(approval: Approval) -> bool:
+    return not fields_of(approval.form) and approval.again and approval.risk not in _SERIOUS_RISKS
+
+
+def _show_call(approval: Approval, terminal: Terminal) -> None:
+    arguments = one_line(_arguments_text(approval), 2000)
+    terminal.line(f"{one_line(approval.question)} {one_line(approval.tool_name)}({arguments})")
+
+
+def _arguments_text(approval: Approval) -> str:
+    return json.dumps(approval.arguments, ensure_ascii=False, default=repr)
+
+
 async def ask_for_decision(
     session: Session,
     approval: Approval,
@@ -77,11 +116,9 @@ async def ask_for_decision(
             "run the command in a terminal to decide"
         )
         return await _record_decision(session, approval, NO_APPROVER, terminal)
-    arguments = json.dumps(approval.arguments, ensure_ascii=False, default=repr)
+    arguments = _arguments_text(approval)
     terminal.line("The agent asks for your approval:", style="bold")
-    terminal.line(
-        f"{one_line(approval.question)} {one_line(approval.tool_name)}({one_line(arguments, 2000)})"
-    )
+    _show_call(approval, terminal)
     if approval.risk:
         terminal.line(f"Risk: {one_line(approval.risk)}", style="bold")
     fields = fields_of(approval.form)

@@ -10,7 +10,7 @@ from actgent.cli.terminal import Terminal
 from actgent.messages import Delivery, Failure
 from actgent.sessions.incoming_messages import Content
 
-from .approvals import Revise, ask_for_decision
+from .approvals import Revise, ask_for_all, ask_for_decision
 from .delivery_views import DeliveryView, TextView
 from .form_input import Receive
 
@@ -83,8 +83,10 @@ class MessageExchange:
         ok = True
         while self.session.status == "suspended" and self.session.approvals:
             async with self.agent.follow(self.session) as deliveries:
-                for approval in self.session.approvals:
-                    ok = await self._decide(approval) and ok
+                approvals = self.session.approvals
+                if not await ask_for_all(self.session, approvals, self.terminal, self.receive):
+                    for approval in approvals:
+                        ok = await self._decide(approval) and ok
                 ok = await self.show_deliveries(deliveries) and ok
         return ok
 

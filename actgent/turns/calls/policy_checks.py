@@ -27,6 +27,7 @@ _URL_NAME = re.compile(
 _QUOTE = r"""\s"'`<>()\[\]{}"""
 """Characters around a value in a text, as content of a character class."""
 _URI_FORMATS = ("uri", "uri-reference", "iri", "iri-reference")
+_MAY_HAVE_RUN = ("success", "outcome_unknown")
 _REMEDY = "use values that the user gave, or ask the user to make this call"
 
 
@@ -40,10 +41,15 @@ class PolicyCheck:
     """Withheld results of the session; None if the model reads all results."""
     nested_sources: str = ""
     """Sources of the results that the running outer call has read; empty for calls of the model."""
+    _first_calls: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
+    """Id of the first call of this answer with a tool and its sink values. Used only with `check="arguments"`."""
 
     def for_nested(self, sources: str) -> "PolicyCheck":
-        """Return a check for calls made inside a tool that has read text of these untrusted sources."""
-        return attrs.evolve(self, nested_sources=sources)
+        """Return a check for calls made inside a tool that has read text of these untrusted sources.
+
+        `check="arguments"` becomes `context`, because the conversation does not contain earlier nested calls.
+        """
+        return attrs.evolve(self, nested_sources=sources, policy=attrs.evolve(self.policy, check="context"))
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
         """Return the policy violation of a call that is about to start; None if the call may run.
@@ -61,7 +67,7 @@ class PolicyCheck:
                 return None
             sinks = list(arguments)
         labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
-        if not label.is_trusted and self._depends_on_context(tool, sinks, arguments):
+        if not label.is_trusted and self._depends_on_context(call, tool, sinks, arguments):
             return self._violation(dict.fromkeys(sinks, label), label)
         return self._violation(labels, functools.reduce(Label.__or__, labels.values())) if labels else None
 
@@ -75,11 +81,14 @@ class PolicyCheck:
         filled = isolation.unapproved(call)
         return {name: label_of(filled[name]) for name in sinks if name in filled}
 
-    def _depends_on_context(self, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+    def _depends_on_context(
+        self, call: ToolCall, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any]
+    ) -> bool:
         """Return True if a call violates the policy because the conversation contains untrusted text.
 
         A call of a `pure` tool with sink values that the owner wrote is no violation: it changes nothing, and sends nothing out
-        but these values. With `check="arguments"`, a call whose sink values all occur in trusted text is no violation.
+        but these values. With `check="arguments"`, a call whose sink values all occur in trusted text is no violation,
+        unless an earlier call of an effect had the same sink values.
         """
         if tool.effect == "pure" and sinks:
             texts = [
@@ -92,7 +101,28 @@ class PolicyCheck:
         if self.policy.check == "context":
             return True
         said = _trusted_text(self.context.conversation.messages)
-        return not all(occurs(arguments[name], said) for name in sinks)
+        if not all(occurs(arguments[name], said) for name in sinks):
+            return True
+        return tool.effect == "once" and self._has_run_before(call, sinks, arguments)
+
+    def _has_run_before(self, call: ToolCall, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+        """Return True if an earlier call of this tool had the same sink values, and may have run.
+
+        An instruction such as "repeat the last payment" uses only values of the user.
+        """
+        key = call.name, _values_of(sinks, arguments)
+        if self._first_calls.setdefault(key, call.id) != call.id:
+            return True
+        calls: dict[str, ToolCall] = {}
+        for message in _in_memory(self.context.conversation.messages):
+            calls |= {each.id: each for each in (*message.tool_calls, *message.text_calls)}
+            for result in message.tool_results:
+                earlier = calls.get(result.call_id)
+                if earlier is None or earlier.name != call.name or result.status not in _MAY_HAVE_RUN:
+                    continue
+                if isinstance(earlier.arguments, Mapping) and _values_of(sinks, earlier.arguments) == key[1]:
+                    return True
+        return False
 
     def _violation(self, labels: Mapping[str, Label], label: Label) -> PolicyViolation:
         names = ", ".join(labels) or "this call"
@@ -127,6 +157,21 @@ def has_sinks(tool: Tool) -> bool:
     if tool.sinks is not None:
         return bool(tool.sinks)
     return tool.effect != "pure" or bool(_url_parameters(tool.parameters))
+
+
+def _values_of(sinks: Sequence[str], arguments: Mapping[str, Any]) -> str:
+    """Return the values of the sinks as a text that is equal for values that `occurs` does not distinguish."""
+    return repr([_comparable_form(arguments.get(name)) for name in sinks])
+
+
+def _comparable_form(value: object) -> object:
+    if isinstance(value, Mapping):
+        return sorted((_normal_form(key), repr(_comparable_form(each))) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return [_comparable_form(each) for each in value]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return _normal_form("" if value is None else value)
 
 
 def _url_parameters(schema: Mapping[str, Any]) -> Sequence[str]:

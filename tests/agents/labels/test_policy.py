@@ -21,6 +21,8 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.turns.calls.policy_checks import sinks_of
 
+from .outer_tool import OuterTool
+
 READ = ToolCall("page", {})
 
 
@@ -229,6 +231,54 @@ async def test_arguments_of_the_user_run_with_the_weaker_check(to, is_asked):
     call = ToolCall("send", {"to": to, "text": "anything"})
     asked, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"))
     assert (bool(asked), bool(calls)) == (is_asked, not is_asked)
+
+
+SEND = ToolCall("send", {"to": "Bob", "text": "x"})
+REPEATED = ToolCall("send", {"to": "bob.", "text": "y"})
+
+
+@pytest.mark.parametrize("repeated", [REPEATED, ToolCall("send", {"to": "Bob", "text": "x"})])
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda repeated: [READ, SEND, repeated],
+        lambda repeated: [SEND, READ, repeated],
+        lambda repeated: [READ, [SEND, repeated]],
+    ],
+    ids=["after", "before", "same answer"],
+)
+async def test_a_second_call_with_the_same_sinks_is_asked_with_the_weaker_check(script, repeated):
+    """With `check="arguments"`, an instruction to repeat a call of the user needs an approval, also in the same answer."""
+    send, calls = log_of(sinks=("to",))
+    asked, _ = await outcome_of([*script(repeated), "ok"], send, policy=Policy(check="arguments"))
+    assert (len(asked), calls) == (1, [("Bob", "x")])
+
+
+@pytest.mark.parametrize(
+    ("effect", "first"),
+    [("idempotent", SEND), ("once", ToolCall("send", {"to": "Bob", "text": 3}))],
+    ids=["idempotent", "invalid"],
+)
+async def test_a_harmless_repetition_runs_with_the_weaker_check(effect, first):
+    """A call that did not run, or whose repetition has no effect, allows the next call with the same sinks."""
+    send, calls = log_of(sinks=("to",), effect=effect)
+    asked, _ = await outcome_of([READ, first, REPEATED, "ok"], send, policy=Policy(check="arguments"))
+    assert (asked, calls[-1]) == ([], ("bob.", "y"))
+
+
+async def test_nested_calls_are_checked_with_their_context():
+    """With `check="arguments"`, calls of a tool need an approval if it has read untrusted text, because it can repeat them."""
+    send, calls = log_of(sinks=("to",))
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            await context.tools.call("page", {})
+            for _ in range(2):
+                await context.tools.call("send", {"to": "Bob"})
+
+    script = [ToolCall("outer", {}), "ok"]
+    asked, _ = await outcome_of(script, send, Outer(), policy=Policy(check="arguments"))
+    assert (len(asked), calls) == (1, [])
 
 
 async def test_untrusted_results_are_no_trusted_text():
