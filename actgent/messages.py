@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, Self
+from typing import Any, Generic, Literal, Self, get_args
 
 import attrs
 from typing_extensions import TypeVar
@@ -92,6 +92,21 @@ OnBusy = Literal["queue", "collect", "interrupt", "reject"]
 `interrupt`: it stops the running turn and is processed next. `reject`: it is rejected. An URGENT message always
 interrupts.
 """
+_BUSY_RULES: tuple[OnBusy, ...] = get_args(OnBusy)
+
+
+def check_busy_rule(rule: object) -> OnBusy:
+    """Return the `on_busy` rule of the argument, which may be any value equal to a known rule.
+
+    Raises:
+        ConfigurationError: The rule is unknown.
+    """
+    for known in _BUSY_RULES:
+        if rule == known:
+            return known
+    raise ConfigurationError(
+        f"on_busy= takes {', '.join(_BUSY_RULES)}, not {rule!r:.200} {meant(rule, _BUSY_RULES)}".rstrip()
+    )
 
 
 PriorityName = Literal["urgent", "high", "normal", "low", "URGENT", "HIGH", "NORMAL", "LOW"]
@@ -375,7 +390,13 @@ PART_TAGS: Mapping[str, type] = {
 """Class of each message part, by its tag in stored records. A tag never gets another meaning; a new class needs a new tag."""
 
 
-def to_parts(content: "str | Part | Sequence[str | Part]") -> tuple[Part, ...]:
+Content = str | Part | Sequence[str | Part]
+"""Content of a message: a text, a part, or a sequence of texts and parts."""
+_NOT_FROM_USERS = (ToolCall, ToolResult, Thinking)
+"""Part classes that only models and tools create. Providers reject them in other messages."""
+
+
+def to_parts(content: Content) -> tuple[Part, ...]:
     """Return content as a tuple of message parts.
 
     Raises:
@@ -401,6 +422,24 @@ _CONTENT: Mapping[type, str] = {
     dict: ": pass the text alone; the session remembers the conversation, and stores the author of a message in sender=",
 }
 """Hint in the error message, by type of the rejected content."""
+
+
+def message_parts(content: Content) -> tuple[Part, ...]:
+    """Return the content of a user's message as parts.
+
+    Raises:
+        TypeError: The content is neither text nor parts that a user may send.
+        ConfigurationError: The content is empty.
+    """
+    if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
+        return (make_text(content),)
+    parts = to_parts(content)
+    for part in parts:
+        if isinstance(part, _NOT_FROM_USERS):
+            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
+    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
+    return parts
 
 
 # --- usage -------------------------------------------------------------------------------

@@ -891,8 +891,8 @@ class PriorityInbox(Generic[M]):
             self._held.discard(session_id)
         if not (queue.waiting or queue.places or queue.urgent):  # the common case
             del self._queues[session_id]
-            if len(self._queues) == self._parked:
-                self._wake_if_idle()
+            if len(self._queues) == self._parked and self._idlers:
+                self._idlers.unpark_all()
         else:
             queue.state = _WAITING
             queue.is_urgent = False

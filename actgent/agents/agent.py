@@ -36,7 +36,20 @@ from actgent.llm.model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
-from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
+from actgent.messages import (
+    Content,
+    DataT_co,
+    Delivery,
+    Message,
+    OnBusy,
+    Priority,
+    PriorityName,
+    Reply,
+    Route,
+    Sender,
+    check_busy_rule,
+    message_parts,
+)
 from actgent.modes.modes import Modes
 from actgent.modes.modes_prompt import prompt_of
 from actgent.protocols.bare_protocol import Bare
@@ -59,7 +72,6 @@ from actgent.runtime.sessions.session_recovery import recover
 from actgent.runtime.start_phase import wait_started
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
-from actgent.sessions.incoming_messages import Content, check_rule, message_parts
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.sessions.session_context import SessionContext, Turn
@@ -279,7 +291,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self._failure_logger = FailureLogger(name, debug=debug)
         self.limits = limits or Limits()
         self.grace = grace
-        self.on_busy = check_rule(on_busy)
+        self.on_busy = check_busy_rule(on_busy)
         self._bounds = AgentBounds(
             parallel_tools=check_flag("parallel_tools", parallel_tools),
             max_threads=at_least_one("max_threads", max_threads),
@@ -316,7 +328,7 @@ class Agent(Generic[DataT_co, DepsT]):
             capabilities=joined_text("capabilities", capabilities),
             instructions=known,
             types=all_types,
-            tools=self.tools.specs(),
+            tools=self.tools.specs,
             body=body,
         )
         self.protocol = protocol or self.default_protocol()
@@ -436,7 +448,10 @@ class Agent(Generic[DataT_co, DepsT]):
             raise unknown_argument(Agent.create_session, unknown, OF_NEW_SESSIONS)
         if session_id is not None:
             check_id("session_id", session_id)
-        opener = self._require_opener() if self._opener is not None else await self._await_opener()
+        if (opener := self._opener) is None:
+            opener = await self._await_opener()
+        else:
+            opener.running.runner.check_loop()
         first = None
         if enhance_prompt and description:
             instruction = enhance_prompt if isinstance(enhance_prompt, str) else None
@@ -447,10 +462,10 @@ class Agent(Generic[DataT_co, DepsT]):
                 description if first is None else first.parts,
                 session_id=session_id,
                 parent=None if parent is None else _parent_context(parent),
-                system=self._defaults.session_prompt(prompt),
+                system=None if prompt is None else self._defaults.session_prompt(prompt),
                 limits=limits,
                 on_busy=on_busy,
-                deps=self._defaults.check_deps(deps),
+                deps=None if deps is None else self._defaults.check_deps(deps),
                 history=history,
                 metadata=None if first is None else first.metadata,
             )
@@ -547,7 +562,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 owner,
                 session_id,
                 parent=_parent_context(parent),
-                system=self._defaults.session_prompt(prompt),
+                system=None if prompt is None else self._defaults.session_prompt(prompt),
                 on_busy=on_busy,
                 limits=limits,
                 deps=given,

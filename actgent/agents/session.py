@@ -10,6 +10,7 @@ from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 import attrs
 import trio
 
+from actgent.actors.actor import running_actor
 from actgent.approvals import Approval, Decision
 from actgent.control.argument_checks import check_id, check_seconds
 from actgent.control.budget import Budget, Funding
@@ -22,6 +23,7 @@ from actgent.journal.session_lists import SessionKey
 from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     CallProgress,
+    Content,
     DataT_co,
     Delivery,
     Event,
@@ -38,6 +40,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
     checked_metadata,
+    message_parts,
     new_id,
 )
 from actgent.modes.mode import Actor
@@ -48,7 +51,7 @@ from actgent.runtime.approval_decisions import caller_calls, decide, open_approv
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.session_waits import running_session, sources_of_caller, take_sources
+from actgent.runtime.session_waits import releasing_slot, running_session, sources_of_caller, take_sources
 from actgent.runtime.sessions.remote_sessions import RemoteSessions
 from actgent.runtime.sessions.session_eviction import check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_end
@@ -66,7 +69,6 @@ from actgent.runtime.subscriptions import (
 )
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
-from actgent.sessions.incoming_messages import Content, message_parts, message_to
 from actgent.sessions.pending.schedules import (
     TREE_WINDOW_SECONDS,
     is_over_by_time,
@@ -75,7 +77,7 @@ from actgent.sessions.pending.schedules import (
     unset_schedule,
 )
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS, task_key
-from actgent.sessions.session_context import SessionContext, Status, host_of
+from actgent.sessions.session_context import SessionContext, Status, host_of, running_turn
 from actgent.sessions.subscriptions import (
     MessageFilter,
     MessageTrace,
@@ -138,7 +140,7 @@ class Session(Generic[DataT_co]):
 
     __slots__ = ("__weakref__", "_held", "_made_deps", "_services", "own_deps")
 
-    def __init__(self, context: SessionContext, services: SessionServices, deps: Any = None) -> None:
+    def __init__(self, context: SessionContext, deps: Any, *, services: SessionServices) -> None:
         self._held = context
         self._services = services
         self.own_deps = deps
@@ -436,8 +438,7 @@ class Session(Generic[DataT_co]):
         context = self._held
         if context.public_session is None:
             context = context_of(self)
-        message = message_to(
-            context,
+        message = context.new_message(
             content,
             sender,
             priority if type(priority) is Priority else Priority.of_chat(priority),
@@ -483,8 +484,7 @@ class Session(Generic[DataT_co]):
         """
         if message_id is not None:
             check_id("message_id", message_id)
-        return message_to(
-            self._context,
+        return self._context.new_message(
             content,
             sender,
             priority,
@@ -629,10 +629,19 @@ class Session(Generic[DataT_co]):
         Raises:
             WouldDeadlock: The call is made by a handler or tool of this session, so it would wait for itself.
         """
-        running = self._services.running
-        running.runner.check_loop("session.wait_idle()")
+        self._services.running.runner.check_loop("session.wait_idle()")
+        context = self._held
+        if context.public_session is None:
+            context = context_of(self)
+        context.check_not_inside("wait_idle()")
         try:
-            await running.lifecycle.wait_idle(self._context)
+            if (
+                running_turn.get() is None and running_actor.get() is None
+            ):  # the caller holds no concurrency slot
+                await context.wait_idle()
+            else:
+                with releasing_slot(context):
+                    await context.wait_idle()
         except SessionMoved as moved:
             await self._remote_session(moved).wait_idle()
 
@@ -1046,7 +1055,7 @@ class _WeakHandle:
         """Return the session handle if the program still holds it, else a new handle."""
         face = self.held()
         if face is None:
-            face = Session(context, self.services)
+            face = Session(context, None, services=self.services)
             context.public_session = face.__actgent_weak_handle__()
         return face
 

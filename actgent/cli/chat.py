@@ -19,11 +19,10 @@ from actgent.journal.base import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.session_lists import SessionFilter
 from actgent.llm.base import LLM
-from actgent.messages import Delivery, Part, Text
+from actgent.messages import Content, Delivery, Part, Text
 from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.base import Protocol
 from actgent.runtime.runtime import open_runtime
-from actgent.sessions.incoming_messages import Content
 from actgent.tools.base import Tool
 
 from .agent_files import file_not_found, load_agent, load_agents, open_program

@@ -23,6 +23,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.messages import (
+    Content,
     Delivery,
     Message,
     OnBusy,
@@ -35,7 +36,6 @@ from actgent.messages import (
     new_secret,
 )
 from actgent.runtime.session_waits import take_remote_sources
-from actgent.sessions.incoming_messages import Content
 from actgent.tools.caller_tools import CallerTools
 
 from .event_subscription import ServerLink, complete_tool_results

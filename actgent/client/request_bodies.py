@@ -10,8 +10,17 @@ from actgent.approvals import Approve, Decision, Edit, Reject, Respond
 from actgent.control.argument_checks import check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.messages import File, Image, Part, Priority, Sender, Text, checked_metadata
-from actgent.sessions.incoming_messages import Content, message_parts
+from actgent.messages import (
+    Content,
+    File,
+    Image,
+    Part,
+    Priority,
+    Sender,
+    Text,
+    checked_metadata,
+    message_parts,
+)
 from actgent.tools.caller_tools import CallerTools, to_spec
 
 MAX_DEADLINE_SECONDS = 60.0

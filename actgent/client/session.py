@@ -16,6 +16,7 @@ from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
 from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     NO_METADATA,
+    Content,
     Message,
     OnBusy,
     Priority,
@@ -24,12 +25,12 @@ from actgent.messages import (
     SenderKind,
     Usage,
     checked_metadata,
+    message_parts,
     new_secret,
 )
 from actgent.runtime.session_waits import take_remote_sources
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
-from actgent.sessions.incoming_messages import Content, message_parts
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status
 from actgent.sessions.subscriptions import Observed, ObservedType

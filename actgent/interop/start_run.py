@@ -22,7 +22,6 @@ from actgent.messages import Part, Sender, ToolSpec
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.imported_history import ImportedMessage
-from actgent.sessions.incoming_messages import message_to
 from actgent.support.strict_json import encode_json
 from actgent.tools.caller_tools import check_caller_tools
 from actgent.web.problem_documents import Problem, missing
@@ -256,7 +255,7 @@ class Run:
         digest, messages = self.call.caller.token.digest, self.call.gateway.messages
         await messages.check(digest, self.call.gateway.access.journal)
         context, services = context_of(self.session), services_of(self.session)
-        message = message_to(context, self._content, message_id=self.message_id, deadline=ENQUEUE_SECONDS)
+        message = context.new_message(self._content, message_id=self.message_id, deadline=ENQUEUE_SECONDS)
         services.running.inbox.check_room(message)
         await services.admission.accept(context, message, once=True, options=self.options)
         messages.count(digest, context.key)

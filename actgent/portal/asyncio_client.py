@@ -10,9 +10,8 @@ from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.session import RemoteSession
 from actgent.control.limits import Limits
 from actgent.errors import PortalClosed
-from actgent.messages import Delivery, OnBusy, Priority, PriorityName, Sender
+from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, Sender
 from actgent.sessions.handlers import Handler
-from actgent.sessions.incoming_messages import Content
 from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .asyncio_portal import AsyncioMethod, AsyncPortal, AsyncProxy, running_loop

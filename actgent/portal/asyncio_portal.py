@@ -19,6 +19,7 @@ from actgent.events import Observation
 from actgent.journal.base import SessionSummary
 from actgent.labels import Label
 from actgent.messages import (
+    Content,
     DataT_co,
     Delivery,
     Message,
@@ -34,7 +35,6 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
-from actgent.sessions.incoming_messages import Content
 from actgent.sessions.session_context import Status
 from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions

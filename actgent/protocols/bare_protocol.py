@@ -29,7 +29,8 @@ class Bare(Protocol):
         text = answer.text
         if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
             return _read_json_like(text, view.profile)
-        return [make_say(text=text, message_type=_first_type(view.profile))]
+        types = view.profile.types
+        return [make_say(text=text, message_type=types[0].name if types else None)]
 
     def partial(self, text: str) -> str | None:
         head = text.lstrip()
@@ -39,10 +40,6 @@ class Bare(Protocol):
 
     def partial_answer(self) -> PartialAnswer:
         return PartialAnswer(self.partial, follow_prose)
-
-
-def _first_type(profile: Profile) -> str | None:
-    return profile.types[0].name if profile.types else None
 
 
 def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
@@ -56,7 +53,7 @@ def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
         SendReply(
             text=shown if inner_text is None else inner_text,
             data=structure,
-            message_type=_first_type(profile),
+            message_type=profile.types[0].name if profile.types else None,
         )
     ]
 

@@ -72,10 +72,10 @@ class AgentActor:
         """State of the agent: `starting`, `running`, `failed`, `draining` or `stopped`."""
         if self.runner.has_failed:
             return "failed"
-        if self.lifecycle.is_draining:
+        if self.runner.is_draining:
             return "draining"
         if not self.runner.is_running:
-            return "starting" if self.lifecycle.accepts else "stopped"
+            return "starting" if self.runner.accepts else "stopped"
         return "running"
 
     def run_in(self, cell: Cell) -> None:
@@ -89,7 +89,7 @@ class AgentActor:
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)
-                if self.lifecycle.accepts:
+                if self.runner.accepts:
                     self.timer_service.begin(nursery)
                 self.ready.set()
                 self.runner.pump()
@@ -108,7 +108,7 @@ class AgentActor:
     def drain(self) -> None:
         """Stop firing timers, and reject new messages except those of running turns and actors."""
         self.timer_service.end()
-        self.lifecycle.drain()
+        self.runner.drain()
 
     def stop(self) -> None:
         """Stop the agent immediately, without waiting for running turns."""
@@ -120,7 +120,7 @@ class AgentActor:
 
         Both steps have a time limit that cancellation does not shorten.
         """
-        self.lifecycle.reject_all()
+        self.runner.reject_all()
         self.ready.set()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit

@@ -177,7 +177,7 @@ class MessageAdmission:
         """
         if context.closed:
             raise context.refusal
-        self._lifecycle.check_accepts()
+        self._runner.check_accepts()
         if self._drains:
             self._lifecycle.eviction.check_stays(context.id)
 

@@ -8,21 +8,31 @@ from threading import get_ident
 import attrs
 import trio
 
+from actgent.actors.actor import calling_actor
 from actgent.actors.actor_cell import Cell
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.reusable_tasks import Workers
 from actgent.actors.timer import Timer
-from actgent.errors import ActorFailed, Interrupted, SessionMoved
+from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.records import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected
 from actgent.sessions.pending.tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
-from actgent.sessions.session_context import QueuedMessage, SessionContext, Suspension, Turn, host_of
+from actgent.sessions.session_context import (
+    QueuedMessage,
+    SessionContext,
+    Suspension,
+    Turn,
+    host_of,
+    is_inside,
+    running_turn,
+)
 from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.tools.time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.turn_lifecycle import TurnLifecycle
 
@@ -86,11 +96,16 @@ class TurnRunner:
         self.sessions = sessions
         self.has_failed = False
         """True after an unhandled exception in the agent. All turns fail, and the agent restarts."""
+        self.accepts = True
+        """True if the agent accepts messages and sessions from any caller."""
+        self.is_draining = False
+        """True if the agent accepts messages only from turns and actors that still run."""
         self._core = core
         self._timer = timer
         self._wait_started = wait_started
         self._on_task_done = on_task_done
-        self._on_released: Callable[[SessionContext], object] = _ignore
+        self._unload: Callable[[SessionContext], object] = _ignore
+        self._on_released: Callable[[SessionContext], object] | None = None
         self._on_suspended: Callable[[SessionContext], object] = _ignore
         self._cell: Cell | None = None
         self._loop = trio.lowlevel.current_trio_token()
@@ -108,11 +123,18 @@ class TurnRunner:
     def connect(
         self,
         *,
-        on_released: Callable[[SessionContext], object],
+        unload: Callable[[SessionContext], object],
+        on_released: Callable[[SessionContext], object] | None,
         on_suspended: Callable[[SessionContext], object],
     ) -> None:
-        """Set the functions that are called when a turn releases its session, and when a turn is suspended."""
-        self._on_released, self._on_suspended = on_released, on_suspended
+        """Set the functions that the runner calls with the session of a turn.
+
+        Args:
+            unload: Unloads a closed or transient session that has no more work; called after each of its turns.
+            on_released: Called after each turn; None if the agent needs no call.
+            on_suspended: Called after each suspension of a turn.
+        """
+        self._unload, self._on_released, self._on_suspended = unload, on_released, on_suspended
 
     # --- life ----------------------------------------------------------------------------
 
@@ -163,6 +185,28 @@ class TurnRunner:
         """True if the agent is stopping in this process; known one checkpoint after its cancellation."""
         cell = self._cell
         return (cell is not None and cell.is_stopping) or (self._is_cut_off and not self.has_failed)
+
+    def drain(self) -> None:
+        """Start draining: accept messages only from turns and actors that still run."""
+        self.accepts = False
+        self.is_draining = True
+
+    def reject_all(self) -> None:
+        """Reject all further messages, also those of running turns."""
+        self.accepts = self.is_draining = False
+
+    def check_accepts(self) -> None:
+        """Raise if the agent accepts no message of the calling task. While the agent drains, only running turns and actors may send.
+
+        Raises:
+            NotRunning: The agent accepts no message of this caller.
+        """
+        cell = self._cell
+        if self.accepts and not self._is_cut_off and not (cell is not None and cell.is_stopping):
+            return  # the usual case
+        may_send = self.accepts or (self.is_draining and (is_inside(running_turn.get()) or calling_actor()))
+        if self.is_stopping or not may_send:
+            raise NotRunning(self.name)
 
     async def wait_started(self, name: str) -> None:
         """Wait until an agent is started or the start phase has ended, if the calling turn was resumed from the journal."""
@@ -246,9 +290,21 @@ class TurnRunner:
     # --- run and finish ------------------------------------------------------------------
 
     def _run_turn(self, scope: trio.CancelScope, turn: Turn) -> Awaitable[None]:
-        """Return the coroutine that runs the turn of a claimed session; `scope` cancels its task."""
-        turn.host = self
-        self.turn_lifecycle.enter(turn, scope)
+        """Make the calling task the task of a turn, and return the coroutine that runs the turn.
+
+        An interruption cancels the task through `scope`. The time limits of the calling code do not apply to the
+        turn. The budget of the turn starts to count seconds.
+        """
+        turn.host, turn.scope = self, scope
+        turn.task = trio.lowlevel.current_task()
+        running_turn.set(turn)
+        if time_limits.get():  # setting a context variable costs more than reading it
+            time_limits.set(())
+        if turn.budget is not None:
+            self.turn_lifecycle.start_clock(turn, turn.budget)
+        observer = self.turn_lifecycle.observer
+        if observer.spans is not None:
+            observer.begin_activation(turn)
         return self._core.run_turn(turn)
 
     @trio.lowlevel.enable_ki_protection  # an interrupt here would free the session without ending its turn
@@ -323,7 +379,10 @@ class TurnRunner:
         self.inbox.release(context.id)
         if context.tree is not None:
             self._drop_unclaimed(context)
-        self._on_released(context)
+        if context.closed or context.is_transient:
+            self._unload(context)
+        if self._on_released is not None:
+            self._on_released(context)
         if context.log is not None:  # only a session with a journal can be unloaded
             self.sessions.mark_idle(context)
 

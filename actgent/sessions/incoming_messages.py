@@ -1,4 +1,4 @@
-"""Messages from outside to a session: construction, busy rules, and repeated message ids.
+"""Messages that arrive while their session is busy, and repeated message ids.
 
 The busy rule decides about messages that arrive while their session is busy:
 
@@ -21,56 +21,22 @@ A caller may repeat a message under its id, with `run(message_id=)`, to wait for
 A repetition is an additional listener; if it leaves, nothing is stopped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable
 
 from actgent.errors import (
-    ConfigurationError,
     DuplicateMessage,
     SessionBusy,
     SessionMoved,
-    meant,
 )
 from actgent.messages import (
-    NO_METADATA,
     Message,
-    OnBusy,
-    Part,
     Priority,
     Reply,
-    Sender,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    checked_metadata,
-    make_message,
-    make_text,
     message_failure,
-    new_id,
-    to_parts,
-    traceparent,
-    valid_traceparent,
 )
 
 from .pending.turn_future import Outcome, TurnFuture
 from .session_context import SessionContext, Turn
-
-RULES: tuple[OnBusy, ...] = get_args(OnBusy)
-
-
-def check_rule(rule: object) -> OnBusy:
-    """Return the `on_busy` rule of the argument, which may be any value equal to a known rule.
-
-    Raises:
-        ConfigurationError: The rule is unknown.
-    """
-    for known in RULES:
-        if rule == known:
-            return known
-    raise ConfigurationError(
-        f"on_busy= takes {', '.join(RULES)}, not {rule!r:.200} {meant(rule, RULES)}".rstrip()
-    )
 
 
 def check_busy(context: SessionContext, message: Message) -> None:
@@ -89,92 +55,6 @@ def is_collected(message: Message) -> bool:
     The message has the rule `collect` and is not URGENT.
     """
     return message.on_busy == "collect" and message.priority is not Priority.URGENT
-
-
-Content = str | Part | Sequence[str | Part]
-"""Content of a message: a text, a part, or a sequence of texts and parts."""
-_NOT_SAID = (ToolCall, ToolResult, Thinking)
-"""Part classes that only models and tools create. Providers reject them in other messages."""
-
-
-def message_parts(content: Content) -> tuple[Part, ...]:
-    """Return the content of a user's message as parts.
-
-    Raises:
-        TypeError: The content is neither text nor parts that a user may send.
-        ConfigurationError: The content is empty.
-    """
-    if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
-        return (make_text(content),)
-    parts = to_parts(content)
-    for part in parts:
-        if isinstance(part, _NOT_SAID):
-            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
-    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
-        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
-    return parts
-
-
-def message_to(
-    context: SessionContext,
-    content: Content,
-    sender: Sender | str | None = None,
-    priority: Priority | str = Priority.NORMAL,
-    *,
-    message_id: str | None = None,
-    deadline: float | None = None,
-    on_busy: OnBusy | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    via: str = "",
-) -> Message:
-    """Create a message to a session. The default sender is the owner of the session, as a user.
-
-    `deadline` is the maximum time in seconds to wait for room in the inbox. `via` has the untrusted sources
-    of the sender.
-
-    Raises:
-        ConfigurationError: The content is empty, or an argument is invalid.
-    """
-    if sender is None:
-        owner = context.owner
-        sender = owner if owner.kind == "user" else Sender(owner.name)
-    elif isinstance(sender, str):
-        sender = Sender.named(sender)
-    elif not isinstance(sender, Sender):
-        raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
-    trace = traceparent.get()
-    return make_message(
-        id=message_id or new_id(),
-        session_id=context.id,
-        sender=sender,
-        parts=message_parts(content),
-        priority=priority if type(priority) is Priority else Priority.named(priority),
-        deadline=deadline,
-        on_busy=context.on_busy if on_busy is None else check_rule(on_busy),
-        traceparent=None if trace is None else valid_traceparent(trace),
-        metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
-        via=via,
-    )
-
-
-def question_to(
-    context: SessionContext,
-    content: Content,
-    sender: Sender | str | None = None,
-    priority: Priority | str = Priority.NORMAL,
-    message_id: str | None = None,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-) -> Message:
-    """Create a message whose sender waits for the outcome.
-
-    It is never answered together with others: the session's rule `collect` becomes `queue` for this message.
-    """
-    rule = context.on_busy
-    on_busy: OnBusy = "queue" if rule == "collect" else rule
-    return message_to(
-        context, content, sender, priority, message_id=message_id, on_busy=on_busy, metadata=metadata
-    )
 
 
 MAX_REMEMBERED_OUTCOMES = 100

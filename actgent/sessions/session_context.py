@@ -33,7 +33,16 @@ from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account, Budget, Funding
 from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
 from actgent.control.limits import DEFAULT_LIMITS, Limits
-from actgent.errors import Fenced, Interrupted, JournalError, NotRunning, SessionClosed, SessionMoved
+from actgent.errors import (
+    ConfigurationError,
+    Fenced,
+    Interrupted,
+    JournalError,
+    NotRunning,
+    SessionClosed,
+    SessionMoved,
+    WouldDeadlock,
+)
 from actgent.errors.text_escaping import counted, shown
 from actgent.journal.records import (
     NOTHING,
@@ -51,7 +60,23 @@ from actgent.journal.records import (
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.journal.state_patches import StatePatcher
-from actgent.messages import NO_METADATA, Failure, Message, OnBusy, Sender, ToolResult
+from actgent.messages import (
+    NO_METADATA,
+    Content,
+    Failure,
+    Message,
+    OnBusy,
+    Priority,
+    Sender,
+    ToolResult,
+    check_busy_rule,
+    checked_metadata,
+    make_message,
+    message_parts,
+    new_id,
+    traceparent,
+    valid_traceparent,
+)
 from actgent.protocols.partial_answers import PartialAnswer
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck, StateRecord, Store
@@ -535,6 +560,8 @@ class SessionContext:
     """True if only readers of the journal may receive the next answer."""
     unwanted: dict[str, str] | None = None
     """Cancellation reasons of messages that have not arrived, by message id; None if there are none."""
+    opening_task: trio.lowlevel.Task | None = None
+    """Task that calls `on_session` of the restored session, whose queued messages wait for it; None otherwise."""
     due_index: DueIndex | None = None
     """Index of the agent's sessions by next timer; None while the session is not loaded."""
     _accepted: dict[str, None] | None = None
@@ -802,6 +829,47 @@ class SessionContext:
 
     # --- the conversation ----------------------------------------------------------------
 
+    def new_message(
+        self,
+        content: Content,
+        sender: Sender | str | None = None,
+        priority: Priority | str = Priority.NORMAL,
+        *,
+        message_id: str | None = None,
+        deadline: float | None = None,
+        on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        via: str = "",
+    ) -> Message:
+        """Create a message to this session, without sending it. The default sender is the owner of the session, as a user.
+
+        `deadline` is the maximum time in seconds to wait for room in the inbox. `via` has the untrusted sources
+        of the sender.
+
+        Raises:
+            ConfigurationError: The content is empty, or an argument is invalid.
+        """
+        if sender is None:
+            owner = self.owner
+            sender = owner if owner.kind == "user" else Sender(owner.name)
+        elif isinstance(sender, str):
+            sender = Sender.named(sender)
+        elif not isinstance(sender, Sender):
+            raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
+        trace = traceparent.get()
+        return make_message(
+            id=message_id or new_id(),
+            session_id=self.id,
+            sender=sender,
+            parts=message_parts(content),
+            priority=priority if type(priority) is Priority else Priority.named(priority),
+            deadline=deadline,
+            on_busy=self.on_busy if on_busy is None else check_busy_rule(on_busy),
+            traceparent=None if trace is None else valid_traceparent(trace),
+            metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
+            via=via,
+        )
+
     def append_unanswered(self, message: Message) -> None:
         """Append a message to the history that no turn answers, such as one imported later.
 
@@ -972,6 +1040,16 @@ class SessionContext:
         """Wake the tasks in `wait_idle`, because the session is idle or cannot continue."""
         if self._idle is not None:
             self._idle.unpark_all()
+
+    def check_not_inside(self, call: str) -> None:
+        """Raise if the calling task would wait for itself by waiting for this session. `call` names the call in the error.
+
+        Raises:
+            WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
+        """
+        is_opening = self.opening_task is not None and self.opening_task is trio.lowlevel.current_task()
+        if is_opening or (self.turn is not None and is_inside(self.turn)):
+            raise WouldDeadlock(call, self.id)
 
     async def wait_idle(self) -> None:
         """Wait until no message is pending, or until the turn is suspended and no decision is being written.

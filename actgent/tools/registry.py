@@ -65,12 +65,12 @@ class ToolRegistry:
         "_mapped",
         "_own_tools",
         "_progressed",
-        "_specs",
         "_toolset_tools",
         "_unavailable",
         "connecting",
         "deps_tool",
         "has_toolsets",
+        "specs",
         "version",
     )
 
@@ -97,13 +97,15 @@ class ToolRegistry:
         self.version = 0
         """Version number; changes whenever a toolset changes its tools or their availability."""
         self._mapped = frozenset(mapped)
-        self._specs: tuple[ToolSpec, ...] | None = None
+        self.specs: tuple[ToolSpec, ...] = ()
+        """Specifications of all tools that models are offered. The tuple is the same object until the tools change."""
         self.deps_tool = ""
         """Name of a tool that requires deps; empty if none does."""
         self.has_toolsets = False
         """True if toolsets may add or remove tools."""
         for tool in tools:
-            self.add(tool)
+            self._insert(tool)
+        self._merge()
         self._check_mapped()
 
     def _check_mapped(self) -> None:
@@ -120,12 +122,16 @@ class ToolRegistry:
             DuplicateTool: The registry has a tool of this name.
             ConfigurationError: The object is not a tool, or a model cannot use it.
         """
+        self._insert(candidate)
+        self._merge()
+
+    def _insert(self, candidate: Tool | ToolProtocol) -> None:
+        """Add a tool of the agent to the table, without updating the values that derive from the table."""
         tool = to_tool(candidate)
         check_options(tool)
         if tool.name in self._own_tools:
             raise DuplicateTool(tool.name)
         self._own_tools[tool.name] = tool
-        self._merge()
 
     def add_last(self, tool: Tool) -> None:
         """Add a tool of actgent, which is listed after the tools of all toolsets.
@@ -164,7 +170,7 @@ class ToolRegistry:
         """
         tool = self._all.get(call.name)
         if tool is None or (call.name in self._mapped and not call.mapped):
-            raise ToolNotFound(call.name, [spec.name for spec in self.specs()], tuple(self._unavailable))
+            raise ToolNotFound(call.name, [spec.name for spec in self.specs], tuple(self._unavailable))
         if self._unavailable and tool.origin in self._unavailable:
             raise ToolsetUnavailable(tool.origin, self._unavailable[tool.origin])
         return tool
@@ -252,9 +258,11 @@ class ToolRegistry:
             await self._progressed.wait()
 
     def _merge(self) -> None:
-        self._specs = None
+        """Update the values that derive from the tools: the merged table, the specifications and `deps_tool`."""
         if self._toolset_tools:
             self._merge_toolsets()
+        listed = (tool for name, tool in self._all.items() if name not in self._mapped and not tool.deferred)
+        self.specs = tuple([tool.spec for tool in listed])
         needs = (tool.name for tool in self._all.values() if tool.deps_type is not None)
         self.deps_tool = next(needs, "")
 
@@ -279,19 +287,6 @@ class ToolRegistry:
     def mapped(self) -> frozenset[str]:
         """Names of the tools that are mapped to instructions."""
         return self._mapped
-
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the specifications of all tools that models are offered.
-
-        The tuple is the same object until the tools change.
-        """
-        if self._specs is None:
-            self._specs = tuple(
-                tool.spec
-                for name, tool in self._all.items()
-                if name not in self._mapped and not tool.deferred
-            )
-        return self._specs
 
     def __contains__(self, name: object) -> bool:
         return name in self._all

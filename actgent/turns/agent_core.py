@@ -354,7 +354,7 @@ class AgentCore:
     def _view(self, turn: Turn, message: Message) -> TurnView:
         context = turn.session
         offered = context.conversation.offered
-        tools = self.calling.registry.specs() if offered is None else offered.specs
+        tools = self.calling.registry.specs if offered is None else offered.specs
         return _make_view(
             message=message,
             record=context.conversation.messages,

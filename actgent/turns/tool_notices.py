@@ -32,7 +32,7 @@ def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
     context = turn.session
     offered = context.conversation.offered
     if offered is None:
-        offered = context.conversation.offered = OfferedTools(registry.specs())
+        offered = context.conversation.offered = OfferedTools(registry.specs)
     if offered.version != registry.version:
         offered.version = registry.version
         source = ToolNotices(registry, offered.specs)

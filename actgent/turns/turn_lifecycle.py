@@ -43,12 +43,10 @@ from actgent.sessions.session_context import (
     Suspension,
     Turn,
     checkpoint_of,
-    running_turn,
 )
 from actgent.sessions.session_log import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.registry import ToolRegistry
-from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher, failure_for
 from .turn_observer import Observer
@@ -175,21 +173,6 @@ class TurnLifecycle:
         context = turn.session
         turn.checkpoint, context.checkpoint = resume, None
         turn.joined, turn.progress = resume.joined, resume.progress
-
-    def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
-        """Make the calling task the task of a turn, so that an interruption can cancel it through `scope`.
-
-        The time limits of the calling code do not apply to the turn. Its budget starts to count seconds.
-        """
-        turn.task = trio.lowlevel.current_task()
-        turn.scope = scope
-        running_turn.set(turn)
-        if time_limits.get():  # setting a context variable costs more than reading it
-            time_limits.set(())
-        if turn.budget is not None:
-            self._start_clock(turn, turn.budget)
-        if self.observer.spans is not None:
-            self.observer.begin_activation(turn)
 
     # --- suspending ---------------------------------------------------------------------
 
@@ -493,7 +476,8 @@ class TurnLifecycle:
 
     # --- the seconds that it may take ------------------------------------------------------
 
-    def _start_clock(self, turn: Turn, budget: Budget) -> None:
+    def start_clock(self, turn: Turn, budget: Budget) -> None:
+        """Start to count the seconds of a turn, and stop the turn when its budget has none left."""
         now = trio.current_time()
         over, account = budget.start_clock(now)
         if account is None:

@@ -173,9 +173,9 @@ async def test_block_9_mapped_tools_are_not_offered():
     # block 9
     agent = SimpleAgent("a", llm=llm, types=TYPES, tools=[agent_generator, file_search])
     # end
-    assert [spec.name for spec in agent.tools.specs()][:1] == ["FileSearchTool"]
-    assert "AgentGenerator" not in str(agent.tools.specs())
-    assert ToolRegistry([agent_generator], mapped=["AgentGenerator"]).specs() == ()
+    assert [spec.name for spec in agent.tools.specs][:1] == ["FileSearchTool"]
+    assert "AgentGenerator" not in str(agent.tools.specs)
+    assert ToolRegistry([agent_generator], mapped=["AgentGenerator"]).specs == ()
 
 
 def test_block_10_instructions_and_their_tools():

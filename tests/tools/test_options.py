@@ -60,7 +60,7 @@ def test_bad_option(options, reason):
 def test_a_tool_without_a_description(description):
     """Real definitions have none: it is a tool, and nothing is said of it on any wire."""
     look = FunctionTool("look", description, lambda: 1, parameters={"type": "object"})
-    assert ToolRegistry([look]).specs() == (ToolSpec("look", "", {"type": "object"}),)
+    assert ToolRegistry([look]).specs == (ToolSpec("look", "", {"type": "object"}),)
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], tools=[look.spec])
     for client in (OpenAI, OpenAIResponses, Anthropic):
         (definition,) = client("m", api_key="k", base_url="http://127.0.0.1:9").encode(chat)["tools"]
@@ -77,7 +77,7 @@ def test_custom_tool_without_a_description():
         async def execute(self, arguments, context):
             return 1
 
-    assert ToolRegistry([Look()]).specs()[0].description == ""
+    assert ToolRegistry([Look()]).specs[0].description == ""
     Look.description = 5
     with pytest.raises(ConfigurationError, match="description="):
         ToolRegistry([Look()])

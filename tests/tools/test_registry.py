@@ -14,7 +14,7 @@ def make(name: str) -> FunctionTool:
 
 
 def names(registry: ToolRegistry) -> list[str]:
-    return [spec.name for spec in registry.specs()]
+    return [spec.name for spec in registry.specs]
 
 
 def test_tools_stay_in_order():
@@ -29,13 +29,13 @@ def test_tools_stay_in_order():
 def test_specs_do_not_move():
     """The same tuple comes back until the tools change, so the prompt's prefix stays as it is."""
     registry = ToolRegistry([make("a")])
-    specs = registry.specs()
+    specs = registry.specs
     before = pickle.dumps(specs)
-    assert registry.specs() is specs
+    assert registry.specs is specs
     registry.add(make("b"))
     registry.remove("b")
-    assert registry.specs() == specs
-    assert pickle.dumps(registry.specs()) == before
+    assert registry.specs == specs
+    assert pickle.dumps(registry.specs) == before
 
 
 def test_duplicate_name():

@@ -298,7 +298,7 @@ async def test_names_that_collide_or_do_not_fit():
         tools=[add, StaticToolset("one", [add, *odd, *far]), StaticToolset("two", [add])],
     )
     async with agent:
-        names = [spec.name for spec in agent.tools.specs()]
+        names = [spec.name for spec in agent.tools.specs]
     assert names[:3] == ["add", "one_add", "x" * 60]
     assert names[-2:] == ["two_add", "read_result"]
     assert len(names) == len(set(names))

@@ -131,8 +131,8 @@ def build_opener(
         actor,
         admission,
         partial(
-            _create_session_handle,
-            SessionServices(
+            Session,
+            services=SessionServices(
                 actor, admission, runtime.delegation, deps.shared, database, runtime.remote_sessions
             ),
         ),
@@ -148,7 +148,9 @@ def build_opener(
         runtime.agents.pending_opens_of(actor.name),
     )
     actor.runner.connect(
-        on_released=_on_released(actor, runtime.accounts), on_suspended=admission.withdraw_impatient
+        unload=actor.lifecycle.unload_if_finished,
+        on_released=_summary_starter(actor, runtime.accounts),
+        on_suspended=admission.withdraw_impatient,
     )
     if runtime.remote_sessions is not None:
         actor.lifecycle.eviction.on_left = actor.runner.notify_moved
@@ -156,11 +158,12 @@ def build_opener(
     return opener
 
 
-def _on_released(actor: AgentActor, accounts: BudgetAccounts) -> Callable[[SessionContext], object]:
-    """Return the callback for the end of a turn: it evicts closed sessions, and starts summaries if the memory needs them."""
-    forget = actor.lifecycle.unload_if_finished
+def _summary_starter(
+    actor: AgentActor, accounts: BudgetAccounts
+) -> Callable[[SessionContext], object] | None:
+    """Return the callback for the end of a turn that starts a summary if one is due; None if the memory needs none."""
     if not actor.core.memory.summarizes:
-        return forget
+        return None
     from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
 
     core = actor.core
@@ -173,14 +176,4 @@ def _on_released(actor: AgentActor, accounts: BudgetAccounts) -> Callable[[Sessi
         budget_of=accounts.budget_outside_turns,
     )
     core.bring_summary = maker.bring
-
-    def released(context: SessionContext) -> None:
-        forget(context)
-        maker.start_if_due(context)
-
-    return released
-
-
-def _create_session_handle(services: SessionServices, context: SessionContext, deps: object) -> Session:
-    """Create the public `Session` object, through which a program uses an internal session context."""
-    return Session(context, services, deps)
+    return maker.start_if_due

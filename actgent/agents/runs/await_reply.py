@@ -12,7 +12,6 @@ from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.session_waits import releasing_slot, running_session, take_sources
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.incoming_messages import question_to
 from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
 from actgent.sessions.session_context import SessionContext, host_of
 
@@ -100,7 +99,7 @@ def target_session(opener: SessionOpener, session: object) -> SessionContext:
     if not isinstance(session, Session):
         raise moved_error(opener, session)
     context = context_of(session)
-    opener.running.lifecycle.check_not_inside(context, "run()")
+    context.check_not_inside("run()")
     opener.running.sessions.check_member(context)
     return context
 
@@ -110,12 +109,13 @@ async def send(
 ) -> Message:
     """Enqueue the message of a request, create a new session for it if necessary, and return the message."""
     async with opener.single_message_block(context) if request.session is None else nullcontext():
-        message = question_to(
-            context,
+        message = context.new_message(
             request.content,
             request.sender,
             request.priority,
-            request.message_id,
+            message_id=request.message_id,
+            # A message with a waiting caller is never answered together with others.
+            on_busy="queue" if context.on_busy == "collect" else None,
             metadata=request.metadata,
         )
         once = request.message_id is not None

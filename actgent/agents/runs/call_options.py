@@ -104,10 +104,8 @@ class RunDefaults:
             ),
         )
 
-    def session_prompt(self, prompt: Prompt | None) -> str | None:
-        """Return the agent's system prompt with a layer of one session applied; None without a layer."""
-        if prompt is None:
-            return None
+    def session_prompt(self, prompt: Prompt) -> str:
+        """Return the agent's system prompt with the layer of one session applied."""
         layer = to_layer(prompt)
         return layer.apply(self._base_prompt(layer), self.profile)
 

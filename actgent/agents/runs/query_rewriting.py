@@ -9,8 +9,7 @@ import trio
 from actgent.errors import ModelTimeout
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.llm.client_errors import as_model_error
-from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Part, Text, Usage
-from actgent.sessions.incoming_messages import Content, message_parts
+from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Content, Part, Text, Usage, message_parts
 from actgent.support.user_code_calls import convert_user_error
 
 ORIGINAL_TEXT_KEY = "enhanced_from"

@@ -8,8 +8,7 @@ import attrs
 from actgent.agents.session import Session
 from actgent.control.argument_checks import check_id, check_seconds
 from actgent.errors import ConfigurationError
-from actgent.messages import Priority, Sender
-from actgent.sessions.incoming_messages import Content
+from actgent.messages import Content, Priority, Sender
 
 
 def _parse_priority(priority: Priority | str) -> Priority:

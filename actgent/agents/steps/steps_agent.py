@@ -13,6 +13,7 @@ from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import (
+    Content,
     DataT_co,
     Delivery,
     Message,
@@ -26,7 +27,6 @@ from actgent.messages import (
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
-from actgent.sessions.incoming_messages import Content
 from actgent.sessions.pending.turn_reader import TurnReader
 from actgent.tools.base import DepsT
 from actgent.tools.caller_tools import CallerTools, check_caller_tools

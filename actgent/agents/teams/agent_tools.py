@@ -13,11 +13,10 @@ from actgent.agents.session import Session, context_of, services_of, session_of_
 from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
 from actgent.journal.records import TaskOutcomeRecord
-from actgent.messages import Message, Priority, Reply, Sender
+from actgent.messages import Content, Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.incoming_messages import Content
 from actgent.sessions.pending.task_reports import with_shortfall
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext

@@ -143,7 +143,7 @@ def _text_answer(
         state=context.state_at(resume.state_number),
         stage=asked.stage,
         profile=agent.profile,
-        tools=agent.tools.specs(),
+        tools=agent.tools.specs,
     )
     try:
         answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
@@ -174,5 +174,5 @@ def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Reco
     system = context.conversation.system
     if system is None:
         system = agent.prompts.session_prompt(context, context.conversation.current_view())
-    now = agent.prompts.fingerprint(system, agent.tools.specs())
+    now = agent.prompts.fingerprint(system, agent.tools.specs)
     return "" if last in ("", now) else "its prompt or its tools are other ones"

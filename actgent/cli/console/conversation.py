@@ -13,8 +13,7 @@ from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Lines, Terminal, one_line
 from actgent.control.limits import Limits
 from actgent.errors import ActgentError, JournalError
-from actgent.messages import Part, Text
-from actgent.sessions.incoming_messages import Content
+from actgent.messages import Content, Part, Text
 
 from .delivery_views import TextView
 from .line_editor import LineEditor, PromptInterrupted, history_file

@@ -7,8 +7,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.cli.terminal import Terminal
-from actgent.messages import Delivery, Failure
-from actgent.sessions.incoming_messages import Content
+from actgent.messages import Content, Delivery, Failure
 
 from .approvals import Revise, ask_for_all, ask_for_decision
 from .delivery_views import DeliveryView, TextView

@@ -91,7 +91,7 @@ async def _new(conversation: CommandTarget, _: str) -> None:
 
 
 async def _tools(conversation: CommandTarget, _: str) -> None:
-    specs = list(conversation.agent.tools.specs())
+    specs = list(conversation.agent.tools.specs)
     for spec in specs:
         first = spec.description.strip().partition("\n")[0]
         conversation.terminal.line(f"  {one_line(spec.name, 60)}: {one_line(first, 120)}")

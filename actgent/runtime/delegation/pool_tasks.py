@@ -42,7 +42,6 @@ from actgent.runtime.session_waits import names_of_waiters, recording_remote_wai
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.tree_close import close_tree
 from actgent.sessions.handlers import Handlers
-from actgent.sessions.incoming_messages import message_to
 from actgent.sessions.pending.task_reports import answer_in
 from actgent.sessions.pending.tasks import Task, id_below
 from actgent.sessions.pending.turn_future import TurnFuture
@@ -167,7 +166,7 @@ class PoolCancellations:
         kept = attrs.asdict(task, filter=lambda field, _: field.name in _KEPT)
         context.state.dispatch((STOPPED, kept))
         async with opener.single_message_block(context):
-            await opener.admission.accept(context, message_to(context, "stop it"), is_granted=True)
+            await opener.admission.accept(context, context.new_message("stop it"), is_granted=True)
 
     async def resume(self, context: SessionContext, kept: Mapping[str, typing.Any], *, now: float) -> None:
         """Retry a recorded cancellation until the other pool confirms it, or until `CANCEL_RETRY_SECONDS` seconds after the task's deadline.
@@ -277,8 +276,7 @@ class PoolTasks:
             return child
         funding = Funding(depth=asked.depth, deepest=asked.deepest)
         async with opener.single_message_block(child):
-            message = message_to(
-                child,
+            message = child.new_message(
                 asked.message.parts,
                 message_id=child.task.message_id,
                 priority=asked.message.priority,

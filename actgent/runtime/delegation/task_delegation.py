@@ -33,7 +33,7 @@ from actgent.journal.records import (
     task_message_id,
 )
 from actgent.journal.session_lists import SessionKey
-from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
+from actgent.messages import Content, Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import note_sources, releasing_slot
 from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
@@ -42,7 +42,6 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.tree_close import close_tree
 from actgent.sessions.budget_accounts import funding_of_result
 from actgent.sessions.context_propagation import Propagation
-from actgent.sessions.incoming_messages import Content, message_to
 from actgent.sessions.pending.task_reports import (
     answer_in,
     is_accepted,
@@ -261,8 +260,7 @@ class Delegation:
             task.tell_deadline(opener.running.clock.steady())
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.single_message_block(child):
-                message = message_to(
-                    child,
+                message = child.new_message(
                     content,
                     message_id=task.message_id,
                     priority=priority,

@@ -15,9 +15,8 @@ from actgent.errors import (
 from actgent.errors.text_escaping import quoted
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.session_lists import is_storable
-from actgent.messages import OnBusy, Sender
+from actgent.messages import OnBusy, Sender, check_busy_rule
 from actgent.sessions.imported_history import ImportedMessage, check_history
-from actgent.sessions.incoming_messages import check_rule
 from actgent.sessions.session_context import SessionContext
 
 
@@ -55,7 +54,7 @@ def check_new(new: NewSession) -> None:
     if (limits := new.get("limits")) is not None:
         check_session_limits(limits)
     if (rule := new.get("on_busy")) is not None:
-        check_rule(rule)
+        check_busy_rule(rule)
     if (history := new.get("history", ())) != ():
         new["history"] = check_history(history)
 

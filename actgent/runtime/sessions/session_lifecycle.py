@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 
 import trio
 
-from actgent.actors.actor import calling_actor, running_actor
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
@@ -17,7 +16,6 @@ from actgent.errors import (
     NotRunning,
     SessionClosed,
     Stopped,
-    WouldDeadlock,
 )
 from actgent.errors.restored_errors import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
@@ -26,7 +24,7 @@ from actgent.journal.records import CancellationRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
-from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
+from actgent.runtime.session_waits import would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.restore import SessionSnapshotter
@@ -37,7 +35,6 @@ from actgent.sessions.session_context import (
     Turn,
     host_of,
     is_inside,
-    running_turn,
 )
 from actgent.sessions.session_log import SessionLog
 from actgent.turns.turn_lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
@@ -71,12 +68,6 @@ class SessionLifecycle:
         self.inbox = runner.inbox
         self.events = events
         self.journal = journal
-        self.accepts = True
-        """True if the agent accepts messages and sessions from any caller."""
-        self.is_draining = False
-        """True if the agent accepts messages only from turns and actors that still run."""
-        self.openers: dict[str, trio.lowlevel.Task] = {}
-        """Tasks that call `on_session` of a restored session, by session id; its queued messages wait for them."""
         self.eviction = SessionEviction(runner, journal, timers, drains)
         self.resumed = 0
         """Number of sessions resumed from the journal with unfinished work, without those that only wait for approvals."""
@@ -106,37 +97,17 @@ class SessionLifecycle:
         """Add a message that cannot be processed to the dead letters."""
         self.runner.dead_letter(letter)
 
-    # --- admission ---------------------------------------------------------------------------
-
-    def drain(self) -> None:
-        """Start draining: accept messages only from turns and actors that still run."""
-        self.accepts = False
-        self.is_draining = True
-
-    def reject_all(self) -> None:
-        """Reject all further messages, also those of running turns."""
-        self.accepts = self.is_draining = False
-
     def check_open(self, context: SessionContext) -> None:
+        """Raise if a session accepts no messages of the calling task: it is closed, or the agent accepts none."""
         if context.closed:
             raise context.refusal
-        self.check_accepts()
+        self.runner.check_accepts()
 
     def check_reachable(self, context: SessionContext) -> None:
         """Raise if a message that was admitted earlier can no longer be processed: its session is closed or the agent is stopping."""
         if context.closed:
             raise context.refusal
-        if self.runner.is_stopping or not (self.accepts or self.is_draining):
-            raise NotRunning(self.name)
-
-    def check_accepts(self) -> None:
-        """Raise if the agent accepts no message of the calling task. While the agent drains, only running turns and actors may send.
-
-        Raises:
-            NotRunning: The agent accepts no message of this caller.
-        """
-        is_heard = self.is_draining and (is_inside(running_turn.get()) or calling_actor())
-        if self.runner.is_stopping or not (self.accepts or is_heard):
+        if self.runner.is_stopping or not (self.runner.accepts or self.runner.is_draining):
             raise NotRunning(self.name)
 
     # --- opening and resuming ----------------------------------------------------------------
@@ -150,8 +121,8 @@ class SessionLifecycle:
             SessionMoved: Another process owns the parent.
             SessionExists: The id is taken.
         """
-        self.check_accepts()
-        parent = context.parent
+        self.runner.check_accepts()
+        parent = None if context.tree is None else context.tree.parent
         if parent is not None and parent.closed:
             raise parent.refusal
         self.sessions.add(context)
@@ -498,26 +469,6 @@ class SessionLifecycle:
                         context, error = self.sessions[session_id], Stopped(self.name)
                         self.runner.dead_letter_all(context, waiting)
                         nursery.start_soon(_end_within_timeout, self._turn_lifecycle, context, waiting, error)
-
-    # --- wait --------------------------------------------------------------------------------
-
-    async def wait_idle(self, context: SessionContext) -> None:
-        """Wait until a session has no queued or running message."""
-        self.check_not_inside(context, "wait_idle()")
-        if running_turn.get() is None and running_actor.get() is None:  # the caller holds no concurrency slot
-            await context.wait_idle()
-        else:
-            with releasing_slot(context):
-                await context.wait_idle()
-
-    def check_not_inside(self, context: SessionContext, what: str) -> None:
-        """Raise if a call would wait for the session that it is part of. `what` names the call in the error.
-
-        Raises:
-            WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
-        """
-        if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
-            raise WouldDeadlock(what, context.id)
 
 
 def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:

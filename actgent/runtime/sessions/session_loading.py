@@ -98,8 +98,6 @@ class PendingOpens(dict[str, PendingOpen]):
 
     def note_loaded(self, session_id: str) -> None:
         """Mark the calling task's opening as loaded: the session is in memory."""
-        if session_id not in self:  # the usual case
-            return
         for opening in self.of(session_id):
             if opening.is_own:
                 opening.loaded.set()

@@ -19,7 +19,7 @@ from actgent.errors import (
 )
 from actgent.journal.records import NO_LIMITS, Record, SessionCreatedRecord
 from actgent.journal.session_lists import SessionKey
-from actgent.messages import Message, OnBusy, Sender
+from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import running_session, sources_of_caller
@@ -27,7 +27,6 @@ from actgent.runtime.start_phase import StartPhase
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
-from actgent.sessions.incoming_messages import Content, check_rule, message_to
 from actgent.sessions.pending.tasks import Task, TaskDeadline
 from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.restore import is_unused, restore_loaded
@@ -134,7 +133,7 @@ class SessionOpener:
             conversation,
             running.name,
             lifecycle,
-            self.on_busy if on_busy is None else check_rule(on_busy),
+            self.on_busy if on_busy is None else check_busy_rule(on_busy),
             self.reducers,
             self.state_check,
             None if parent is None and task is None else _tree_of(parent, task),
@@ -145,7 +144,9 @@ class SessionOpener:
             context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))
         if running.journal is None:
             conversation.recent = RecentRecords()
-        self._enter(context)
+        running.lifecycle.open(context)
+        if self._pending_opens:
+            self._pending_opens.note_loaded(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
@@ -233,7 +234,7 @@ class SessionOpener:
         async with SessionInitializer(self, context):
             if description:
                 await self.admission.accept_first(
-                    context, message_to(context, description, metadata=metadata)
+                    context, context.new_message(description, metadata=metadata)
                 )
             elif context.log is not None:
                 await context.log.flush()
@@ -420,11 +421,6 @@ class SessionOpener:
         """Return a block in which the session is marked as being opened or erased; other tasks that open it wait until the block exits."""
         return self._pending_opens.block(session_id, erases=erases)
 
-    def _enter(self, context: SessionContext) -> None:
-        """Add a session to the sessions in memory, and mark its opening as loaded."""
-        self.running.lifecycle.open(context)
-        self._pending_opens.note_loaded(context.id)
-
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
         """Return the completion events of all sessions that are being opened and that match the predicate."""
         wanted = [session_id for session_id in self._pending_opens if is_wanted(session_id)]
@@ -464,7 +460,8 @@ class SessionOpener:
         running.lifecycle.eviction.check_epoch(session_id, epoch)
         self._find_parent(context, opened, restored.waiting, root_owner)
         context.public_session, context.host = self.make_face(context, deps), running.lifecycle
-        self._enter(context)
+        running.lifecycle.open(context)
+        self._pending_opens.note_loaded(context.id)
         self.start_phase.add_resumed(context)
         if restored.waiting:
             running.inbox.claim(session_id)  # new messages are queued after the restored ones
@@ -474,7 +471,7 @@ class SessionOpener:
             with running.lifecycle.kept(context):
                 if opened.transient and await is_orphan(context, running.journal):
                     context.closed = True
-                running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
+                context.opening_task = trio.lowlevel.current_task()
                 await self.call_on_session(context)
                 check_deps(context, opened, self.deps_missing)
                 running.lifecycle.resume_restored(context, restored.waiting)
@@ -482,7 +479,7 @@ class SessionOpener:
             running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
             raise
         finally:
-            running.lifecycle.openers.pop(session_id, None)
+            context.opening_task = None
         if opened.transient:
             running.lifecycle.unload_when_idle(context)
         return context

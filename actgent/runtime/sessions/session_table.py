@@ -126,7 +126,8 @@ class SessionTable(Mapping[str, SessionContext]):
         self._loaded[context.id] = context
         if self.followed and (live := self.followed.get(context.id)) is not None:
             live.attach(context)
-        self.mark_idle(context)
+        if self._can_unload:
+            self.mark_idle(context)
 
     def remove(self, context: SessionContext) -> bool:
         """Remove a session from the table. Return False if it is unknown."""

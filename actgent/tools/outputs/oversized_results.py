@@ -76,7 +76,7 @@ def offer_read_result(registry: ToolRegistry) -> None:
 
     A registry without tools, or with a tool of that name, stays unchanged.
     """
-    has_tools = registry.has_toolsets or bool(registry.specs())
+    has_tools = registry.has_toolsets or bool(registry.specs)
     if has_tools and registry.get(ReadResult.name) is None:
         registry.add_last(_READ_RESULT)
 

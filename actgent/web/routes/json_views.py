@@ -219,7 +219,7 @@ def of_agent(
         "modes": None if modes is None else [mode.name for mode in modes],
         "tools": [
             {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-            for spec in running.core.calling.registry.specs()
+            for spec in running.core.calling.registry.specs
         ],
         "links": list(_links_of(agent, running.core.calling.registry)),
         "limits": as_document(turns.options.limits or turns.limits),

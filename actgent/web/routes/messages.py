@@ -19,7 +19,6 @@ from actgent.journal.feed_readers import Erased, FeedReader, Written
 from actgent.journal.records import Record
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
-from actgent.sessions.incoming_messages import message_to
 from actgent.tools.caller_tools import MAX_TOOLS, to_spec
 from actgent.web import json_documents
 from actgent.web.problem_documents import Problem, missing
@@ -176,7 +175,7 @@ async def say(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
             _check_not_suspended(session)
         if "deadline" not in body:
             context = context_of(session)
-            asked = message_to(context, content, priority=body.get("priority", "normal"))
+            asked = context.new_message(content, priority=body.get("priority", "normal"))
             gateway.access.opener(head.agent).running.inbox.check_room(asked)
         progress = MessageProgress(message_id or new_id(), number=head.records + 1)
     seconds = wait_of(call)
@@ -291,7 +290,7 @@ def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...]
     """Apply the input guards to a message's content, and return the resulting parts; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
     with suppress(GuardrailTripped, HandlerFailed):
-        return guards.admit(context, message_to(context, content)).parts
+        return guards.admit(context, context.new_message(content)).parts
     return None
 
 

@@ -25,8 +25,7 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import ApprovalDecisionRecord
 from actgent.journal.wrappers import WrappedJournal
-from actgent.runtime.sessions import session_table
-from actgent.sessions.incoming_messages import message_to
+from actgent.runtime.sessions import table as session_table
 from actgent.testing import CrashingJournal, check_transcript
 
 
@@ -184,7 +183,7 @@ async def test_an_urgent_message_of_a_dead_process_withdraws():
             agent = await runtime.start(world.agent())
             session = await agent.create_session("ada", "order 1", session_id="s")
             await session.wait_idle()
-            await session._context.log.accept(message_to(session._context, "stop", priority="urgent"))
+            await session._context.log.accept(session._context.new_message("stop", priority="urgent"))
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(world.agent())
             session = await agent.open_session("s")

@@ -377,16 +377,17 @@ def check_agent(agent):
     inbox = running.inbox.statistics()
     assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)
     assert len(running.inbox) == 0
-    assert (running.runner._held_up, running.lifecycle.openers, opener._pending_opens) == ([], {}, {})
+    assert (running.runner._held_up, opener._pending_opens) == ([], {})
     for context in running.sessions.values():
         left = (
             context.acceptances,
             context.pending,
             context.pins,
             context._idle,
+            context.opening_task,
             context.schedules.writing,
         )
-        assert left == (None, 0, 0, None, {})
+        assert left == (None, 0, 0, None, None, {})
         assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
         assert not context.is_transient
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from actgent.sessions.incoming_messages import message_to
 from actgent.web.access_tokens import new_token
 
 ROOT = Path(__file__).parents[3]
@@ -86,7 +85,7 @@ async def test_session_reconnects_after_a_server_restart(serving, screen, tmp_pa
     port = address.rpartition(":")[2]
     async with serving(journal=journal, bind=f"127.0.0.1:{port}", tokens=[token]) as served:
         opened = await served.runtime.agents.opener("clerk").open("s1")
-        await served.runtime.agents.opener("clerk").admission.accept(opened, message_to(opened, "two"))
+        await served.runtime.agents.opener("clerk").admission.accept(opened, opened.new_message("two"))
         await screen.until("document.body.innerText.includes('you said: two')")
         assert await screen.run("document.querySelectorAll('.turn').length") == 2
     screen.tab.complaints.clear()  # of requests while there was no server
