@@ -9,7 +9,15 @@ import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT_SECONDS, Place
 from actgent.control.budget import Funding
-from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
+from actgent.errors import (
+    ActgentError,
+    Fenced,
+    JournalError,
+    NotRunning,
+    SessionBusy,
+    SessionMoved,
+    Suspended,
+)
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record, TurnOptions
 from actgent.labels import source_name
@@ -181,6 +189,18 @@ class MessageAdmission:
         if self._drains:
             self._lifecycle.eviction.check_stays(context.id)
 
+    def _check_reachable(self, context: SessionContext) -> None:
+        """Raise if a message that was admitted earlier can no longer be processed.
+
+        Raises:
+            SessionClosed, NotRunning: The session is closed, or the agent is stopping.
+        """
+        if context.closed:
+            raise context.refusal
+        runner = self._runner
+        if runner.is_stopping or not (runner.accepts or runner.is_draining):
+            raise NotRunning(runner.name)
+
     def _admit(self, context: SessionContext, message: Message) -> Message:
         """Return the message as changed by the input guards, with the trace and the untrusted sources of its sender.
 
@@ -301,7 +321,7 @@ class MessageAdmission:
             with self._lifecycle.eviction.cancelled_on_eviction(context.id):
                 acceptance.place = await inbox.reserve(message, first=first)
             place = acceptance.place
-            self._lifecycle.check_reachable(context)
+            self._check_reachable(context)
         return place
 
     async def _write(
@@ -315,7 +335,7 @@ class MessageAdmission:
         acceptance.log = log
         await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
         try:
-            self._lifecycle.check_reachable(context)
+            self._check_reachable(context)
         except ActgentError:
             self._record_rejection(context, acceptance, log)
             acceptance.log = None
@@ -405,7 +425,7 @@ class MessageAdmission:
         """
         while (first := context.find_message(message.id)) is not None and not first.is_in:
             message = await self._wait_settled(context, message, first)
-            self._lifecycle.check_reachable(context)
+            self._check_reachable(context)
         # Ids chosen by callers are remembered from the start; an id of this process is searched when it is
         # repeated.
         if is_id_of_process(message.id) and _was_sent(context, message.id):

@@ -103,13 +103,6 @@ class SessionLifecycle:
             raise context.refusal
         self.runner.check_accepts()
 
-    def check_reachable(self, context: SessionContext) -> None:
-        """Raise if a message that was admitted earlier can no longer be processed: its session is closed or the agent is stopping."""
-        if context.closed:
-            raise context.refusal
-        if self.runner.is_stopping or not (self.runner.accepts or self.runner.is_draining):
-            raise NotRunning(self.name)
-
     # --- opening and resuming ----------------------------------------------------------------
 
     def open(self, context: SessionContext) -> None:
