@@ -626,15 +626,19 @@ def members(folder: Path) -> set[str]:
 
 
 def sections() -> dict[str, str]:
-    """The tables of section 3 of the architecture, by their folders."""
-    section = page("docs/architecture.md").read_text(encoding="utf-8").split("## 3. ")[1].split("\n## 4. ")[0]
-    package, *layers = re.split(r"^### ", section, flags=re.MULTILINE)
-    parts = {f"actgent/{part[1:].split('/')[0]}": part for part in layers if part.startswith("`")}
-    return {"actgent": package, **parts}
+    """The table of the layers in docs/architecture.md, and those of the page of each layer, by their folders."""
+    layers = (
+        page("docs/architecture.md").read_text(encoding="utf-8").split("\n## Layers\n")[1].split("\n## ")[0]
+    )
+    found = {"actgent": layers}
+    for path in tracked("docs/architecture/*.md"):
+        parts = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        found |= {f"actgent/{part[1:].split('/')[0]}": part for part in parts if re.match(r"`\w+/`\n", part)}
+    return found
 
 
 def test_the_architecture_names_each_module():
-    """Section 3 has the package's folders and root files, and the modules of each folder; and nothing else."""
+    """The pages have the package's folders and root files, and the modules of each folder; and nothing else."""
     there = {"actgent": members(ROOT / "actgent")}
     for folder in [name for name in there["actgent"] if name.endswith("/")]:
         there[f"actgent/{folder[:-1]}"] = members(ROOT / "actgent" / folder) - {"__init__.py"}
@@ -657,7 +661,7 @@ def test_the_architecture_names_what_is_in_a_members_folder():
 
 
 def test_the_face_has_the_names_of_the_contract():
-    """All names of section 4 of docs/architecture.md, and all errors, are public; there is no other."""
+    """All names of docs/architecture/public-names.md, and all errors, are public; there is no other."""
     errors = importlib.import_module("actgent.errors")
     raised = [
         name
@@ -851,10 +855,10 @@ def test_soak_runs_all_that_is_counted_for_it():
 
 
 def test_each_dependency_has_a_job_in_the_docs():
-    """The table in docs/architecture.md and pyproject.toml name the same packages."""
+    """The table in docs/architecture/dependencies.md and pyproject.toml name the same packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[\[<>=]", line)[0] for line in project["dependencies"]}
-    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## 8. ")[1]
+    section = (ROOT / "docs" / "architecture" / "dependencies.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| ([a-z][\w., -]+) \|", section, re.MULTILINE)
     assert {name.strip() for cell in cells for name in cell.split(",")} - {"package"} == required
 

@@ -109,7 +109,7 @@ REQUIREMENTS = "docs/specification.md"
             {
                 "actgent/protocols/__init__.py",
                 "actgent/definitions/agent_folder.py",  # `goal` is a field of an agent's folder there
-                "docs/architecture.md",
+                "docs/architecture/protocols.md",
                 "docs/configuration.md",
                 REQUIREMENTS,
             },
