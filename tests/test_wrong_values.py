@@ -3,18 +3,23 @@
 import pytest
 
 from actgent import (
+    ActorFailed,
     AgentBuilder,
     ApprovalNotFound,
     Approve,
     BareAgent,
     ConfigurationError,
     File,
+    HTTPTool,
     Image,
     MCPServer,
     Mode,
     Modes,
+    Pipeline,
+    PipelineStep,
     Reply,
     ScriptedLLM,
+    SessionNotFound,
     ToolContext,
     Toolset,
     open_gateway,
@@ -22,6 +27,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.actors import Actor, Supervision
 from actgent.evaluation import Case, evaluate
 from actgent.interop import OpenAIProtocol
 
@@ -336,3 +342,82 @@ def test_where_a_server_of_tools_is(options, words):
     with pytest.raises(ConfigurationError) as caught:
         MCPServer(name="tools", **options)
     assert words in str(caught.value)
+
+
+async def test_decisions_without_ids_are_rejected():
+    """A list of decisions does not say which approval each of them decides."""
+    async with clerk() as agent:
+        with pytest.raises(ConfigurationError, match=r"decisions= maps approval ids to decisions"):
+            await agent.resume([Approve()])
+
+
+async def test_inputs_of_a_pipeline_are_values_by_name():
+    """A text is not a mapping, although `dict` accepts some texts."""
+    step = PipelineStep("page", agent=clerk(), message="{topic}")
+    async with Pipeline("report", steps=[step]) as pipeline:
+        with pytest.raises(ConfigurationError, match=r"inputs= are values by name, e.g. .*, not 'tea'"):
+            await pipeline.process("tea")
+
+
+async def test_an_object_is_not_spawned_as_an_actor():
+    """A restart needs a new object, so `spawn` takes the class."""
+
+    class Till(Actor):
+        async def receive(self, payload):
+            return payload
+
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match=r"write await runtime.spawn\(Till\)"):
+            await runtime.spawn(Till())
+
+
+async def test_an_actor_without_receive_names_its_class(caplog):
+    """The first message fails with the method that is missing."""
+
+    class Till(Actor):
+        pass
+
+    async with open_runtime(supervision=Supervision(deliveries=1)) as runtime:
+        till = await runtime.spawn(Till)
+        with pytest.raises(ActorFailed):
+            await till.ask(1)
+    assert "Till has no receive(): define async def receive(self, payload)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        (["THOUGHT"], "'THOUGHT' is not an observation type: did you mean 'THOUGHTS'?"),
+        ("THOUGHTS", "write ['THOUGHTS']"),
+    ],
+)
+async def test_unknown_observation_types_are_rejected(types, words):
+    """Otherwise a reader waits forever for observations that never come."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError) as caught:
+            async with session.observe(types=types):
+                pass
+    assert words in str(caught.value)
+
+
+async def test_a_dict_is_not_a_case():
+    """The checks of a case are attributes, so a dict would fail later."""
+    with pytest.raises(ConfigurationError, match=r"cases= contains .*: write Case\(input=\.\.\.\)"):
+        await evaluate([{"input": "Hello"}], clerk())
+
+
+def test_path_parameters_of_an_http_tool_are_in_its_url():
+    """A misspelt parameter would be dropped, and its schema with it."""
+    with pytest.raises(
+        ConfigurationError, match=r"path= names 'town', but .* has no \{town\} \(its parameters: city\)"
+    ):
+        HTTPTool("forecast", "https://api.example/{city}", path={"town": {"type": "string"}})
+
+
+async def test_an_unknown_session_without_an_agent():
+    """The error does not name an agent if the caller named none."""
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(clerk())
+        with pytest.raises(SessionNotFound, match=r"^the runtime has no session 's9'"):
+            await runtime.fork("s9", to=3)

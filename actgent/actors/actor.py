@@ -312,7 +312,9 @@ class Actor:
         An exception restarts the actor and the message is tried again, at most `Supervision.deliveries` times. With
         `concurrency=` above 1, several calls run concurrently; a failure of one cancels the others, which are tried again.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no receive(): define async def receive(self, payload)"
+        )
 
     async def stopped(self) -> None:
         """Release resources of this object. The system calls it after the last message, also after a failure.

@@ -1048,8 +1048,11 @@ class Agent(Generic[DataT_co, DepsT]):
             UsageError: A decision was rejected by `Session.answer`. Earlier decisions of the mapping stay valid.
             ActgentError: The error of the `Failure` that ended the turn.
         """
-        if not decisions:
-            raise ConfigurationError("decisions= is empty: pass a mapping of approval ids to decisions")
+        given: object = decisions
+        if not isinstance(given, Mapping) or not given:
+            raise ConfigurationError(
+                f"decisions= maps approval ids to decisions, e.g. {{approval.id: Approve()}}, not {decisions!r}"
+            )
         session: object = await self._session_of(next(iter(decisions)))
         if not isinstance(session, Session):
             opener = self._require_opener()

@@ -317,7 +317,8 @@ class SessionNotFound(UsageError, LookupError):
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
         self.session_id = session_id
-        super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}{_NO_SESSION}")
+        subject = f"agent {quoted(agent)}" if agent else "the runtime"
+        super().__init__(f"{subject} has no session {quoted(session_id)}{_NO_SESSION}")
 
 
 class InvalidCursor(UsageError):

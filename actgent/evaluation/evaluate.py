@@ -89,6 +89,9 @@ def _check(
 def _check_kinds(cases: Sequence[Case] | Case, variants: Mapping[str, Variant]) -> None:
     if isinstance(cases, Case):
         raise ConfigurationError("expected a list of cases, not a Case: write [case]")
+    given: Sequence[object] = cases
+    if other := next((each for each in given if not isinstance(each, Case)), None):
+        raise ConfigurationError(f"cases= contains {other!r}: write Case(input=...) for each case")
     if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
         raise ConfigurationError(
             f"expected an agent, or a function that returns one, not the class {wrong.__name__}: write "

@@ -274,6 +274,13 @@ class Runtime(Introspection, Ratings, SessionMigration):
         if isinstance(factory, type) and hasattr(factory, "__actgent_start__"):
             text = f"a runtime spawns actors, not the agent class {factory.__name__}"
             raise ConfigurationError(f"{text}: write await runtime.start({factory.__name__}(...))")
+        given: object = factory
+        if not callable(given):
+            kind = type(given).__name__
+            raise ConfigurationError(
+                f"a runtime spawns an actor class, because a restart creates a new object, not an object of {kind}: write "
+                f"await runtime.spawn({kind}), or pass a function that returns a new {kind}"
+            )
         return await self._system.spawn(
             factory, name=name, children=children, grace=grace, concurrency=concurrency, line_of=line_of
         )

@@ -165,6 +165,10 @@ class Pipeline(Agent[Any, Any]):
             WrongOwner: The existing run belongs to another owner.
             NotRunning: The pipeline is not running.
         """
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: inputs= are values by name, e.g. {{'topic': 'tea'}}, not {inputs!r}"
+            )
         given = dict(inputs or {})
         if session_id is None:
             self._check_inputs(given)

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import attrs
 import trio
 
 from actgent.control.argument_checks import at_least_one
-from actgent.errors import InvalidCursor, SessionNotFound
+from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, nearest
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.sessions.session_table import SessionTable
@@ -42,6 +43,20 @@ class ObservationFilter:
 
     types: Collection[ObservedType] | None = None
     turn: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Reject unknown types, because a reader would wait for them forever.
+
+        Raises:
+            ConfigurationError: `types` is a text, or contains an unknown type.
+        """
+        known = get_args(ObservedType)
+        if isinstance(self.types, str):
+            raise ConfigurationError(
+                f"types= takes a list of observation types, not {self.types!r}: write [{self.types!r}]"
+            )
+        if unknown := next((each for each in self.types or () if each not in known), None):
+            raise ConfigurationError(f"{unknown!r} is not an observation type: {nearest(unknown, known)}")
 
     def takes(self, observed: Observed) -> bool:
         is_typed = self.types is None or observed.type in self.types

@@ -129,6 +129,11 @@ class HTTPTool(Tool, Toolset):
         self._fixed = dict(fixed_headers or {})
         self._connections = connections or Connections(Guard(allow))
         self._path = _parse_placeholders(name, url)
+        if unused := [each for each in path or () if each not in self._path]:
+            raise ConfigurationError(
+                f"HTTPTool {name!r}: path= names {unused[0]!r}, but the URL {url!r} has no {{{unused[0]}}} "
+                f"(its parameters: {', '.join(self._path) or 'none'})"
+            )
         known = {place: (path or {}).get(place, {"type": "string"}) for place in self._path}
         self._query = _object_schema(query)
         self._headers = _object_schema(headers)
