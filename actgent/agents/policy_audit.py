@@ -28,6 +28,7 @@ from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.base import Tool
 from actgent.tools.registry import CALL_TOOL
 from actgent.toolsets.toolset import static_tools
+from actgent.turns.calls.nested_calls import NestedCall, call_reference, nested_call_of
 from actgent.turns.calls.policy_checks import is_quoted, sinks_of, texts_of_owner
 from actgent.turns.calls.untrusted_results import Isolation
 
@@ -124,6 +125,8 @@ class _Audit:
     """First start of each call with an effect, by call id."""
     _finished: dict[str, tuple[_Start, ToolResult]] = attrs.field(factory=dict, init=False)
     """First result of each call, by call id."""
+    _nested: set[str] = attrs.field(factory=set, init=False)
+    """Ids of the checked calls that other calls made."""
 
     def __attrs_post_init__(self) -> None:
         if self.agent is not None:
@@ -147,11 +150,19 @@ class _Audit:
             case CallFinishedRecord(result=result):
                 self._finished.setdefault(result.call_id, (self._now(number), result))
             case StateChangeRecord(changes=changes):
-                self._state = {**self._state, **changes}  # earlier starts keep the earlier state
+                self._change_state(number, changes)
             case ApprovalRequestRecord(approval=approval):
                 self._approvals[approval.id] = approval
             case ApprovalDecisionRecord(approval_id=approval_id, decision=decision):
                 self._decided = {**self._decided, approval_id: decision}
+
+    def _change_state(self, number: int, changes: Mapping[str, Any]) -> None:
+        """Store changes of the session's state, and check the nested calls that they record."""
+        self._state = {**self._state, **changes}  # earlier starts keep the earlier state
+        for key, value in changes.items():
+            if (nested := nested_call_of(key, value)) is not None and nested.call.id not in self._nested:
+                self._nested.add(nested.call.id)
+                self._check_nested(nested, self._now(number))
 
     def _now(self, number: int) -> _Start:
         return _Start(number, self.label, self._state, self._decided, self._texts)
@@ -209,6 +220,39 @@ class _Audit:
                 record=start.record,
                 call=call,
                 labels=labels,
+                label=label,
+            )
+        )
+
+    def _check_nested(self, nested: NestedCall, start: _Start) -> None:
+        """Record a finding if a call made inside another call has untrusted sinks and no approval covers it."""
+        call, tool = nested.call, self._tools.get(nested.call.name)
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        sinks: Sequence[str] | None
+        if tool is None:
+            sinks = list(arguments) if nested.has_effect else None
+        else:
+            sinks = sinks_of(tool, arguments)
+        is_pure = tool is not None and tool.effect == "pure"
+        if sinks is None or (is_pure and self._are_quoted(sinks, arguments, start)):
+            return
+        outer = call.id.rpartition("/")[0]
+        reference = call_reference(self.calls[outer].name if outer in self.calls else "", call)
+        if any(
+            each.call_id == outer
+            and each.question.startswith(reference)
+            and isinstance(start.decided.get(each.id), Grant)
+            for each in self._approvals.values()
+        ):
+            return
+        label = label_of(nested.sources)
+        self.found.append(
+            UnapprovedCall(
+                session_id=self.session_id,
+                agent=self.name,
+                record=start.record,
+                call=call,
+                labels=dict.fromkeys(sinks, label),
                 label=label,
             )
         )

@@ -116,12 +116,30 @@ class NestedCalls:
             batch.set_result(0, None)
         elif has_begun:
             batch.maybe_started = frozenset({0})
+        checked = self._note_for_audit(batch)
         if tool.effect != "pure" and self.turn.session.log is not None:
-            batch.on_stage = partial(self._begin, call)
+            batch.on_stage = partial(self._begin, call, checked)
         await batch.run()
         if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(batch.calls[0], question)
-        return self._keep(call, batch.results()[0])
+        result = batch.results()[0]
+        has_run = tool.effect == "pure" and result.status == "success"
+        return self._keep(call, result, checked if has_run else {})
+
+    def _note_for_audit(self, batch: Batch) -> Mapping[str, Any]:
+        """Return the call of a batch and its untrusted sources, for the audit of the journal; empty if it has none.
+
+        The journal has no other record of the arguments of a nested call.
+        """
+        call = batch.calls[0]
+        sources = join_origins(self.turn.session.conversation.sources, self.sources)
+        sources = join_origins(sources, self._sources_of_outer())
+        if batch.isolation is not None:
+            for withheld in batch.isolation.unapproved(call).values():
+                sources = join_origins(sources, withheld)
+        if not sources:
+            return {}
+        return {"name": call.name, "arguments": call.arguments, "depends_on": sources}
 
     def _sources_of_outer(self) -> str:
         """Return the untrusted sources that the outer call has read: in its arguments, and in answers of agents.
@@ -133,19 +151,21 @@ class NestedCalls:
             return ""
         return join_origins(running.given, running.found)
 
-    async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:
+    async def _begin(
+        self, call: ToolCall, checked: Mapping[str, Any], batch: Batch, places: Sequence[int]
+    ) -> None:
         """Record that a nested call with side effects starts, so that a restart can detect it.
 
         The write is not cancellable.
         """
         if self.turn.session.log is None or not all(map(batch.can_start, places)):
             return
-        self.turn.session.state.dispatch([(_KEY + call.id, {"call": _digest(call)})])
+        self.turn.session.state.dispatch([(_KEY + call.id, {"call": _digest(call), **checked})])
         self.turn.cover()
         await self.turn.session.log.flush()
         self.turn.expose()
 
-    def _keep(self, call: ToolCall, result: ToolResult) -> Mapping[str, Any]:
+    def _keep(self, call: ToolCall, result: ToolResult, checked: Mapping[str, Any]) -> Mapping[str, Any]:
         """Store the result of a nested call in the session state.
 
         Raises:
@@ -159,7 +179,7 @@ class NestedCalls:
         kept = {"content": result.content, "error": result.error, "status": result.status}
         if sources := join_origins(result.origin, result.via):
             kept["sources"] = sources
-        known = {"call": _digest(call), "result": kept}
+        known = {"call": _digest(call), **checked, "result": kept}
         self.turn.session.state.dispatch([(_KEY + call.id, known)])
         return known
 
@@ -173,7 +193,7 @@ class NestedCalls:
     # --- approvals -------------------------------------------------------------------------
 
     def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
-        words = f"{self._call_reference(call)} {question.question or f'May the tool {call.name!r} run?'}"
+        words = f"{call_reference(self.outer.name, call)} {question.question or f'May the tool {call.name!r} run?'}"
         asked = ApprovalRequired(
             words,
             form=question.form,
@@ -185,27 +205,49 @@ class NestedCalls:
         asked.sources = question.sources
         return asked
 
-    def _call_reference(self, call: ToolCall) -> str:
-        arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
-        shown = (
-            arguments
-            if len(arguments) <= MAX_ARGUMENT_CHARS
-            else f"{arguments[:MAX_ARGUMENT_CHARS]}... ({_digest(call)})"
-        )
-        return f"[call {call.id.rpartition('/')[2]} of {self.outer.name!r}: {call.name}({shown})]"
-
     def _grant(self, call: ToolCall) -> Grant | None:
         """Return the approval decision that allows a nested call with these arguments; None if there is none."""
         ledger = self.turn.session.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
             return None
-        about = self._call_reference(call)
+        about = call_reference(self.outer.name, call)
         if not verdict.approval.question.startswith(about):
             return None
         if isinstance(grant, FormAnswer):
             return attrs.evolve(grant, question=verdict.approval.question[len(about) + 1 :])
         return grant
+
+
+def call_reference(outer: str, call: ToolCall) -> str:
+    """Return the beginning of the approval question of a nested call: its number, the outer tool and the arguments."""
+    arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
+    shown = (
+        arguments
+        if len(arguments) <= MAX_ARGUMENT_CHARS
+        else f"{arguments[:MAX_ARGUMENT_CHARS]}... ({_digest(call)})"
+    )
+    return f"[call {call.id.rpartition('/')[2]} of {outer!r}: {call.name}({shown})]"
+
+
+@attrs.frozen
+class NestedCall:
+    """A recorded call that another call made after the session had read untrusted text."""
+
+    call: ToolCall
+    """The nested call; its id begins with the id of the outer call."""
+    sources: str
+    """Untrusted sources on which the call depends."""
+    has_effect: bool
+    """True if the journal has the start of the call, as it has for tools with an effect."""
+
+
+def nested_call_of(key: str, value: object) -> NestedCall | None:
+    """Return the nested call in a key of the session state; None if the key has no call with untrusted sources."""
+    if not key.startswith(_KEY) or not isinstance(value, Mapping) or "depends_on" not in value:
+        return None
+    call = ToolCall(value["name"], value["arguments"], id=key.removeprefix(_KEY))
+    return NestedCall(call, value["depends_on"], has_effect="result" not in value)
 
 
 def _may_be_called(tool: Tool) -> bool:

@@ -34,6 +34,8 @@ from actgent.journal.records import (
 )
 from actgent.toolsets.toolset import Deferred
 
+from .outer_tool import OuterTool
+
 SESSIONS = 60
 DECISIONS = (Approve(), Reject("no"), Respond("done"), Edit({"to": "bob"}))
 
@@ -284,6 +286,61 @@ async def test_calls_written_as_text_are_found(protocol):
         agent = builder.llm(ScriptedLLM(TEXT_CALLS[protocol])).build()
         found.append(pairs(audit_session(await record(agent, **options), agent)))
     assert found == [[], [("send", "eve"), ("fetch", "x")]]
+
+
+def outer_agent(desk, names, **options):
+    """Return an agent whose tool `outer` calls `page`, `send` or `fetch` in the order of the names."""
+    given = {"page": {}, "send": {"to": "bob", "text": "x"}, "fetch": {"url": "bob.example"}}
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            for name in names:
+                await context.tools.call(name, given[name])
+
+    tools = (*desk.tools, Outer())
+    return BareAgent("clerk", llm=ScriptedLLM([ToolCall("outer", {}), "ok"]), tools=tools, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("page", "send"), ["send"]),
+        (("page", "fetch"), ["fetch"]),
+        (("page", "send", "fetch"), ["send", "fetch"]),
+        (("send", "fetch"), []),
+    ],
+    ids=str,
+)
+async def test_calls_inside_a_tool_are_found(names, expected):
+    """A call that code makes after it has read untrusted text is a finding, with its arguments and sources."""
+    desk = Desk()
+    agent = outer_agent(desk, names)
+    found = audit_session(await record(agent), agent)
+    assert [each.call.name for each in found] == expected
+    assert all(
+        each.label == Label({"page"} | ({"desk"} if "fetch" in names[:-1] else set())) for each in found
+    )
+    assert all(set(each.labels) == {desk.sinks[each.call.name]} for each in found)
+
+
+async def test_calls_inside_a_tool_without_agents_count_if_they_have_an_effect():
+    """Without the code of the tools, only the journal shows which calls have an effect."""
+    found = audit_session(await record(outer_agent(Desk(), ("page", "fetch", "send"))))
+    assert [(each.call.name, set(each.labels)) for each in found] == [("send", {"to", "text"})]
+
+
+@pytest.mark.parametrize("decision", [Approve(), Reject("no")], ids=["approved", "rejected"])
+@pytest.mark.parametrize("violation", ["ask", "refuse"])
+async def test_decided_calls_inside_a_tool_are_not_found(decision, violation):
+    """A policy leaves no finding: the call has an approval, or did not run. A lost decision is found."""
+    desk = Desk()
+    agent = outer_agent(desk, ("page", "send"), policy=Policy(violation=violation))
+    records = await record(agent, decide=lambda _: decision)
+    assert audit_session(records, agent) == []
+    has_run = decision == Approve() and violation == "ask"
+    assert bool(desk.ran) == has_run
+    lost = [each for each in records if not isinstance(each, ApprovalDecisionRecord)]
+    assert [each.call.name for each in audit_session(lost, agent)] == ["send"] * has_run
 
 
 async def test_tools_of_derived_toolsets_are_known():
