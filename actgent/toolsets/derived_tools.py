@@ -57,6 +57,48 @@ def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), own
     return derive
 
 
+def declare_labels(sinks: Mapping[str, Iterable[str]], trusted: Iterable[str], *, owner: str) -> Derive:
+    """Return a function that declares sinks and trusted results of tools, by tool name.
+
+    `owner` is the toolset, for the error about unknown names.
+
+    Raises:
+        ConfigurationError: A value has the wrong type.
+    """
+    for name, parameters in sinks.items():
+        if isinstance(parameters, str) or not all(isinstance(each, str) for each in parameters):
+            raise ConfigurationError(
+                f'labelled() requires names of parameters, such as sinks={{{name!r}: ("to",)}}, not {parameters!r:.200}'
+            )
+    if isinstance(trusted, str):
+        raise ConfigurationError(f"labelled() requires names of tools, such as trusted=({trusted!r},)")
+    declared = {name: tuple(parameters) for name, parameters in sinks.items()}
+    own = frozenset(trusted)
+
+    def derive(tools: Sequence[Tool]) -> list[Tool]:
+        if unknown := sorted((declared.keys() | own) - {tool.name for tool in tools}):
+            raise ConfigurationError(
+                f"toolset {owner!r}: labelled() names the tool {unknown[0]!r}, which it does not have "
+                f"(tools: {', '.join(tool.name for tool in tools) or 'none'})"
+            )
+        return [_declare_labels(tool, declared.get(tool.name), is_trusted=tool.name in own) for tool in tools]
+
+    return derive
+
+
+def _declare_labels(tool: Tool, sinks: tuple[str, ...] | None, *, is_trusted: bool) -> Tool:
+    options: dict[str, Any] = {"outside": False} if is_trusted else {}
+    if sinks is not None:
+        members = tool.parameters.get("properties", {})
+        if unknown := [name for name in sinks if name not in members]:
+            raise ConfigurationError(
+                f"labelled() names the sink {unknown[0]!r}, which is not a parameter of {tool.name!r} "
+                f"(parameters: {', '.join(members) or 'none'})"
+            )
+        options["sinks"] = sinks
+    return WrappedTool(tool, **options) if options else tool
+
+
 def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
     """Return a tool with fixed values for those of its parameters that `values` names.
 

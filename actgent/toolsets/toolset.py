@@ -121,6 +121,21 @@ class Toolset(abc.ABC):
             ),
         )
 
+    def labelled(
+        self, *, sinks: Mapping[str, Iterable[str]] | None = None, trusted: Iterable[str] = ()
+    ) -> "Toolset":
+        """Return a toolset with declarations for `Agent(policy=)`, which the author of the tools has not made.
+
+        Args:
+            sinks: Parameters that need trusted values, by tool name. An empty tuple declares that all values are harmless.
+            trusted: Names of tools whose results contain no text of third parties.
+
+        Raises:
+            ConfigurationError: A value has the wrong type. When the tools are published: the toolset has no tool or
+                parameter with this name.
+        """
+        return DerivedToolset(self, derived_tools.declare_labels(sinks or {}, trusted, owner=self.name))
+
     def cached(self, results: int = 256) -> "Toolset":
         """Return a toolset that caches up to `results` results of each tool, except tools with the effect `once`.
 

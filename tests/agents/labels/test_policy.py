@@ -322,6 +322,61 @@ async def test_tools_of_a_toolset_keep_their_sinks():
     assert (len(asked), calls) == (1, [])
 
 
+def desk_of(calls):
+    """Return a toolset with an untrusted tool `number` and a tool `send` without declared sinks."""
+
+    @tool(untrusted=True, effect="pure")
+    async def number() -> int:
+        """Return a number."""
+        return 3
+
+    @tool
+    async def send(to: str, text: str) -> str:
+        """Send."""
+        calls.append(to)
+        return "sent"
+
+    return StaticToolset("desk", [number, send])
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "is_asked"),
+    [
+        ({}, [ToolCall("number", {})], True),
+        ({"trusted": ["number"]}, [ToolCall("number", {})], False),
+        ({"trusted": ["number"]}, [READ, ToolCall("number", {})], True),
+        ({"sinks": {"send": ()}}, [ToolCall("number", {})], False),
+        ({"sinks": {"send": ("to",)}}, [ToolCall("number", {})], True),
+    ],
+    ids=str,
+)
+async def test_a_program_declares_labels_of_tools_of_a_toolset(options, script, is_asked):
+    """`labelled()` declares sinks and trusted results of tools whose author has declared none."""
+    calls = []
+    script = [*script, ToolCall("send", {"to": "bob", "text": "x"}), "ok"]
+    asked, _ = await outcome_of(script, desk_of(calls).labelled(**options))
+    assert [bool(asked), bool(calls)] == [is_asked, not is_asked]
+    expected = options.get("sinks", {}).get("send", ("to", "text"))
+    assert [tuple(each.labels) for each in asked] == [expected] * is_asked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sinks": {"sent": ("to",)}}, "names the tool 'sent', which it does not have .tools: number, send"),
+        ({"trusted": ["numbers"]}, "names the tool 'numbers'"),
+        ({"sinks": {"send": ("too",)}}, "names the sink 'too', which is not a parameter of 'send'"),
+        ({"sinks": {"send": "to"}}, "requires names of parameters"),
+        ({"trusted": "number"}, "requires names of tools"),
+    ],
+    ids=str,
+)
+async def test_misspelt_labels_of_a_toolset_are_errors(options, message):
+    """A misspelt name would leave a parameter without a check."""
+    with pytest.raises(ConfigurationError, match=message):
+        await outcome_of(["ok"], desk_of([]).labelled(**options))
+
+
 async def test_a_tool_of_the_caller_gets_the_labels():
     """The caller that runs a tool itself reads the sources in the request."""
     spec = {
