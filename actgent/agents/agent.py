@@ -76,6 +76,7 @@ from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.state.reducers import Reducer
+from actgent.support import span_names
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
 from actgent.support.name_hints import async_block, unknown_argument
 from actgent.support.safe_logging import logger_of
@@ -218,6 +219,8 @@ class Agent(Generic[DataT_co, DepsT]):
     """
 
     default_protocol: Callable[[], Protocol] = Bare
+    _operation = span_names.INVOKE_AGENT
+    """Operation name of the turns in traces."""
     core_type: type[AgentCore] = AgentCore
     """Class that processes the messages: `AgentCore`, or a subclass that replaces one of its steps."""
     narration_type: type[Narration] = Narration
@@ -1362,6 +1365,7 @@ class Agent(Generic[DataT_co, DepsT]):
             hooks=self._hooks,
             guards=self._guards,
             router=self._route,
+            operation=self._operation,
             failure_logger=self._failure_logger,
             handler_timeout=self._bounds.handler_timeout,
             bounds=self._bounds.inbox,

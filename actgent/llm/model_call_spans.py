@@ -1,16 +1,13 @@
 """Trace spans of model calls: one per attempt. Attempts of retries and fallbacks are siblings."""
 
 import time
-from collections.abc import Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
-import orjson
-
-from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.support import span_names as names
-from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, active_trace
+from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, Tracing, active_trace
 
 from .base import LLM, ModelRequest, ModelResponse, OnText
 
@@ -57,8 +54,7 @@ class ModelWork(TracedWork):
         if chat.response_format is not None:
             attributes[names.OUTPUT_TYPE] = "json"
         if active.tracing.has_content:
-            attributes |= active.tracing.content(names.SYSTEM_INSTRUCTIONS, lambda: chat.system)
-            attributes |= active.tracing.content(names.INPUT_MESSAGES, lambda: _written(chat.messages))
+            attributes |= _request_content(active.tracing, chat)
         super().__init__(active, f"{names.CHAT} {asked}", attributes, kind="client")
         self._begun = time.monotonic()
         self.is_shell = False
@@ -105,8 +101,8 @@ class ModelWork(TracedWork):
         if usage.cost:
             self.facts[names.COST] = usage.cost
         if self.tracing.has_content:
-            messages = (ChatMessage("assistant", answer.parts),)
-            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(messages))
+            message = _message(ChatMessage("assistant", answer.parts)) | {"finish_reason": answer.stop}
+            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: [message])
 
 
 async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:
@@ -127,10 +123,29 @@ async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | No
         return answer
 
 
-def _written(messages: Sequence[ChatMessage]) -> str:
-    """Return messages in the JSON format of OpenTelemetry's GenAI conventions."""
-    encoded = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
-    return orjson.dumps(encoded, default=str).decode()
+def _request_content(tracing: Tracing, chat: ModelRequest) -> dict[str, Attribute]:
+    """Return the prompt, the messages and the tools of a request as attributes, in the format of the conventions."""
+    found = dict(tracing.content(names.INPUT_MESSAGES, lambda: [_message(each) for each in chat.messages]))
+    if chat.system:
+        system = [{"type": "text", "content": chat.system}]
+        found |= tracing.content(names.SYSTEM_INSTRUCTIONS, lambda: system)
+    if chat.tools:
+        found |= tracing.content(names.TOOL_DEFINITIONS, lambda: [_definition(each) for each in chat.tools])
+    return found
+
+
+def _definition(tool: ToolSpec) -> dict[str, object]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
+
+
+def _message(message: ChatMessage) -> dict[str, object]:
+    """Return a message in the JSON format of OpenTelemetry's GenAI conventions."""
+    return {"role": message.role, "parts": [_part(part) for part in message.parts]}
 
 
 def _part(part: Part) -> dict[str, object]:

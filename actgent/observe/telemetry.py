@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import Any
 
 from opentelemetry.context import Context, attach
 from opentelemetry.metrics import MeterProvider, get_meter
@@ -20,21 +22,26 @@ from opentelemetry.trace import (
     set_span_in_context,
     use_span,
 )
+from orjson import loads
 
 from actgent.messages import valid_traceparent
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan, SpanKind, Tracing
 
+from .content_shortening import encode_content, shorten_json, shorten_text
 from .instruments import Instruments
 
 _KINDS: Mapping[SpanKind, Kind] = {
     "internal": Kind.INTERNAL,
     "client": Kind.CLIENT,
     "producer": Kind.PRODUCER,
+    "server": Kind.SERVER,
 }
 MAX_CONTENT_CHARS = 8_192
-"""Maximum characters of a content attribute; longer texts are truncated."""
+"""Maximum characters of a content attribute. Longer texts are truncated, and longer JSON is shortened to valid JSON."""
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+"""Version of the semantic conventions for the attributes that are not `gen_ai.`"""
 _log = logger_of(__name__)
 
 
@@ -59,15 +66,18 @@ class Telemetry(Tracing):
         """Create a reporter.
 
         Args:
-            content: True to record prompts, answers, arguments and results, each truncated to 8,192 characters.
-            redact: Function that removes secrets from recorded contents; None records them unchanged.
+            content: True to record prompts, tool definitions, answers, arguments and results, each shortened to
+                8,192 characters.
+            redact: Function that removes secrets from a text; None records contents unchanged. It is called for
+                each text inside of recorded JSON.
             tracer_provider: Provider of spans; None uses the global provider of the process.
             meter_provider: Provider of metrics; None uses the global provider of the process.
         """
         self.has_content = content
         self._redact = redact
-        self._tracer = get_tracer("actgent", tracer_provider=tracer_provider)
-        self._instruments = Instruments(get_meter("actgent", meter_provider=meter_provider))
+        version = metadata.version("actgent")
+        self._tracer = get_tracer("actgent", version, tracer_provider, SCHEMA_URL)
+        self._instruments = Instruments(get_meter("actgent", version, meter_provider, SCHEMA_URL))
 
     def begin(
         self,
@@ -91,16 +101,33 @@ class Telemetry(Tracing):
         context = get_current_span().get_span_context()
         return _traceparent(context) if context.is_valid else None
 
-    def content(self, attribute: str, words: Callable[[], str]) -> Mapping[str, Attribute]:
+    def content(self, attribute: str, value: Callable[[], object]) -> Mapping[str, Attribute]:
         if not self.has_content:
             return {}
         try:
-            text = words()
-            text = text if self._redact is None else self._redact(text)
+            content = value()
+            if not isinstance(content, str):
+                content = loads(encode_content(content))
+            if self._redact is not None:
+                content = _redact(content, self._redact)
+            shorten = shorten_text if isinstance(content, str) else shorten_json
+            return {attribute: shorten(content, MAX_CONTENT_CHARS)}
         except Exception as error:  # noqa: BLE001 - an error of `redact` must not stop the turn
             _log.warning("%s is left out of a span: %s", attribute, type(error).__name__)
             return {}
-        return {attribute: text if len(text) <= MAX_CONTENT_CHARS else f"{text[:MAX_CONTENT_CHARS]}..."}
+
+
+def _redact(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return a JSON value with `redact` applied to each text, also to the names of members."""
+    match value:
+        case str():
+            return redact(value)
+        case list():
+            return [_redact(each, redact) for each in value]
+        case dict():
+            return {redact(name): _redact(each, redact) for name, each in value.items()}
+        case _:
+            return value
 
 
 class TelemetrySpan:

@@ -300,6 +300,8 @@ class Request:
     """Role of the model to call: a key of the agent's `models`."""
     response_format: ResponseFormat | None = None
     """Output format that the provider enforces; None is plain text."""
+    is_plan: bool = False
+    """True if the answer is a plan. The trace then has a `plan` span around the model call."""
 
 
 PLAIN_REQUEST = Request()

@@ -6,15 +6,17 @@ with OpenTelemetry. Names and attributes follow the OpenTelemetry GenAI conventi
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from actgent.errors import ConfigurationError, kind_of
 
+from . import span_names as names
+
 Attribute = str | bool | int | float | tuple[str, ...]
-SpanKind = Literal["internal", "client", "producer"]
+SpanKind = Literal["internal", "client", "producer", "server"]
 
 
 class OpenSpan(Protocol):
@@ -65,8 +67,11 @@ class Tracing(abc.ABC):
         """Return the traceparent of the current span, of any library; None without a current span."""
 
     @abc.abstractmethod
-    def content(self, attribute: str, text: Callable[[], str]) -> Mapping[str, Attribute]:
-        """Return an attribute with redacted and shortened content; empty if `has_content` is False."""
+    def content(self, attribute: str, value: Callable[[], object]) -> Mapping[str, Attribute]:
+        """Return an attribute with redacted and shortened content; empty if `has_content` is False.
+
+        `value` returns a text, or a list or an object that is recorded as JSON.
+        """
 
 
 def check_tracing(value: object) -> None:
@@ -92,15 +97,21 @@ def error_type(error: Exception, otherwise: str = "") -> str:
 class ActiveTrace:
     """Data shared by the spans of one turn."""
 
-    __slots__ = ("attributes", "tracing", "why_stopped")
+    __slots__ = ("attributes", "deciders", "tracing", "why_stopped")
 
     def __init__(
-        self, tracing: Tracing, attributes: Mapping[str, Attribute], why_stopped: Callable[[], str]
+        self,
+        tracing: Tracing,
+        attributes: Mapping[str, Attribute],
+        why_stopped: Callable[[], str],
+        deciders: Mapping[str, str] | None = None,
     ) -> None:
         self.tracing = tracing
         self.attributes = attributes
         self.why_stopped = why_stopped
         """Function that returns the reason of the turn's cancellation: `interrupted`, `deadline`, `stopped` ..."""
+        self.deciders = deciders or {}
+        """Trace contexts of the requests that decided the approvals of tool calls, by call id."""
 
 
 active_trace: ContextVar[ActiveTrace | None] = ContextVar("active_trace", default=None)
@@ -120,6 +131,7 @@ class TracedWork:
         attributes: Mapping[str, Attribute],
         *,
         kind: SpanKind = "internal",
+        links: Iterable[str | None] = (),
     ) -> None:
         self.tracing = active.tracing
         self.facts: dict[str, Attribute] = {}
@@ -127,7 +139,7 @@ class TracedWork:
         self.error = ""
         """Kind of a failure that raised no exception; empty on success."""
         self._active = active
-        self._span = active.tracing.begin(name, {**active.attributes, **attributes}, kind=kind)
+        self._span = active.tracing.begin(name, {**active.attributes, **attributes}, kind=kind, links=links)
         self._block = self._span.current()
 
     def __enter__(self) -> Self:
@@ -143,3 +155,21 @@ class TracedWork:
         elif error is not None:
             self.error = self._active.why_stopped()
         self._span.end(self.facts, error=self.error)
+
+
+def begin_operation(
+    operation: str,
+    name: str = "",
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    kind: SpanKind = "internal",
+) -> AbstractContextManager[TracedWork | None]:
+    """Return a block that records an operation as a span of the running turn; without a trace, the block yields None.
+
+    `name` is the name of the span; empty uses the name of the operation.
+    """
+    if (active := active_trace.get()) is None:
+        return nullcontext()
+    return TracedWork(
+        active, name or operation, {names.OPERATION: operation, **(attributes or {})}, kind=kind
+    )

@@ -21,7 +21,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 import attrs
-import orjson
 import trio
 
 from actgent.approvals import ApprovalRequest, Approve, Edit, Grant
@@ -62,6 +61,8 @@ _NOT_STARTED = "cancelled before it started"
 _STOPPED = "cancelled while it ran"
 _REJECTED = "it did not run: see the first result of this answer"
 _WITHDRAWN = "withdrawn before the approval was decided: it did not run"
+_UNKNOWN_TOOL = "unknown"
+"""Name in spans of a tool that the agent does not have."""
 _UNKNOWN = "stopped while it ran: its outcome is unknown"
 
 NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
@@ -268,12 +269,15 @@ class Batch:
         result = _error_result(call, self._truncate(error))
         tool = self.registry.get(call.name)
         is_rejection = tool is None or not tool.is_of_caller
+        if is_rejection and index not in self._finished:
+            _trace_refusal(call, tool)
         self._finished[index] = result if is_rejection else self._withhold(index, result)
 
     def reject_all(self, reason: str) -> None:
         """Reject all calls: the first result has the reason, the other results refer to it."""
         self.is_rejected = True
         for index, call in enumerate(self.calls):
+            _trace_refusal(call, self.registry.get(call.name))
             self._finished[index] = _error_result(call, reason if index == 0 else _REJECTED)
 
     def is_resolved(self, index: int) -> bool:
@@ -398,6 +402,7 @@ class Batch:
             quoted = "" if error.__cause__ is None else type(error.__cause__).__name__
             result = _error_result(call, self._truncate(describe(error)), raised=quoted)
             tool = self.registry.get(call.name)
+            _trace_refusal(call, tool)
             if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
                 result = mark_untrusted(
                     result, tool.origin
@@ -853,20 +858,37 @@ def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None
             logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(raised).__name__)
 
 
+def _trace_refusal(call: ToolCall, tool: Tool | None) -> None:
+    """Record the span of a tool call that was not permitted to run, if the turn has a trace."""
+    if (active := active_trace.get()) is not None:
+        with _ToolSpan(active, call, tool) as span:
+            span.note_refusal()
+
+
 class _ToolSpan(TracedWork):
     """Tracing span of one tool call."""
 
-    def __init__(self, active: ActiveTrace, call: ToolCall, tool: Tool) -> None:
+    def __init__(self, active: ActiveTrace, call: ToolCall, tool: Tool | None) -> None:
+        """Begin the span of a call.
+
+        `tool` is None if the model called a tool that the agent does not have. Its name is the model's text, so the span
+        does not contain it.
+        """
+        name = _UNKNOWN_TOOL if tool is None else tool.name
         attributes: dict[str, Attribute] = {
             names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL_NAME: tool.name,
+            names.TOOL_NAME: name,
             names.TOOL_CALL: call.id,
-            names.TOOL_TYPE: "extension" if tool.outside else "function",
-            names.TOOL_EFFECT: tool.effect,
         }
+        if tool is not None:
+            attributes[names.TOOL_TYPE] = "extension" if tool.outside else "function"
+            attributes[names.TOOL_EFFECT] = tool.effect
         if active.tracing.has_content:
-            attributes |= active.tracing.content(names.TOOL_ARGUMENTS, lambda: _arguments_text(call))
-        super().__init__(active, f"{names.EXECUTE_TOOL} {tool.name}", attributes)
+            if tool is not None:
+                attributes |= active.tracing.content(names.TOOL_DESCRIPTION, lambda: tool.description)
+            attributes |= active.tracing.content(names.TOOL_ARGUMENTS, lambda: call.arguments)
+        links = [active.deciders.get(call.id)]
+        super().__init__(active, f"{names.EXECUTE_TOOL} {name}", attributes, links=links)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -875,6 +897,10 @@ class _ToolSpan(TracedWork):
             self.facts[names.TOOL_STATUS] = "asked"
             kind = error = trace = None
         super().__exit__(kind, error, trace)
+
+    def note_refusal(self) -> None:
+        """Mark the span as the span of a call that was not permitted to run."""
+        self.facts[names.TOOL_STATUS] = self.error = names.REFUSED
 
     def note_result(self, result: ToolResult, label: Label) -> None:
         """Add the result and its label to the span; a result other than success marks the span as failed."""
@@ -885,10 +911,3 @@ class _ToolSpan(TracedWork):
             self.error = "tool"
         if self.tracing.has_content:
             self.facts |= self.tracing.content(names.TOOL_RESULT, lambda: result.text)
-
-
-def _arguments_text(call: ToolCall) -> str:
-    """Return the arguments of a call as JSON text."""
-    if isinstance(call.arguments, str):
-        return call.arguments
-    return orjson.dumps(call.arguments, default=str).decode()

@@ -69,6 +69,7 @@ from .dispatcher import Dispatcher, to_deliveries
 from .tool_notices import add_notices, offer_tools
 from .turn_hooks import Hooks
 from .turn_observer import Observer
+from .turn_spans import ask_as_plan
 
 SYSTEM = Sender("actgent", "system")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
@@ -398,9 +399,13 @@ class AgentCore:
         known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
         model = request.model if options.model is None else options.model
         if self.models.fitter is None:
-            return self.models.ask(turn, view.message, chat, model, known)
-        again = partial(prompts.messages, context, shown, prompt, is_paused=turn.is_paused)
-        return self.models.ask_fitting(turn, view.message, chat, again, model=model, prompt=known)
+            answered = self.models.ask(turn, view.message, chat, model, known)
+        else:
+            again = partial(prompts.messages, context, shown, prompt, is_paused=turn.is_paused)
+            answered = self.models.ask_fitting(turn, view.message, chat, again, model=model, prompt=known)
+        if request.is_plan and self.observer.spans is not None:
+            return ask_as_plan(self.profile.name, answered)
+        return answered
 
     # --- read ----------------------------------------------------------------------------
 

@@ -229,7 +229,7 @@ class Observer:
 
     def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
         if self.spans is not None:
-            self.spans.note_decision(context.id)
+            self.spans.note_decision(context.id, approval.call_id)
         if self.stream.active and not approval.for_caller:
             self.stream.publish(
                 ApprovalDecided(

@@ -1,13 +1,13 @@
 """OpenTelemetry spans of turns. Each activation (start, or resume after approval or restart) has one span until it ends."""
 
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
 
 import attrs
 
 from actgent.labels import Label
-from actgent.messages import Message
+from actgent.messages import Message, traceparent, valid_traceparent
 from actgent.sessions.session_context import Turn
 from actgent.support import span_names as names
 from actgent.support.tracing_interface import (
@@ -16,9 +16,11 @@ from actgent.support.tracing_interface import (
     OpenSpan,
     Tracing,
     active_trace,
+    begin_operation,
     error_type,
 )
 
+T = TypeVar("T")
 Activation = Literal["begin", "person", "restart"]
 Key = tuple[str, str]
 """Pair of session id and message id that identifies a turn."""
@@ -39,9 +41,11 @@ class TurnSpans:
 
     agent: str
     tracing: Tracing
+    operation: str = names.INVOKE_AGENT
+    """Operation name of the turns: `invoke_agent`, or `invoke_workflow` for pipelines."""
     _turns: dict[Key, _Activation] = attrs.field(factory=dict)
-    _deciders: dict[str, list[str]] = attrs.field(factory=dict)
-    """Session id of a suspended turn -> trace contexts in which its approvals were decided."""
+    _deciders: dict[str, dict[str, str]] = attrs.field(factory=dict)
+    """Session id of a suspended turn -> call id -> trace context of the request that decided the call's approval."""
 
     def begin(self, turn: Turn) -> None:
         """Begin the span of a turn that starts or resumes in the calling task."""
@@ -52,24 +56,24 @@ class TurnSpans:
             why = before.ended_as
         elif turn.checkpoint is not None:
             why = "restart"
-        deciders = self._deciders.pop(message.session_id, [])
+        deciders = self._deciders.pop(message.session_id, {})
         common: dict[str, Attribute] = {
             names.AGENT: self.agent,
             names.CONVERSATION: message.session_id,
         }
         span = self.tracing.begin(
-            f"{names.INVOKE_AGENT} {self.agent}",
-            {**common, **_facts(message, why)},
+            f"{self.operation} {self.agent}",
+            {**common, **self._facts(message, why)},
             parent=message.traceparent or "",
             links=[
                 *(each.traceparent for each in turn.joined),
                 *([] if before is None else [before.span.traceparent]),
-                *deciders,
+                *dict.fromkeys(deciders.values()),
             ],
         )
         self._turns[_key(message)] = _Activation(span)
         span.make_current()
-        active_trace.set(ActiveTrace(self.tracing, common, lambda: _why_stopped(turn)))
+        active_trace.set(ActiveTrace(self.tracing, common, lambda: _why_stopped(turn), deciders))
 
     def suspend(self, turn: Turn) -> None:
         """End the span of a turn that waits for approval; the next activation links to this span."""
@@ -115,31 +119,41 @@ class TurnSpans:
         for session_id in [each for each in self._deciders if is_left(each)]:
             del self._deciders[session_id]
 
-    def note_decision(self, session_id: str) -> None:
-        """Remember the trace context of an approval decision, so that the span of the resumed turn links to it."""
-        if (decider := self.tracing.current()) is not None:
-            self._deciders.setdefault(session_id, []).append(decider)
+    def note_decision(self, session_id: str, call_id: str) -> None:
+        """Remember the trace context of an approval decision.
+
+        The spans of the resumed turn and of the tool call link to it.
+        """
+        if (decider := self.tracing.current() or valid_traceparent(traceparent.get())) is not None:
+            self._deciders.setdefault(session_id, {})[call_id] = decider
 
     def note_interruption(self, turn: Turn, by: Message) -> None:
         """Link the span of a turn to the message that interrupts it."""
         if (activated := self._turns.get(_key(turn.message))) is not None:
             activated.span.link(by.traceparent)
 
+    def _facts(self, message: Message, why: Activation) -> dict[str, Attribute]:
+        facts: dict[str, Attribute] = {
+            names.OPERATION: self.operation,
+            names.MESSAGE: message.id,
+            names.PRIORITY: message.priority.name.lower(),
+            names.ACTIVATION: why,
+        }
+        if self.operation == names.INVOKE_WORKFLOW:
+            facts[names.WORKFLOW_NAME] = self.agent
+        if why == "begin":
+            facts[names.QUEUE_SECONDS] = max(0.0, time.time() - message.created_at)
+        return facts
+
+
+async def ask_as_plan(agent: str, answered: Awaitable[T]) -> T:
+    """Await a model call that makes a plan, inside a `plan` span of the agent."""
+    with begin_operation(names.PLAN, f"{names.PLAN} {agent}"):
+        return await answered
+
 
 def _key(message: Message) -> Key:
     return message.session_id, message.id
-
-
-def _facts(message: Message, why: Activation) -> dict[str, Attribute]:
-    facts: dict[str, Attribute] = {
-        names.OPERATION: names.INVOKE_AGENT,
-        names.MESSAGE: message.id,
-        names.PRIORITY: message.priority.name.lower(),
-        names.ACTIVATION: why,
-    }
-    if why == "begin":
-        facts[names.QUEUE_SECONDS] = max(0.0, time.time() - message.created_at)
-    return facts
 
 
 def _why_stopped(turn: Turn) -> str:

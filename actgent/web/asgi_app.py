@@ -24,11 +24,13 @@ from actgent.labels import label_of, text_of
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.runtime.session_waits import sources_of_request
 from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.tracing_interface import OpenSpan
 
 from .access_tokens import AccessToken, Caller, TokenStore
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters
 from .problem_documents import MEDIA_TYPE, Problem, problem_of
+from .request_spans import begin_request_span, end_request_span
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
 from .server.request_relay import Relay
 
@@ -199,6 +201,7 @@ class Application:
                 await _finish_body(scope, receive, problem)
             await to_error(problem, answer.id)(scope, receive, answer)
         finally:
+            end_request_span(answer.span, answer.status)
             self.context.metrics.requests[answer.route, answer.status] += 1
             log_request(scope["method"], answer.route, answer.status, begun, answer.id)
 
@@ -243,6 +246,9 @@ class Application:
     async def call(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> Response:
         """Parse an authenticated request, call its endpoint, and return the endpoint's response."""
         take_context_headers(request.headers)
+        scheme = request.scope.get("scheme", "http")
+        answer: _Answer = request.scope["actgent.answer"]
+        answer.span = begin_request_span(self.context.access.runtime.stream.tracing, endpoint, scheme)
         search = request.scope["query_string"].decode("latin-1")
         call = HTTPCall(
             gateway=self.context,
@@ -251,12 +257,12 @@ class Application:
             receive=request.receive,
             address=request.scope["path"],
             search=search,
-            id=request.scope["actgent.answer"].id,
+            id=answer.id,
             client=request.client.host if request.client else "",
             path=decode_segments(request.path_params),
             query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
-            scheme=request.scope.get("scheme", "http"),
+            scheme=scheme,
         )
         if self.relay is None:
             return await endpoint.answer(call)
@@ -282,6 +288,8 @@ class _Answer:
         """Path template of the endpoint; `none` if no endpoint matched."""
         self.to_error: Callable[[Problem, str], Response] | None = None
         """Converts a problem to the endpoint's error response; None uses `problem_response`."""
+        self.span: OpenSpan | None = None
+        """Span of the request; None without telemetry."""
         self._send = send
 
     async def __call__(self, message: Any) -> None:

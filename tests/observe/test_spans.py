@@ -559,6 +559,9 @@ def test_names_are_those_of_the_conventions():
         "gen_ai.invoke_agent.inference_calls",
         "gen_ai.invoke_agent.tool_calls",
         "gen_ai.execute_tool.duration",
+        "gen_ai.memory.record.count",
+        "gen_ai.memory.record.id",
+        "gen_ai.memory.query.text",
     }
     ours = {
         value
@@ -566,7 +569,14 @@ def test_names_are_those_of_the_conventions():
         if name.isupper() and isinstance(value, str) and "." in value and name != "CONVENTIONS"
     }
     assert {name for name in ours if name.startswith("gen_ai.")} - known == later
-    assert {name.partition(".")[0] for name in ours} == {"gen_ai", "actgent", "error", "server"}
+    assert {name.partition(".")[0] for name in ours} == {
+        "gen_ai",
+        "actgent",
+        "error",
+        "server",
+        "http",
+        "url",
+    }
 
 
 async def test_invalid_telemetry_is_rejected():

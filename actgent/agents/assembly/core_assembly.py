@@ -46,20 +46,21 @@ def build_core(
     hooks: Hooks,
     guards: Guards,
     router: Router,
+    operation: str,
     failure_logger: FailureLogger,
     handler_timeout: float,
     bounds: InboxBounds,
 ) -> AgentCore:
     """Build the `AgentCore` of an agent in a runtime.
 
-    `bounds` are the limits of the inbox. `given_tools` are the tools that are known before toolsets connect.
+    `operation` is the operation name of the turns in traces. `bounds` are the limits of the inbox. `given_tools` are the tools that are known before toolsets connect.
     """
     name = profile.name
     dispatcher = Dispatcher(failure_logger=failure_logger, timeout=handler_timeout, watch=runtime.watch)
     failure_logger.is_redacted = runtime.is_redacted
     failure_logger.asks_elsewhere = runtime.asks_elsewhere
     tracing = runtime.stream.tracing
-    spans = None if tracing is None else TurnSpans(name, tracing)
+    spans = None if tracing is None else TurnSpans(name, tracing, operation)
     observer = Observer(name, runtime.stream, spans, runtime.is_redacted)
     return core_type(
         profile=profile,

@@ -29,6 +29,7 @@ from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage
 from actgent.protocols.base import SendReply
 from actgent.state.reducers import merge
+from actgent.support import span_names
 from actgent.tools.outputs.result_text import to_text
 
 from . import definition_files, diagrams
@@ -79,6 +80,8 @@ class Pipeline(Agent[Any, Any]):
     Raises:
         ConfigurationError: The steps cannot run: an unknown name, a cycle, a step that can never run, an invalid reference.
     """
+
+    _operation = span_names.INVOKE_WORKFLOW
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError
 from actgent.journal.cluster_membership import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
+from actgent.support.tracing_interface import Tracing
 from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.outside_protocol import OutsideProtocol
@@ -192,7 +193,10 @@ async def _open_agents(options: ServeOptions) -> AsyncGenerator[_ServedAgents, N
         check_cluster_extra()
     agents = agents_at(options.target, offline=options.operation.offline)
     names = ", ".join(one_line(agent.name, 60) for agent in agents)
-    async with _open_runtime(options, cluster) as runtime:
+    async with (
+        _open_telemetry(options) as telemetry,
+        _open_runtime(options, cluster, telemetry) as runtime,
+    ):
         async with runtime.starting():
             for agent in agents:
                 agent.grace = options.operation.grace
@@ -203,8 +207,28 @@ async def _open_agents(options: ServeOptions) -> AsyncGenerator[_ServedAgents, N
         )
 
 
+@asynccontextmanager
+async def _open_telemetry(options: ServeOptions) -> AsyncGenerator[Tracing | None, None]:
+    """Yield the telemetry of `--telemetry`; None without the option.
+
+    Raises:
+        ConfigurationError: The extra `otlp` is missing, or an `OTEL_*` variable has an invalid value.
+    """
+    if not options.operation.telemetry:
+        yield None
+        return
+    try:
+        from .telemetry_export import open_telemetry  # noqa: PLC0415 - needs the extra `otlp`
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(
+            f"--telemetry needs the package {missing.name}: pip install 'actgent[otlp]'"
+        ) from None
+    async with open_telemetry() as telemetry:
+        yield telemetry
+
+
 def _open_runtime(
-    options: ServeOptions, cluster: ClusterOptions | None
+    options: ServeOptions, cluster: ClusterOptions | None, telemetry: Tracing | None
 ) -> AbstractAsyncContextManager[Runtime]:
     if cluster is not None:
         return open_runtime(
@@ -213,11 +237,13 @@ def _open_runtime(
             advertise=options.advertise,
             node=options.node,
             index=options.operation.index,
+            telemetry=telemetry,
         )
     location = options.journal or "memory:"
     return open_runtime(
         journal=location if "://" in location or location == "memory:" else f"sqlite:///{location}",
         index=options.operation.index,
+        telemetry=telemetry,
     )
 
 

@@ -32,6 +32,8 @@ class OperationOptions:
     """Time in seconds to wait for an unreachable PostgreSQL server at startup; 0 fails immediately."""
     index: Annotated[bool, Parameter(negative=(), show_default=False)] = False
     """Keep a search index and statistics next to the journal, for the pages Search and Trends. Not in a cluster."""
+    telemetry: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    """Export OpenTelemetry traces and metrics, configured by the OTEL_* variables. Needs the extra otlp."""
     streams: Count = None
     """Maximum number of open streams per token. Default: 1000."""
     rate: Rate = None

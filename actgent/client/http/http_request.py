@@ -1,5 +1,6 @@
 """Converts a `RemoteRequest` to an HTTP request, and an HTTP answer to JSON or a `Refused` error."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -95,10 +96,23 @@ class HTTPRequest:
 
 
 def _current_traceparent() -> str | None:
-    """Return the W3C `traceparent` of the current work, to send with requests. None without a trace."""
+    """Return the W3C `traceparent` of the current work, to send with requests. None without a trace.
+
+    The current span of OpenTelemetry takes precedence, also outside of agents.
+    """
     active = active_trace.get()
-    current = None if active is None else active.tracing.current()
+    current = _current_span() if active is None else active.tracing.current()
     return current or traceparent.get()
+
+
+def _current_span() -> str | None:
+    """Return the `traceparent` of OpenTelemetry's current span; None if the program does not use OpenTelemetry."""
+    if (api := sys.modules.get("opentelemetry.trace")) is None:
+        return None
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTPRequest:

@@ -11,7 +11,9 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
+from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import Attribute, begin_operation, error_type
 from actgent.support.user_code_calls import DedicatedThreadLimiter, convert_user_error
 
 Vectors: TypeAlias = Sequence[Sequence[float]]
@@ -20,6 +22,8 @@ EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]
 
 EMBED_TIMEOUT_SECONDS = 10.0
 """Maximum seconds for one call of `embed=`. After it recall compares words only."""
+_FLOAT_BYTES = 4
+"""Size of a number of a packed vector."""
 
 _log = logger_of(__name__)
 
@@ -42,12 +46,19 @@ class Embedder:
         nothing: list[bytes | None] = [None] * len(texts)
         if self.embed is None or not texts:
             return nothing
-        error: BaseException = TimeoutError(f"no vectors within {EMBED_TIMEOUT_SECONDS:g} s")
-        try:
-            with trio.move_on_after(EMBED_TIMEOUT_SECONDS):
-                return _pack_vectors(await self._call_embed(texts), len(texts))
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
-            error = convert_user_error(raised, "embed", self.place)
+        error: Exception = TimeoutError(f"no vectors within {EMBED_TIMEOUT_SECONDS:g} s")
+        facts: dict[str, Attribute] = {names.PROVIDER: "unknown"}
+        with begin_operation(names.EMBEDDINGS, attributes=facts, kind="client") as span:
+            try:
+                with trio.move_on_after(EMBED_TIMEOUT_SECONDS):
+                    vectors = _pack_vectors(await self._call_embed(texts), len(texts))
+                    if span is not None:
+                        span.facts[names.EMBEDDING_DIMENSIONS] = len(vectors[0] or b"") // _FLOAT_BYTES
+                    return vectors
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+                error = convert_user_error(raised, "embed", self.place)
+            if span is not None:
+                span.error = error_type(error)
         _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
         return nothing
 

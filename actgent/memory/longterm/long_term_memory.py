@@ -13,6 +13,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.base import LongTermMemoryBase
 from actgent.messages import Sender
+from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
 
 from .embedding import Embedder, EmbedTexts
@@ -30,6 +31,7 @@ from .memory_records import (
     checked_time,
     clean,
 )
+from .memory_spans import begin_memory_span, note_records
 from .named_months import named_months
 from .owner_visibility import Scope, check_owner
 from .store import Found, MemoryStore
@@ -167,8 +169,11 @@ class LongTermMemory(LongTermMemoryBase):
             "message_id": message_id,
         }
         put = self._put(_sender(owner), fields, key=key, is_unique=is_unique)
-        vectors = await self._embedder.vectors([put.unit.text])
-        return cast(MemoryRecord, await self._store.write(attrs.evolve(put, vector=vectors[0])))
+        with begin_memory_span(names.CREATE_MEMORY) as span:
+            vectors = await self._embedder.vectors([put.unit.text])
+            made = cast(MemoryRecord, await self._store.write(attrs.evolve(put, vector=vectors[0])))
+            note_records(span, [made])
+            return made
 
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
@@ -197,11 +202,14 @@ class LongTermMemory(LongTermMemoryBase):
         fields = changes if text is None else {**changes, "text": text}
         todo = self._replacement(_sender(owner), memory_id, fields, key=key)
         fresh = todo.changes.get("text")
-        if self._embedder.embed is not None:
-            if fresh is None:
-                fresh = (await self.get(memory_id, owner=owner)).text
-            todo = attrs.evolve(todo, vector=(await self._embedder.vectors([fresh]))[0])
-        return cast(MemoryRecord, await self._store.write(todo))
+        with begin_memory_span(names.UPDATE_MEMORY) as span:
+            if self._embedder.embed is not None:
+                if fresh is None:
+                    fresh = (await self.get(memory_id, owner=owner)).text
+                todo = attrs.evolve(todo, vector=(await self._embedder.vectors([fresh]))[0])
+            made = cast(MemoryRecord, await self._store.write(todo))
+            note_records(span, [made])
+            return made
 
     def _replacement(self, owner: Sender, memory_id: str, changes: Mapping[str, Any], *, key: str) -> Replace:
         scope = Scope(owner, with_shared=False)
@@ -231,7 +239,11 @@ class LongTermMemory(LongTermMemoryBase):
         todo = ForgetMemories(
             scope=scope, ids=[clean(str(each)) for each in ids], wanted=wanted or EVERYTHING
         )
-        return cast(int, await self._store.write(todo))
+        with begin_memory_span(names.DELETE_MEMORY) as span:
+            deleted = cast(int, await self._store.write(todo))
+            if span is not None:
+                span.facts[names.MEMORY_COUNT] = deleted
+            return deleted
 
     async def erase(self, owner: Sender | str) -> int:
         """Delete all data of an owner (memories, history, indexes, links, keys and marks), and return the number of memories."""
@@ -296,7 +308,23 @@ class LongTermMemory(LongTermMemoryBase):
         """
         if limit < 1:
             raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
-        scope = Scope(_sender(owner), with_shared=with_shared)
+        with begin_memory_span(names.SEARCH_MEMORY, query) as span:
+            found = await self._recall(query, _sender(owner), limit, wanted, at, with_shared=with_shared)
+            note_records(span, [each.memory for each in found])
+            return found
+
+    async def _recall(
+        self,
+        query: str,
+        owner: Sender,
+        limit: int,
+        wanted: MemoryFilter,
+        at: float | None,
+        *,
+        with_shared: bool,
+    ) -> list[MemoryMatch]:
+        """Search memories, and note the use of the found ones. The arguments are those of `recall`."""
+        scope = Scope(owner, with_shared=with_shared)
         words = searched_words(clean(query))
         vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
         search = Search(
@@ -427,18 +455,28 @@ class LongTermMemory(LongTermMemoryBase):
             self._replacement(owner, memory_id, each, key=f"{key}/{place}" if key else "")
             for place, (memory_id, each) in enumerate(replaced)
         ]
+        others: list[Operation] = []
+        if forgotten:
+            scope = Scope(owner, with_shared=False)
+            others.append(ForgetMemories(scope=scope, ids=[clean(each) for each in forgotten]))
+        others += [
+            SetMark(owner=owner, name=checked_id("a mark's name", name), value=value)
+            for name, value in (marks or {}).items()
+        ]
+        with begin_memory_span(names.UPSERT_MEMORY) as span:
+            made = await self._write_together(puts, changes, others)
+            note_records(span, made)
+            return made
+
+    async def _write_together(
+        self, puts: Sequence[Put], changes: Sequence[Replace], others: Sequence[Operation]
+    ) -> list[MemoryRecord]:
+        """Write all operations in one transaction, and return the new memories. The memories get their vectors before."""
         texts = [put.unit.text for put in puts] + [change.changes["text"] for change in changes]
         vectors = iter(await self._embedder.vectors(texts))
         todo: list[Operation] = [attrs.evolve(put, vector=next(vectors)) for put in puts]
         todo += [attrs.evolve(change, vector=next(vectors)) for change in changes]
-        if forgotten:
-            scope = Scope(owner, with_shared=False)
-            todo.append(ForgetMemories(scope=scope, ids=[clean(each) for each in forgotten]))
-        todo += [
-            SetMark(owner=owner, name=checked_id("a mark's name", name), value=value)
-            for name, value in (marks or {}).items()
-        ]
-        results = cast(list[Any], await self._store.write(Transaction(todo)))
+        results = cast(list[Any], await self._store.write(Transaction([*todo, *others])))
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, recompute: bool = False) -> int:

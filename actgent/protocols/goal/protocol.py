@@ -168,7 +168,7 @@ class Goal(Protocol):
         choice = self._choice(progress, view)
         is_first = progress.phase == "initial"
         model = _ROLES.get(choice[0], "executor") if len(choice) == 1 or is_first else "executor"
-        return Request(tail=self._tail(progress, view, choice), model=model)
+        return Request(tail=self._tail(progress, view, choice), model=model, is_plan=model == _ROLES["plan"])
 
     def _choice(self, progress: Progress, view: TurnView) -> list[str]:
         """Return the names of the actions that the next request offers to the model.

@@ -144,7 +144,7 @@ class Planning(Protocol):
 
     def request(self, view: TurnView) -> Request:
         stage = self.stage_of(view)
-        return Request(tail=self._tail(stage, view), model=_role(stage, view.state))
+        return Request(tail=self._tail(stage, view), model=_role(stage, view.state), is_plan=stage is None)
 
     def stage_name(self, view: TurnView) -> str:
         return ROLES[self.stage_of(view)]

@@ -18,6 +18,7 @@ from starlette.routing import compile_path
 from actgent.client.http.http_request import HTTPRequest
 from actgent.messages import new_id
 from actgent.runtime.runtime import Runtime
+from actgent.support.tracing_interface import OpenSpan
 from actgent.web.access_tokens import AccessToken, Caller
 from actgent.web.asgi_app import (
     ALWAYS,
@@ -35,6 +36,7 @@ from actgent.web.asgi_app import (
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import Problem
+from actgent.web.request_spans import begin_request_span, end_request_span
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import (
     Endpoint,
@@ -112,6 +114,7 @@ class RelayApplication:
             problem = log_and_convert(error, answer.id, is_forwarded=True)
             await answer.say(problem_response(problem, answer.id))
         finally:
+            end_request_span(answer.span, answer.status)
             self.context.metrics.requests[answer.route, answer.status] += 1
 
     async def _respond(self, request: RelayedRequest, answer: "_Answer") -> Response:
@@ -125,6 +128,7 @@ class RelayApplication:
         caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
         take_context_headers(http_request.headers)
+        answer.span = begin_request_span(self.context.access.runtime.stream.tracing, endpoint, "http")
         call = HTTPCall(
             gateway=self.context,
             caller=caller,
@@ -172,6 +176,8 @@ class _Answer:
         self.status = 0
         self.route = "none"
         """Path template of the endpoint, for metrics; `none` if the path is unknown."""
+        self.span: OpenSpan | None = None
+        """Span of the request; None without telemetry."""
         self._verb, self._tell, self._gone = request.verb, send, gone
         self._wants_headers = WANTS_HEADERS in request.headers
         self._headers: Mapping[str, str] = {}

@@ -32,7 +32,7 @@ from actgent.client.request_sender import (
 )
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
-from actgent.messages import new_secret
+from actgent.messages import new_secret, traceparent, valid_traceparent
 from actgent.web.access_tokens import SCOPES
 from actgent.web.problem_documents import Problem
 from actgent.web.routes import time_travel
@@ -58,7 +58,7 @@ RELAYED_ANSWER_HEADERS = frozenset(
     }
 )
 """Headers of a node's answer that are relayed to the client. They describe the content, not the connection."""
-_RELAYED_REQUEST_HEADERS = ("accept", "content-type", "traceparent", SOURCES_HEADER)
+_RELAYED_REQUEST_HEADERS = ("accept", "content-type", SOURCES_HEADER)
 """Headers that are relayed to the owner with each request, in addition to those that the endpoint supports."""
 _OTHER_CAUSE = b'"as_asked":false'
 """Part of an error answer that means: another request caused the current state, so the retry did not succeed."""
@@ -200,6 +200,8 @@ class RelayedResponse(Response):
             name: value for name in names if name != "prefer" and (value := call.header(name))
         }
         self._sent[WANTS_HEADERS] = "true"
+        if (parent := valid_traceparent(traceparent.get())) is not None:
+            self._sent["traceparent"] = parent
         self._wait = wait_of(call)
         self._may_be_done = False
         """True if a try may have had its effect."""
