@@ -352,6 +352,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """
     outside: bool = False
     """True if results and errors contain untrusted text; the model receives them between delimiters, as data."""
+    declared_trusted: bool = False
+    """True if the program declares with `Toolset.labelled` that results contain no untrusted text, although the tool is a third party's."""
     origin: str = ""
     """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 

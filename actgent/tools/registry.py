@@ -325,12 +325,13 @@ def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | 
     """Wrap a toolset's tool under a valid name. None if no model can use the tool; the reason is logged."""
     try:
         tool = to_tool(tool)
-        fit = WrappedTool(
-            tool, name=make_valid_name(tool.name), origin=toolset, outside=outside or tool.outside
-        )
+        is_untrusted = tool.outside or (outside and not tool.declared_trusted)
+        fit = WrappedTool(tool, name=make_valid_name(tool.name), origin=toolset, outside=is_untrusted)
         check_options(fit)
         _check_serializable(fit)
-        if fit.outside:
+        if (
+            outside or tool.outside
+        ):  # a third party wrote the description, also of a tool with trusted results
             _neutralize_texts(fit)
     except Exception as error:  # noqa: BLE001 - attributes of a third-party tool may raise anything
         reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"

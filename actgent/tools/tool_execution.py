@@ -649,7 +649,7 @@ class Batch:
         if tool.process_output is not None:
             text, is_text = self._convert_to_text(call, tool.process_output(text))
             is_json = is_json and is_text
-        if key and is_json and len(text) <= self.max_characters:
+        if key and is_json and not call_context.origin and len(text) <= self.max_characters:
             tool.result_cache.put(key, text)
         return text, ()
 

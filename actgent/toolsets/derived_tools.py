@@ -87,7 +87,7 @@ def declare_labels(sinks: Mapping[str, Iterable[str]], trusted: Iterable[str], *
 
 
 def _declare_labels(tool: Tool, sinks: tuple[str, ...] | None, *, is_trusted: bool) -> Tool:
-    options: dict[str, Any] = {"outside": False} if is_trusted else {}
+    options: dict[str, Any] = {"outside": False, "declared_trusted": True} if is_trusted else {}
     if sinks is not None:
         members = tool.parameters.get("properties", {})
         if unknown := [name for name in sinks if name not in members]:

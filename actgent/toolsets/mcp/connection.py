@@ -149,8 +149,11 @@ class MCPConnection:
         *,
         answer: FormAnswer | None = None,
         on_progress: OnProgress | None = None,
+        on_meta: Callable[[Mapping[str, Any]], object] | None = None,
     ) -> str | list[str | Medium]:
         """Run a tool of the server. Cancelling the call notifies the server.
+
+        `on_meta` receives the `_meta` member of the result, also if the tool failed.
 
         Raises:
             ApprovalRequired: The server asks a question; the call runs again with the answer.
@@ -191,6 +194,8 @@ class MCPConnection:
             self._idle.set()
         if call.question is not None:
             raise _approval_request(call.question)
+        if on_meta is not None and result.meta:
+            on_meta(result.meta)
         value = content_value(result.content, result.structured_content)
         if result.is_error:
             raise ToolError(_text_of(value) or "the tool failed without a reason")

@@ -388,12 +388,28 @@ class MCPTool(Tool):
         grant = context.approval
         answer = grant if isinstance(grant, FormAnswer) else None
         report = None if context.report is None else partial(_report, context)
+        options: dict[str, Any] = {
+            "answer": answer,
+            "on_progress": report,
+            "on_meta": partial(self._restrict, context),
+        }
         link = self._server.connection()
         try:
-            return await link.call(self._remote, arguments, answer=answer, on_progress=report)
+            return await link.call(self._remote, arguments, **options)
         except SessionExpired:  # the call did not run, so it may be repeated
             link = await self._server.next_connection(link)
-            return await link.call(self._remote, arguments, answer=answer, on_progress=report)
+            return await link.call(self._remote, arguments, **options)
+
+    def _restrict(self, context: ToolContext, meta: Mapping[str, Any]) -> None:
+        """Mark the result as untrusted if its `_meta.ifc` has no integrity `trusted`.
+
+        The server can restrict a tool that the program declares trusted. It can never raise the trust of a result.
+        """
+        if "ifc" not in meta:
+            return
+        label = meta["ifc"]
+        if not isinstance(label, Mapping) or label.get("integrity") != "trusted":
+            context.origin = self._server.name
 
 
 def _report(context: ToolContext, done: float, total: float | None, text: str | None) -> None:

@@ -159,6 +159,8 @@ def call(request):  # noqa: C901, PLR0911 - a list of misdeeds
         return sample(request["id"], given.get("bytes", 1))
     if name == "env":
         return text(repr(os.environ.get(given["text"])))
+    if given.get("text", "").startswith("ifc "):
+        return {**text("labelled"), "_meta": {"ifc": json.loads(given["text"][4:])}}
     return text(f"echo: {given.get('text', '')}")
 
 

@@ -93,6 +93,34 @@ async def test_tools_and_their_results(tmp_path):
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("is_declared_trusted", [True, False])
+@pytest.mark.parametrize(
+    ("label", "is_trusted"),
+    [
+        ({"integrity": "trusted", "confidentiality": ["public"]}, True),
+        ({"integrity": "untrusted", "confidentiality": ["public"]}, False),
+        ({"integrity": True}, False),
+        ("trusted", False),
+        (None, False),
+    ],
+    ids=str,
+)
+async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted, is_declared_trusted):
+    """`_meta.ifc` makes a result untrusted that the program declares trusted. It never makes a result trusted."""
+    server = faulty(tmp_path).with_effect("pure").cached()
+    if is_declared_trusted:
+        server = server.labelled(trusted=("echo",))
+    call = ToolCall("echo", {"text": f"ifc {json.dumps(label)}"})
+    async with BareAgent("clerk", llm=ScriptedLLM([call, call, "ok"]), tools=[server]) as agent:
+        session = await agent.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await session.chat("go")
+        await session.wait_idle()
+    expected = "" if is_trusted and is_declared_trusted else "faulty"
+    assert [(each.origin, "labelled" in each.text) for each in results] == [(expected, True)] * 2
+
+
 async def test_one_server_in_two_runtimes(tmp_path):
     """Each has a process of its own, and the end of one leaves the other its own."""
     server = faulty(tmp_path)
