@@ -24,7 +24,6 @@ from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
-from actgent.web.routes.idempotency import key_of
 from actgent.web.routes.shared_schemas import NUMBER
 
 from .content_conversion import check_types, media_of_url, object_of, text_field, to_client_id, to_file
@@ -448,7 +447,7 @@ async def chat_completions(call: HTTPCall) -> Response:
     else:
         opener = call.gateway.access.known_opener(agent)
         session = await create_session(call, opener, history=request.history)
-    message_id = (key_of(call) if session_id else "") or new_id()
+    message_id = (call.idempotency_key if session_id else "") or new_id()
     run = Run(
         call=call,
         session=session,
@@ -695,7 +694,7 @@ def _id_of_key(call: HTTPCall) -> str:
 
     Empty without a key.
     """
-    key = key_of(call)
+    key = call.idempotency_key
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
 

@@ -23,6 +23,8 @@ from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import Problem
 
+from .shared_schemas import check_client_id
+
 MAX_JSON_DEPTH = 64
 """Maximum nesting depth of a JSON body."""
 MAX_ANONYMOUS_BODY_BYTES = 4096
@@ -152,6 +154,27 @@ class HTTPCall:
     def header(self, name: str) -> str:
         """Return the value of a request header, by lower-case name; empty if the request does not have it."""
         return self.headers.get(name, "")
+
+    @property
+    def idempotency_key(self) -> str:
+        """The `Idempotency-Key` of the request; empty if it has none.
+
+        Raises:
+            Problem: The key has characters that are not allowed in ids.
+        """
+        key = self.header("idempotency-key")
+        return check_client_id("idempotency-key:", key) if key else ""
+
+    def chosen_id(self, field: str) -> str | None:
+        """Return the id that the client chooses for its object: the `Idempotency-Key` or a body field; None if neither is set.
+
+        Raises:
+            Problem: Both are set and differ.
+        """
+        key, named = self.idempotency_key, self.body.get(field)
+        if key and named is not None and key != named:
+            raise Problem("invalid", f"idempotency-key: and {field} must be equal if both are sent")
+        return key or named
 
     async def head(self) -> SessionSummary:
         """Return the summary of the session that the path names.

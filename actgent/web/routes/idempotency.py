@@ -11,28 +11,6 @@ from .endpoints import HTTPCall
 from .shared_schemas import check_client_id
 
 
-def key_of(call: HTTPCall) -> str:
-    """Return the `Idempotency-Key` of a request; empty if it has none.
-
-    Raises:
-        Problem: The key has characters that are not allowed in ids.
-    """
-    key = call.header("idempotency-key")
-    return check_client_id("idempotency-key:", key) if key else ""
-
-
-def key_for(call: HTTPCall, field: str) -> str | None:
-    """Return the id that a request chooses for its object: its `Idempotency-Key` or a body field; None if neither is set.
-
-    Raises:
-        Problem: Both are set and differ.
-    """
-    key, named = key_of(call), call.body.get(field)
-    if key and named is not None and key != named:
-        raise Problem("invalid", f"idempotency-key: and {field} must be equal if both are sent")
-    return key or named
-
-
 def request_digest(call: HTTPCall) -> str:
     """Return a digest of a request's path and body.
 

@@ -169,7 +169,7 @@ def of_labels(approval: Approval) -> json_documents.SinkLabels:
 
 def of_label(label: Label) -> json_documents.Labelled:
     """Return the field `sources` of a message, result or reply; no field if it is trusted."""
-    return {} if label.is_trusted else {"sources": sorted(label.sources)}
+    return {"sources": sorted(label.sources)} if label.sources else {}
 
 
 def of_caller_call(approval: Approval) -> json_documents.CallerCall:

@@ -25,7 +25,6 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
-from .idempotency import key_for
 from .json_views import message_to_json, of_rating
 from .shared_schemas import AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
 
@@ -163,7 +162,7 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 async def say(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
     """Send a message to a session."""
     gateway, body = call.gateway, call.body
-    message_id, content = key_for(call, "message_id"), to_content(body["content"])
+    message_id, content = call.chosen_id("message_id"), to_content(body["content"])
     head = await call.head()
     session = await gateway.access.opened(head)
     is_known = message_id is not None and context_of(session).has_accepted(message_id)

@@ -16,7 +16,7 @@ from actgent.web import json_documents
 from actgent.web.problem_documents import Problem, missing
 
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
-from .idempotency import key_for, key_of, key_reused, request_digest
+from .idempotency import key_reused, request_digest
 from .json_views import of_schedule
 from .messages import CONTENT, to_content
 from .shared_schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
@@ -69,7 +69,7 @@ async def list_schedules(
 async def schedule(call: HTTPCall) -> JSON[json_documents.ScheduleDocument]:
     """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
     body, session = call.body, await call.session()
-    digest = request_digest(call) if key_of(call) else ""
+    digest = request_digest(call) if call.idempotency_key else ""
     made = await schedule_in(
         session,
         body["description"],
@@ -77,7 +77,7 @@ async def schedule(call: HTTPCall) -> JSON[json_documents.ScheduleDocument]:
         at=_date_of(body.get("at")),
         cron=body.get("cron"),
         zone=body.get("zone"),
-        key=key_for(call, "key"),
+        key=call.chosen_id("key"),
         priority=body.get("priority", "normal"),
         metadata=body.get("metadata"),
         request=digest,
@@ -126,7 +126,7 @@ async def delegate(call: HTTPCall) -> JSON[json_documents.DelegatedTask]:
     body, session = call.body, await call.session()
     call.gateway.access.known_opener(body["agent"])
     given = {name: body[name] for name in ("deadline", "metadata") if name in body}
-    named, key = key_for(call, "task_id"), key_of(call)
+    named, key = call.chosen_id("task_id"), call.idempotency_key
     async with call.gateway.keys.held(call.caller.owner, key):
         if key:
             await _check_same_task(call, context_of(session), key)

@@ -18,7 +18,7 @@ from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
 from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
-from .idempotency import asker_of, check_asker, first_record, id_of_key, key_of
+from .idempotency import asker_of, check_asker, first_record, id_of_key
 from .json_views import of_head, of_session
 from .shared_schemas import (
     AFTER,
@@ -84,13 +84,13 @@ async def put_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
     A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
     """
     session_id = check_client_id("the id of a session", call.path["id"])
-    head, is_new = await _create_once(call, session_id, key_of(call))
+    head, is_new = await _create_once(call, session_id, call.idempotency_key)
     return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
     """Create a session with an id chosen by the server."""
-    key = key_of(call)
+    key = call.idempotency_key
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
     head, _ = await _create_once(call, session_id, key)
     return JSON(

@@ -20,7 +20,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
-from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
+from .idempotency import asker_of, check_asker, first_record, fork_id
 from .json_views import as_document, of_head, of_message, of_parts, of_usage, to_date
 from .messages import CONTENT, to_content
 from .shared_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
@@ -174,7 +174,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
 async def post_fork(call: HTTPCall) -> JSON[json_documents.SessionSummaryDocument]:
     """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
     head, body, access = await call.head(), call.body, call.gateway.access
-    key = key_of(call)
+    key = call.idempotency_key
     number = body.get("at", head.records)
     wanted = body.get("session_id") or (fork_id(call, key) if key else None)
     if not 1 <= number <= head.records:

@@ -37,7 +37,7 @@ from actgent.web.access_tokens import SCOPES
 from actgent.web.problem_documents import Problem
 from actgent.web.routes import time_travel
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
-from actgent.web.routes.idempotency import fork_id, id_of_key, key_for
+from actgent.web.routes.idempotency import fork_id, id_of_key
 from actgent.web.routes.messages import accepted, say, wait_of
 from actgent.web.routes.sessions import interrupt, post_session
 from actgent.web.streaming.sse import run_until_disconnect
@@ -387,7 +387,7 @@ class RelayedResponse(Response):
         head = await call.head()
         if head.state == "closed":
             raise SessionClosed(request.session_id)
-        message_id = key_for(call, "message_id") or str(self._body["message_id"])
+        message_id = call.chosen_id("message_id") or str(self._body["message_id"])
         self._may_be_done = True
         if not await self._way.store(request, message_id=message_id):
             return False
