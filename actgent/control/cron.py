@@ -8,9 +8,6 @@ once, at its first occurrence; an expression whose minute or hour begins with `*
 """
 
 from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSim, CronSimError
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
@@ -26,6 +23,8 @@ def zone_of(name: str) -> tzinfo:
     """
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - loads 6 modules, which few agents need
+
     try:
         return ZoneInfo(name)
     except (
@@ -49,6 +48,8 @@ def next_time(line: str, zone: str, *, after: float) -> float:
         raise ConfigurationError(
             f"{quoted(line)} is an invalid cron expression: it needs five fields: minute, hour, day of the month, month, day of the week"
         )
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - few agents have cron schedules
+
     try:
         for found in CronSim(line, datetime.fromtimestamp(after, zone_of(zone))):
             if (

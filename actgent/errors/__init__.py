@@ -92,7 +92,6 @@ The first level of the tree shows the origin of the error; the class shows the r
         └── ToolTimeout            the tool exceeded its timeout
 """
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -124,6 +123,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     A known word matches if its spelling is similar or, failing that, if it is the only one with the unknown
     word as an underscore-separated part: `key` matches `api_key`.
     """
+    import difflib  # noqa: PLC0415 - only unknown words need it
+
     spelled = {each.casefold(): each for each in known}
     word = word[:100].casefold()
     cutoff = _SIMILARITY if len(word) >= _SHORT_WORD_LENGTH else _SHORT_SIMILARITY

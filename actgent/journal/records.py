@@ -244,6 +244,15 @@ class AgentMessageRecord:
 make_agent_message_record = fast_constructor(AgentMessageRecord)
 
 
+def refer(record: AgentMessageRecord) -> AgentMessageRecord:
+    """Replace the tool results of a record by references to earlier `CallFinishedRecord` records.
+
+    So each result is stored once.
+    """
+    ids = tuple(result.call_id for result in record.message.tool_results)
+    return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
+
+
 @attrs.frozen(kw_only=True)
 class CallsStartedRecord:
     """Record: tool calls are about to run. After a crash, a call with this record and without a result may have had effects."""

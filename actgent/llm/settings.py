@@ -11,7 +11,6 @@
 An empty variable counts as unset; a temperature of 0 is a value. Keys never appear in a repr or an error.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -216,6 +215,8 @@ def unknown_provider(model: str, *, has_address: bool) -> str | None:
     provider, colon, _ = split_model(model)
     if not colon or provider in (*known_providers(), FINE_TUNED):
         return None
+    import difflib  # noqa: PLC0415 - only names of unknown providers need it
+
     if has_address and not difflib.get_close_matches(
         provider.casefold(), known_providers(), 1, _MISSPELLING_RATIO
     ):

@@ -18,7 +18,7 @@ from actgent.journal.records import Record
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.base import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
-from actgent.session_index import Group, SearchFilter, SearchPage, SessionIndex, Trends
+from actgent.session_index import Group, IndexQueries, SearchFilter, SearchPage, Trends
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import Observed, ObservedType
@@ -114,7 +114,7 @@ class Introspection:
     """Queries of a runtime's agents, schedules, budgets, rate limits and sessions."""
 
     journal: Journal | None
-    index: SessionIndex | None
+    index: IndexQueries | None
     membership: Membership | None
     agents: Directory
     _askers = 0
@@ -508,7 +508,7 @@ async def records_up_to(journal: Journal, key: SessionKey, to: int | None) -> tu
     return records[:to]
 
 
-def need_index(index: SessionIndex | None) -> SessionIndex:
+def need_index(index: IndexQueries | None) -> IndexQueries:
     """Return the index of a runtime.
 
     Raises:

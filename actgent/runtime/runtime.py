@@ -38,14 +38,12 @@ from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
-from actgent.journal.journal_url import open_journal
 from actgent.journal.records import Record
 from actgent.journal.session_lists import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.labels import Policy
 from actgent.messages import Sender
-from actgent.session_index import open_index
-from actgent.session_index.index import IndexedJournal
+from actgent.session_index import IndexQueries
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context_propagation import Propagation, propagation_of
 from actgent.sessions.quota_accounts import QuotaAccounts
@@ -106,6 +104,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         threads: Threads,
         supervision: Supervision,
         journal: Journal | None,
+        index: IndexQueries | None,
         propagation: Propagation,
         retention: Retention,
         quotas: Quotas | None = None,
@@ -123,7 +122,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         """True if the journal redacts texts. Then log records contain no error texts either."""
         self.threads = threads
         self.journal = journal
-        self.index = journal.index if isinstance(journal, IndexedJournal) else None
+        self.index = index
         """Search index of the journal; None without `index=True`."""
         self.propagation = propagation
         self.drains: list[SessionPredicate] = []
@@ -652,20 +651,26 @@ async def _owned(
             journal = RedactedJournal(journal, redact)
         yield (AsyncCommitJournal(journal) if durability == "relaxed" else journal)
     else:
+        from actgent.journal.journal_url import open_journal  # noqa: PLC0415 - loads 13 modules of group commit
+
         async with open_journal(journal) as opened, _owned(opened, durability, redact) as owned:
             yield owned
 
 
 @asynccontextmanager
-async def _indexed(journal: Journal | None, *, has_index: bool) -> AsyncGenerator[Journal | None, None]:
-    """Open the index of the journal for the block, if the runtime has one."""
+async def _indexed(
+    journal: Journal | None, *, has_index: bool
+) -> AsyncGenerator[tuple[Journal | None, IndexQueries | None], None]:
+    """Open the index of the journal for the block, if the runtime has one. Yield the journal, and the index or None."""
     if not has_index:
-        yield journal
+        yield journal, None
     elif journal is None:
         raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
     else:
+        from actgent.session_index.index import IndexedJournal, open_index  # noqa: PLC0415 - loads 8 modules
+
         async with open_index(journal) as index:
-            yield IndexedJournal(journal, index)
+            yield IndexedJournal(journal, index), index
 
 
 async def _acquire(journal: Journal) -> None:
@@ -788,7 +793,7 @@ async def open_runtime(
         async with (
             open_membership(journal, cluster, advertise=advertise, node=node) as membership,
             _owned(journal if membership is None else membership.journal, durability, redact) as owned,
-            _indexed(owned, has_index=index) as opened,
+            _indexed(owned, has_index=index) as (opened, queries),
             trio.open_nursery() as nursery,
         ):
             runtime = Runtime(
@@ -799,6 +804,7 @@ async def open_runtime(
                 # A node without one of its agents would keep sessions that it cannot serve, so it leaves the cluster.
                 supervision=supervision or Supervision(escalate=membership is not None),
                 journal=opened,
+                index=queries,
                 propagation=propagation,
                 retention=retention or Retention(),
                 quotas=quotas,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import attrs
 
@@ -248,3 +248,27 @@ def duration_percentile(
         if seen >= share * total:
             return round(to_seconds(bucket), 3)
     return None
+
+
+class IndexQueries(Protocol):
+    """The queries of an open index. `SessionIndex` implements them; only runtimes with an index import it."""
+
+    async def search(
+        self, query: str, wanted: SearchFilter, *, after: str | None = None, limit: int = 20
+    ) -> SearchPage:
+        """Return the newest messages that match a query and a filter; see `SessionIndex.search`."""
+
+    async def trends(
+        self,
+        by: Group,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        model: str | None = None,
+    ) -> Trends:
+        """Return statistics by day, agent, model or owner; see `SessionIndex.trends`."""
+
+    async def run(self) -> None:
+        """Fill the index until cancelled."""

@@ -10,7 +10,6 @@ import trio
 from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
 from actgent.journal.base import Creation, Entry, Journal
-from actgent.journal.grouped import refer
 from actgent.journal.records import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,
@@ -28,6 +27,7 @@ from actgent.journal.records import (
     TurnOptions,
     make_message_accepted_record,
     make_message_end_record,
+    refer,
 )
 from actgent.messages import Message, ToolResult
 from actgent.state.session_state import StateRecord

@@ -17,12 +17,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jiter
-
 from actgent.errors import ParseError
 from actgent.support.strict_json import MAX_DEPTH, decode_all, decode_at, loads
-
-from .lenient_json import Unreadable, read
 
 __all__ = [
     "MAX_DEPTH",
@@ -132,6 +128,8 @@ def grown(text: str) -> Any:
 
     For display only: the value may be wrong.
     """
+    import jiter  # noqa: PLC0415 - only streamed JSON needs it
+
     try:
         return jiter.from_json(text.encode(), partial_mode="trailing-strings")
     except ValueError:
@@ -241,6 +239,8 @@ def _mismatch(text: str, start: int, end: int) -> int:
 
 def _literal(span: str) -> Any:
     """Parse a bracketed part in a lenient notation. Return its value or _NOTHING."""
+    from .lenient_json import Unreadable, read  # noqa: PLC0415 - compiles 12 patterns, which valid JSON does not need
+
     try:
         return read(span)
     except Unreadable:
@@ -255,6 +255,8 @@ def _parse_leniently(text: str) -> Any:
     """
     if not _is_closed(text):
         return _NOTHING
+    from .lenient_json import Unreadable, read  # noqa: PLC0415 - as above
+
     try:
         return read(text, repairs=True)
     except Unreadable as error:

@@ -12,7 +12,6 @@ from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
 import attrs
-import msgspec
 
 from actgent import errors
 from actgent.errors import ActgentError, WireError
@@ -79,6 +78,8 @@ def _foreign(value: Any) -> Any:
         return _plain(dump(mode="json"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    import msgspec  # noqa: PLC0415 - loads 16 modules, which few values need
+
     try:
         return msgspec.to_builtins(value)
     except TypeError as error:

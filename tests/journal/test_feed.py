@@ -11,7 +11,6 @@ import trio.testing
 from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed, UsageError
 from actgent.journal.base import Entry
 from actgent.journal.feed_readers import Erased
-from actgent.journal.grouped.record_references import refer
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
@@ -22,6 +21,7 @@ from actgent.journal.records import (
     MessageAppendedRecord,
     MessageEndRecord,
     StateChangeRecord,
+    refer,
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.journal.wrappers import AsyncCommitJournal, RedactedJournal

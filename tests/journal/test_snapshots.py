@@ -10,13 +10,13 @@ import pytest
 from actgent.errors import Fenced, UsageError
 from actgent.journal.base import SessionTail, Snapshot
 from actgent.journal.encryption import VARIABLE
-from actgent.journal.grouped.record_references import refer
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,
     CallFinishedRecord,
     SessionClosedRecord,
     StateChangeRecord,
+    refer,
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.journal.wrappers import AsyncCommitJournal

@@ -3,7 +3,7 @@
 from .group_commit import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .head_cache import HeadCache
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
-from .record_references import refer, resolve
+from .record_references import resolve
 from .row_format import (
     CHANGING,
     HEAD_FIELDS,
@@ -64,7 +64,6 @@ __all__ = [
     "read_each",
     "read_key",
     "read_snapshot",
-    "refer",
     "resolve",
     "unsealed",
 ]

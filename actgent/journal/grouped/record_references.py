@@ -22,15 +22,6 @@ from actgent.journal.records import (
 from actgent.journal.state_patches import with_values
 
 
-def refer(record: AgentMessageRecord) -> AgentMessageRecord:
-    """Replace the tool results of a record by references to earlier `CallFinishedRecord` records.
-
-    So each result is stored once.
-    """
-    ids = tuple(result.call_id for result in record.message.tool_results)
-    return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
-
-
 def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
     """Return all records of a session with their references replaced by values.
 

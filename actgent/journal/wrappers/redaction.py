@@ -6,7 +6,7 @@ with redacted arguments never run again: their arguments are then a text, not an
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,7 +14,6 @@ import attrs
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Entry, Journal
-from actgent.journal.grouped import resolve
 from actgent.journal.records import (
     ActionFailureRecord,
     AgentMessageRecord,
@@ -70,11 +69,11 @@ class RedactedJournal(WrappedJournal):
         self.inner.enqueue_write(self._redacted(entry), epoch=epoch)
 
     def _redacted(self, entry: Entry) -> Entry:
-        whole = (
-            resolve(entry.records)
-            if any(type(record) is OutcomeRecord for record in entry.records)
-            else entry.records
-        )
+        whole: Iterable[Record] = entry.records
+        if any(type(record) is OutcomeRecord for record in whole):
+            from actgent.journal.grouped import resolve  # noqa: PLC0415 - loads 12 modules, for journals alone
+
+            whole = resolve(whole)
         records = tuple([redacted(record, self._take_out) for record in whole])
         return attrs.evolve(entry, records=records)
 

@@ -5,11 +5,11 @@ did not complete, is `cancelled`. Functions get the current time as an argument,
 stores a plan as text, see `Plan.to_text`.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import attrs
-import msgspec
 
 from actgent.protocols.tool_status import ToolsStatus
 from actgent.support.serializable import Serializable
@@ -152,6 +152,8 @@ class Plan(Serializable):
 
     def to_text(self) -> str:
         """Return the plan as JSON for the session's state, which does not have to copy strings."""
+        import msgspec  # noqa: PLC0415 - loads 16 modules, which agents without a plan save
+
         text = msgspec.json.encode(self).decode()
         _cache_plan(text, self)
         return text
@@ -159,7 +161,7 @@ class Plan(Serializable):
     @staticmethod
     def from_text(text: str) -> "Plan":
         """Parse the JSON of `to_text`."""
-        return _cache.get(text) or _cache_plan(text, _DECODER.decode(text))
+        return _cache.get(text) or _cache_plan(text, _decoder().decode(text))
 
 
 _MAX_CACHED_PLANS = 256
@@ -174,7 +176,12 @@ def _cache_plan(text: str, plan: Plan) -> Plan:
     return plan
 
 
-_DECODER = msgspec.json.Decoder(Plan)
+@functools.cache
+def _decoder() -> Any:
+    """Return the msgspec decoder of plans. It is made with the first plan, because msgspec loads 16 modules."""
+    import msgspec  # noqa: PLC0415
+
+    return msgspec.json.Decoder(Plan)
 
 
 def _defaults_of(cls: type) -> dict[str, Any]:

@@ -1,45 +1,20 @@
 """Convert values and exceptions of tools to text that a model reads."""
 
 import base64
-import dataclasses
-import datetime as dt
-import decimal
-import enum
-import fractions
-import ipaddress
 import json
 import math
-import pathlib
 import re
-import types
-import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
 import attrs
-import msgspec
 
 from actgent.errors import InvalidToolResult, ToolError
-from actgent.messages import Media
 from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
-_TEXTUAL = (
-    uuid.UUID,
-    pathlib.PurePath,
-    decimal.Decimal,
-    fractions.Fraction,
-    complex,
-    dt.tzinfo,
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Network,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv6Interface,
-)
-_BINARY = (bytes, bytearray, memoryview)
+BINARY = (bytes, bytearray, memoryview)
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tab, line feed and carriage return; terminals and databases interpret them."""
 _REPLACEMENTS = {
@@ -49,28 +24,9 @@ _REPLACEMENTS = {
 """Visible replacement of each control character by code point: the pictures of U+2400, or U+FFFD from DEL on."""
 for _allowed in "\t\n\r":
     del _REPLACEMENTS[ord(_allowed)]
-_EXPORT_METHODS = ("model_dump", "tolist")
-"""Methods by which values such as pydantic models and numpy arrays export plain data."""
 
 
-def _simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value.
-
-    Its members are not converted. Raise TypeError for other types.
-    """
-    if isinstance(value, Media):
-        raise TypeError(
-            f"{type(value).__name__} cannot be nested in other data: return it alone, or in a list such as [text, {type(value).__name__}(...)]"
-        )
-    for kinds, write in _CONVERTERS:
-        if isinstance(value, kinds):
-            return write(value)
-    if not isinstance(value, type) and (fields := _field_values(value)) is not None:
-        return fields
-    return _collection_items(value)
-
-
-def _bytes_text(value: bytes) -> str:
+def bytes_text(value: bytes) -> str:
     """Return bytes as text if they are UTF-8 without control characters, else as base64."""
     try:
         text = value.decode()
@@ -79,68 +35,13 @@ def _bytes_text(value: bytes) -> str:
     return base64.b64encode(value).decode() if _CONTROL_CHARACTERS.search(text) else text
 
 
-def _field_values(value: Any) -> Any:
-    if attrs.has(type(value)):
-        return attrs.asdict(value, recurse=False)
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, msgspec.Struct):
-        return msgspec.structs.asdict(value)
-    if hasattr(value, "__pydantic_serializer__") and hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    export = next(filter(None, (getattr(value, name, None) for name in _EXPORT_METHODS)), None)
-    return None if export is None else export()
+def _simplify(value: object) -> Any:
+    """Convert a value that JSON does not support to a simpler value; see `plain_values.simplify`."""
+    from .plain_values import simplify  # noqa: PLC0415 - loads 20 modules, for values that few tools return
+
+    return simplify(value)
 
 
-def _collection_items(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (set, frozenset)):
-        return _sort_if_possible(value)
-    if isinstance(value, Collection):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
-
-
-def _remedy(value: object) -> str:
-    if isinstance(value, Coroutine):
-        value.close()  # prevents Python's warning about a coroutine that was never awaited
-        return "await it in the tool"
-    if isinstance(value, AsyncIterable):
-        return "collect it in a list first"
-    if isinstance(value, Iterator):
-        return "return a list"
-    return "return text, a number, a list, a dict, or a dataclass"
-
-
-def _sort_if_possible(value: Collection[Any]) -> list[Any]:
-    try:
-        return sorted(value)
-    except TypeError:
-        return list(value)
-
-
-_CONVERTERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
-    ((dt.date, dt.time), lambda value: value.isoformat()),
-    (enum.Enum, lambda value: value.value),
-    (_TEXTUAL, str),
-    (dt.timedelta, msgspec.to_builtins),  # ISO 8601, as parameters are read
-    (_BINARY, lambda value: _bytes_text(bytes(value))),
-    (BaseException, lambda value: describe(value)),  # noqa: PLW0108 - defined below
-    (re.Pattern, lambda value: value.pattern),
-    (
-        re.Match,
-        lambda value: {
-            "match": value[0],
-            "span": value.span(),
-            "groups": value.groupdict() or value.groups(),
-        },
-    ),
-    (types.SimpleNamespace, vars),
-)
-"""Converters of standard library types to plain data, by type. Without them, the work of a tool that returns such a
-value would be lost.
-"""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_simplify).encode
 _MAX_LEVELS = 100
 
@@ -185,8 +86,8 @@ def to_text(value: object) -> str:
     try:
         if isinstance(value, str):
             return replace_control_characters(str.__str__(value))
-        if isinstance(value, _BINARY):
-            return replace_control_characters(_bytes_text(bytes(value)))
+        if isinstance(value, BINARY):
+            return replace_control_characters(bytes_text(bytes(value)))
         if isinstance(value, BaseException):
             return describe(value)
         if type(value) is int:  # the usual small result; the encoder takes ten times as long

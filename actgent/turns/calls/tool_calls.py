@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import attrs
-import msgspec
 import trio
 
 from actgent.control.budget import Budget
@@ -464,6 +463,8 @@ def _json_size(arguments: Mapping[str, Any] | str) -> int:
         return 2
     if isinstance(arguments, str):
         return len(arguments.encode("utf-8", "surrogatepass"))
+    import msgspec  # noqa: PLC0415 - loads 16 modules, which agents without tools save
+
     try:
         return len(msgspec.json.encode(arguments))
     except (
