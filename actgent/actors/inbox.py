@@ -260,7 +260,7 @@ class PriorityInbox(Generic[M]):
         self._serial = itertools.count()
         """Serial numbers of arrivals and of owners' turns."""
         self._queues: dict[str, _SessionQueue[M]] = {}
-        self._held: set[str] = set()
+        self._held: dict[str, None] = {}  # empty, it takes a third of the bytes of a set
         """Ids of parked sessions, including those without waiting messages."""
         self._parked = 0
         """Number of queues in the state PARKED."""
@@ -485,7 +485,7 @@ class PriorityInbox(Generic[M]):
         self._unlist(queue)
         if queue.state is _PARKED:
             self._parked -= 1
-            self._held.discard(queue.session_id)
+            self._held.pop(queue.session_id, None)
         if queue.state is not _CLAIMED:
             queue.state = _CLAIMED
             self._change_claimed(queue, 1)
@@ -888,7 +888,7 @@ class PriorityInbox(Generic[M]):
                 self._change_urgent(queue, -1)
         elif queue.state is _PARKED:
             self._parked -= 1
-            self._held.discard(session_id)
+            self._held.pop(session_id, None)
         if not (queue.waiting or queue.places or queue.urgent):  # the common case
             del self._queues[session_id]
             if len(self._queues) == self._parked and self._idlers:
@@ -964,7 +964,7 @@ class PriorityInbox(Generic[M]):
 
         Parked sessions do not count for `wait_idle`.
         """
-        self._held.add(session_id)
+        self._held[session_id] = None
         queue = self._queues.get(session_id)
         if queue is None or queue.state is _PARKED:
             return
@@ -977,7 +977,7 @@ class PriorityInbox(Generic[M]):
 
     def unpark(self, session_id: str) -> None:
         """Claim a parked session again, even if more than `concurrency` sessions are then claimed."""
-        self._held.discard(session_id)
+        self._held.pop(session_id, None)
         self._claim_queue(self._queue_of(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
@@ -986,7 +986,7 @@ class PriorityInbox(Generic[M]):
 
     def forget_parked(self, session_id: str) -> None:
         """Forget the id of a parked session that is evicted from memory. Call `park` again when the session is loaded."""
-        self._held.discard(session_id)
+        self._held.pop(session_id, None)
 
     def is_parked(self, session_id: str) -> bool:
         """Return True if the session is parked with messages that wait for `unpark`.

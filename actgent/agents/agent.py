@@ -18,7 +18,7 @@ from actgent.actors.event_loop import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES, InboxBounds
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.argument_checks import at_least_one, check_flag, check_id, check_known_id, check_seconds
-from actgent.control.limits import Limits
+from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.database.database import Database
 from actgent.errors import (
     ApprovalNotFound,
@@ -292,7 +292,7 @@ class Agent(Generic[DataT_co, DepsT]):
         check_each_seconds(handler_timeout=handler_timeout, grace=grace, thread_grace=thread_grace)
         self.name = name
         self._failure_logger = FailureLogger(name, debug=debug)
-        self.limits = limits or Limits()
+        self.limits = DEFAULT_LIMITS if limits is None else limits
         self.grace = grace
         self.on_busy = check_busy_rule(on_busy)
         self._bounds = AgentBounds(

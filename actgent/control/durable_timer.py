@@ -81,7 +81,7 @@ class DueIndex:
         self._at: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
         """Heap of (time, session id). An entry whose time differs from `_at` is outdated and skipped."""
-        self._popped: set[str] = set()
+        self._popped: dict[str, None] = {}  # empty, it takes a third of the bytes of a set
 
     def __len__(self) -> int:
         """Return the number of sessions with a timer."""
@@ -119,7 +119,7 @@ class DueIndex:
         while self._heap and self._heap[0][0] <= now:
             at, session_id = heapq.heappop(self._heap)
             if self._at.get(session_id) == at and session_id not in self._popped:
-                self._popped.add(session_id)
+                self._popped[session_id] = None
                 due.append(session_id)
         return due
 
@@ -129,7 +129,7 @@ class DueIndex:
         It is popped again after `delay` seconds at the earliest. A timer that is still due gets a short
         delay.
         """
-        self._popped.discard(session_id)
+        self._popped.pop(session_id, None)
         at = self._at.get(session_id)
         if at is not None:
             now = self.clock.steady()

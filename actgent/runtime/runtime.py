@@ -75,6 +75,8 @@ MAX_NAMED_AGENTS = 10
 THREAD_GRACE_SECONDS = 5.0
 """Default seconds to wait for abandoned tool threads when the runtime closes."""
 
+_RESTARTS, _KEEP_ALL = Supervision(), Retention()
+"""Default options of a runtime; made once, because agents that serve one request each open a runtime."""
 _log = logger_of(__name__)
 
 
@@ -802,11 +804,11 @@ async def open_runtime(
                 watch=watch,
                 threads=tool_threads,
                 # A node without one of its agents would keep sessions that it cannot serve, so it leaves the cluster.
-                supervision=supervision or Supervision(escalate=membership is not None),
+                supervision=supervision or (_RESTARTS if membership is None else Supervision(escalate=True)),
                 journal=opened,
                 index=queries,
                 propagation=propagation,
-                retention=retention or Retention(),
+                retention=retention or _KEEP_ALL,
                 quotas=quotas,
                 policy=policy,
                 is_redacted=redact is not None,

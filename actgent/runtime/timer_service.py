@@ -63,8 +63,9 @@ class TimerService:
         self._inbox = inbox
         self._timer = timer
         self._load_session: LoadSession
-        self._handlers: TimerHandlers
-        self._queue: deque[str] = deque()
+        self._make_handlers: Callable[[], TimerHandlers]
+        self._queue: deque[str] | tuple[()] = ()
+        """Ids of due sessions; a deque from the first one on, because an empty deque takes 700 bytes."""
         self._firing = 0
         """Number of sessions whose timers are being fired by workers."""
         self._workers = 0
@@ -78,10 +79,13 @@ class TimerService:
 
     # --- life ------------------------------------------------------------------------------
 
-    def connect(self, load_session: LoadSession, handlers: TimerHandlers) -> None:
-        """Set the function that loads sessions, and the actions of timers; call it before `begin`."""
+    def connect(self, load_session: LoadSession, make_handlers: Callable[[], TimerHandlers]) -> None:
+        """Set the function that loads sessions, and the function that returns the actions of timers; call it before `begin`.
+
+        Most agents never have a timer, so the actions are made when a session is due.
+        """
         self._load_session = load_session
-        self._handlers = handlers
+        self._make_handlers = make_handlers
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Start to fire timers, in tasks of this nursery."""
@@ -127,7 +131,7 @@ class TimerService:
         self._looked_at = trio.current_time()
         if (jump := self.index.clock.take_adjustment()) > 0:
             self.index.advance(jump)
-        self._queue += self.index.pop()
+        self._queue = deque((*self._queue, *self.index.pop()))
         self._start_workers()
         self._arm()
 
@@ -198,12 +202,12 @@ class TimerService:
 
         Return the seconds until failed timers are retried; 0 if none failed.
         """
-        delays = [0.0]
+        delays, handlers = [0.0], self._make_handlers()
         for timer in sorted(context.timers.values(), key=lambda each: each.at):
             if not timer.is_due(self.index.clock):
                 continue
             try:
-                await self._handlers[type(timer)](context, timer)
+                await handlers[type(timer)](context, timer)
             except (SessionClosed, SessionMoved, NotRunning):
                 break  # the session ended or moved; its next owner fires the recorded timer
             except InboxFull:

@@ -62,6 +62,8 @@ def _is(error: BaseException, kind: type) -> bool:
 def _redefined_attribute(error: BaseException) -> str:
     """Return the first attribute needed for exception handling that the class redefines in Python; empty if none."""
     kind = type(error)
+    if kind is trio.Cancelled or kind is BaseExceptionGroup:  # each agent ends with these two
+        return ""
     if _redefines(type(kind), "__getattribute__"):
         return "its metaclass"
     names = (

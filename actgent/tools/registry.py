@@ -31,6 +31,7 @@ HELPER_TOOLS = frozenset((CALL_TOOL, FIND_TOOLS, READ_RESULT))
 MAX_NAME_CHARACTERS = 64
 """Maximum length of a tool name in characters."""
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_.-]+")
+_NO_NAMES: frozenset[str] = frozenset()
 _TEXT_KEYWORDS = frozenset(("description", "title", "$comment"))
 """JSON Schema keywords whose value is text for people: titles and descriptions."""
 _VALUE_KEYWORDS = frozenset(("const", "enum", "default", "examples"))
@@ -96,7 +97,7 @@ class ToolRegistry:
         """Set when a toolset has connected or failed; None if no task waits."""
         self.version = 0
         """Version number; changes whenever a toolset changes its tools or their availability."""
-        self._mapped = frozenset(mapped)
+        self._mapped = frozenset(mapped) or _NO_NAMES
         self.specs: tuple[ToolSpec, ...] = ()
         """Specifications of all tools that models are offered. The tuple is the same object until the tools change."""
         self.deps_tool = ""

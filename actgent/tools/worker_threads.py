@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -109,12 +108,20 @@ class Threads:
     """Share for calls outside of agents."""
     _waiting_shares: dict["ThreadShare", None] = attrs.field(factory=dict, init=False, repr=False)
     """Shares with waiting calls, in order of arrival."""
+    _limiter: trio.CapacityLimiter | None = attrs.field(default=None, init=False, repr=False)
     _returned: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
     """Set when an abandoned thread returns; replaced by a new event each time."""
 
     def __attrs_post_init__(self) -> None:
         self._reserve = self.capacity // 4
         self._default_share = ThreadShare("", self.capacity, self)
+
+    @property
+    def limiter(self) -> trio.CapacityLimiter:
+        """Unlimited limiter for trio, because this object counts the slots. It is made for the first call."""
+        if self._limiter is None:
+            self._limiter = trio.CapacityLimiter(math.inf)
+        return self._limiter
 
     def share(self, name: str, capacity: int) -> "ThreadShare":
         """Return the thread share of an agent, created on first use, and set its capacity."""
@@ -187,7 +194,7 @@ class Threads:
     def _grant_first(self, share: "ThreadShare") -> None:
         """Wake the first waiting call of a share."""
         del self._waiting_shares[share]
-        waiter = share.waiters.popleft()
+        waiter = share.waiters.pop(0)
         if share.waiters:  # to the end, after the other shares with as many slots
             self._waiting_shares[share] = None
         waiter.grant()
@@ -216,6 +223,8 @@ class Threads:
         Raises:
             ThreadsStillRunning: Some threads still run; the text names their functions.
         """
+        if not self.running:  # the usual case
+            return
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(grace):
             while self.abandoned:
@@ -235,15 +244,12 @@ class ThreadShare:
     _threads: Threads = attrs.field(repr=False)
     slots_used: int = attrs.field(default=0, init=False)
     """Number of slots that the agent's calls use."""
-    waiters: deque[_Waiter] = attrs.field(factory=deque, init=False, repr=False)
+    waiters: list[_Waiter] = attrs.field(
+        factory=list, init=False, repr=False
+    )  # an empty deque takes 700 bytes
     """Queue of the agent's calls that wait for a slot."""
     abandoned_count: int = attrs.field(default=0, init=False)
     """Number of abandoned threads that still run; guarded by `Threads.lock`."""
-    _limiter: trio.CapacityLimiter = attrs.field(init=False, repr=False)
-    """Unlimited limiter for trio, because `Threads` counts the slots."""
-
-    def __attrs_post_init__(self) -> None:
-        self._limiter = trio.CapacityLimiter(math.inf)
 
     @property
     def abandoned(self) -> tuple[str, ...]:
@@ -290,7 +296,7 @@ class ThreadShare:
             await self._wait_for_slot(on_not_started)
         work = functools.partial(self._work, job, trio.lowlevel.current_trio_token(), fn, args)
         try:
-            ended = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            ended = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads.limiter)
         except trio.Cancelled:
             self._abandon(job)
             if on_not_started is not None and not job.has_started:

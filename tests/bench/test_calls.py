@@ -85,10 +85,11 @@ async def test_a_turn_makes_no_more_calls_than_before(workload):
 OTHER_CALLS = {
     "W1 ask": 34.0,
     "W1 tell": 25.6,
-    "W6 idle agent": 186.0,
+    "W6 idle agent": 174.0,
+    "agent per request": 565.0,
     "W7 durable turn": 336.0,
     "W9 chunk": 20.6,
-    "@tool": 105.0,
+    "@tool": 110.0,
 }
 """Calls of functions of the package for each operation, in the thread of trio."""
 
@@ -165,6 +166,15 @@ async def count_idle_agents(counter):
         return await counter.count(start)
 
 
+async def count_agents_per_request(counter):
+    async def serve():
+        for _ in range(COUNT):
+            async with BareAgent("a", llm=Adding(), prompt="Be brief.") as agent:
+                assert (await agent.run("Hello")).text
+
+    return await counter.count(serve)
+
+
 async def count_durable_turns(counter):
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=Adding()))
@@ -210,6 +220,7 @@ OPERATIONS = {
     "W1 ask": count_asks,
     "W1 tell": count_tells,
     "W6 idle agent": count_idle_agents,
+    "agent per request": count_agents_per_request,
     "W7 durable turn": count_durable_turns,
     "W9 chunk": count_chunks,
     "@tool": count_tools,

@@ -154,7 +154,9 @@ def build_opener(
     )
     if runtime.remote_sessions is not None:
         actor.lifecycle.eviction.on_left = actor.runner.notify_moved
-    actor.timer_service.connect(opener.loaded, timer_handlers(actor, admission, runtime.agents.opener))
+    actor.timer_service.connect(
+        opener.loaded, partial(timer_handlers, actor, admission, runtime.agents.opener)
+    )
     return opener
 
 

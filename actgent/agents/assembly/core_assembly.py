@@ -7,7 +7,7 @@ from actgent.agents.teams import receivers_among
 from actgent.labels import Policy
 from actgent.llm.base import LLM
 from actgent.memory.base import Memory
-from actgent.messages import Message, Sender, message_bytes
+from actgent.messages import Sender, message_bytes
 from actgent.modes.modes import Modes
 from actgent.protocols.base import Profile
 from actgent.protocols.prompts import PromptManager
@@ -92,7 +92,7 @@ def build_core(
             policy=policy,
             access=access,
         ),
-        inbox=PriorityInbox[Message](f"agent {name}", size_of=message_bytes, **bounds._asdict()),
+        inbox=PriorityInbox(f"agent {name}", size_of=message_bytes, **bounds._asdict()),
         dispatcher=dispatcher,
         observer=observer,
         router=router,

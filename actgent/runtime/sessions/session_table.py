@@ -1,6 +1,6 @@
 """Table of an agent's sessions: active, idle, and unloaded sessions whose handle the program still holds."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from weakref import WeakSet, WeakValueDictionary
 
 from actgent.errors import SessionExists, SessionNotFound
@@ -44,7 +44,7 @@ class SessionTable(Mapping[str, SessionContext]):
         """
         self.followed: dict[str, LiveText] = {}
         """Partial answers of the sessions that have followers, by session id."""
-        self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
+        self._unloaded: MutableMapping[str, object] = WeakValueDictionary() if can_unload else {}
         """Public handles of unloaded sessions, while the program holds them."""
 
     def __getitem__(self, session_id: str) -> SessionContext:

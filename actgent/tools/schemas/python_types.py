@@ -4,7 +4,6 @@ msgspec supports most types and is strict. But it creates attrs classes without 
 attrs class and dataclass is first read as a struct with the same fields, and then created by its `__init__`.
 """
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -26,6 +25,7 @@ from docstring_parser import Docstring
 
 from actgent.errors import ConfigurationError
 
+from .json_schema import copy_schema
 from .placeholders import (
     Definitions,
     Placeholder,
@@ -530,7 +530,7 @@ def compile_signature(
         return _compile_fields(fields, label, texts)
     described = tuple((field.name, texts.get(field.name)) for field in fields)
     compiled = _compile_plain_fields(fields, label, described)
-    return attrs.evolve(compiled, schema=copy.deepcopy(compiled.schema))
+    return attrs.evolve(compiled, schema=copy_schema(compiled.schema))
 
 
 @functools.lru_cache(maxsize=512)

@@ -32,7 +32,9 @@ async def ring(context, bell):
 
 def handle(agent, kind, handler):
     """Add a row to an agent's table of what timers do."""
-    agent.__actgent_use__().running.timer_service._handlers[kind] = handler
+    service = agent.__actgent_use__().running.timer_service
+    make = service._make_handlers
+    service._make_handlers = lambda: {**make(), kind: handler}
 
 
 @pytest.fixture
