@@ -22,8 +22,6 @@ import msgspec
 
 from actgent.messages import Media
 
-from .result_text import BINARY, bytes_text, describe
-
 _TEXTUAL = (
     uuid.UUID,
     pathlib.PurePath,
@@ -105,8 +103,6 @@ _CONVERTERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = 
     (enum.Enum, lambda value: value.value),
     (_TEXTUAL, str),
     (dt.timedelta, msgspec.to_builtins),  # ISO 8601, as parameters are read
-    (BINARY, lambda value: bytes_text(bytes(value))),
-    (BaseException, describe),
     (re.Pattern, lambda value: value.pattern),
     (
         re.Match,

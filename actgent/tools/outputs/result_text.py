@@ -14,7 +14,7 @@ import attrs
 from actgent.errors import InvalidToolResult, ToolError
 from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
-BINARY = (bytes, bytearray, memoryview)
+_BINARY = (bytes, bytearray, memoryview)
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tab, line feed and carriage return; terminals and databases interpret them."""
 _REPLACEMENTS = {
@@ -26,7 +26,7 @@ for _allowed in "\t\n\r":
     del _REPLACEMENTS[ord(_allowed)]
 
 
-def bytes_text(value: bytes) -> str:
+def _bytes_text(value: bytes) -> str:
     """Return bytes as text if they are UTF-8 without control characters, else as base64."""
     try:
         text = value.decode()
@@ -37,6 +37,10 @@ def bytes_text(value: bytes) -> str:
 
 def _simplify(value: object) -> Any:
     """Convert a value that JSON does not support to a simpler value; see `plain_values.simplify`."""
+    if isinstance(value, _BINARY):
+        return _bytes_text(bytes(value))
+    if isinstance(value, BaseException):
+        return describe(value)
     from .plain_values import simplify  # noqa: PLC0415 - loads 20 modules, for values that few tools return
 
     return simplify(value)
@@ -86,8 +90,8 @@ def to_text(value: object) -> str:
     try:
         if isinstance(value, str):
             return replace_control_characters(str.__str__(value))
-        if isinstance(value, BINARY):
-            return replace_control_characters(bytes_text(bytes(value)))
+        if isinstance(value, _BINARY):
+            return replace_control_characters(_bytes_text(bytes(value)))
         if isinstance(value, BaseException):
             return describe(value)
         if type(value) is int:  # the usual small result; the encoder takes ten times as long
