@@ -212,7 +212,7 @@ def test_files_of_the_public_host_can_be_read(name):
 LOADED = {
     "": ["actgent.journal.sqlite", "actgent.testing.provider"],
     "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.line_editor"],
-    "cluster": ["actgent.cluster.opening", "actgent.cluster.node"],
+    "cluster": ["actgent.cluster.cluster_member", "actgent.cluster.node"],
     "encryption": ["actgent.journal.encryption"],
     "mcp": ["actgent.toolsets.mcp.connection"],
     "otel": ["actgent.observe"],

@@ -108,18 +108,13 @@ class Node:
         """True if this node gives its partitions back and acquires no further ones."""
         return self.ownership.is_leaving
 
-    @property
-    def connections(self) -> int:
-        """Number of database connections of the membership so far; more than one after a lost connection."""
-        return self.journal.nodes.connections
-
     def statistics(self) -> ClusterStatistics:
         """Return the current state of this node, and its counters since it started."""
         return ClusterStatistics(
             node=self.name,
             partitions=len(self.serving),
             fenced=self.journal.fenced,
-            connections=self.connections,
+            connections=self.journal.nodes.connections,
             resumed=self._runtime.agents.resumed,
             **self.figures.counted(),
         )

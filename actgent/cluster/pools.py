@@ -5,7 +5,7 @@ a `PoolTask` and its answer a `PoolReport`, both tagged. While the task is runni
 `WAIT_SECONDS`, and sent again. The pools share one database, in which a node also reads the owners of the other pools.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from urllib.parse import quote
 
 import attrs
@@ -13,8 +13,17 @@ import orjson
 import trio
 
 from actgent.client.http.http_request import HTTPRequest, parse_problem
+from actgent.client.request_sender import RetryBackoff
 from actgent.client.transport import ConnectionLost
-from actgent.errors import ActgentError, Fenced, InboxFull, JournalError, NotRunning, WireError
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    Fenced,
+    InboxFull,
+    JournalError,
+    NotRunning,
+    WireError,
+)
 from actgent.errors.safe_texts import model_error_text
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
@@ -23,24 +32,21 @@ from actgent.support.tagged_codec import TaggedCodec
 from actgent.web.server.relayed_requests import RelayApplication, SendChunk
 from actgent.web.server.request_relay import RelayedRequest
 
-from .directory import PoolDirectory
 from .quarantine import POISON_KIND
-from .relay_client import NodeTransport
+from .relay_client import NodeTransport, open_pool_transport
 
 ASK, CANCEL = "ASK", "CANCEL"
 """HTTP verbs of task requests: `ASK` starts a task or waits for its report, `CANCEL` stops it."""
 WAIT_SECONDS = 10.0
 """Seconds for which a node waits for the report of a task before it answers that the task is running."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-"""First and longest pause in seconds between two tries."""
+MAX_PAUSE_SECONDS = 2.0
+"""Longest pause in seconds between two tries."""
 _OK, _FIRST_ERROR, _UNAVAILABLE = 200, 400, 503
 PoolMessage = PoolTask | PoolReport
 _WIRE = TaggedCodec(
     {Medium: MEDIA_TAGS, Part: PART_TAGS, PoolMessage: {"pool_task": PoolTask, "pool_report": PoolReport}}
 )
 _log = logger_of(__name__)
-FollowPool = Callable[[str], Awaitable[PoolDirectory | None]]
-"""Returns the directory of a pool and keeps it current from then on; None if the database has no such pool."""
 
 
 class PoolUnknown(ConnectionLost):
@@ -56,9 +62,9 @@ class PoolLinks:
     def __init__(
         self,
         *,
+        journal: str,
         pool: str,
         node: str,
-        follow: FollowPool,
         key: bytes,
         now: Callable[[], float],
         nursery: trio.Nursery,
@@ -66,16 +72,16 @@ class PoolLinks:
         """Create links without connections. The owners of a pool are read from its first task on.
 
         Args:
+            journal: Address of the database.
             pool: Name of this node's pool.
             node: Name of this node, used as the owner of its requests.
-            follow: Returns the directory of another pool.
             key: Cluster key.
             now: Unix time in seconds by the clock of the database.
             nursery: Keeps the transports.
         """
         self.pool = pool
-        self._node, self._follow, self._key, self._now, self._nursery = node, follow, key, now, nursery
-        self._known: dict[str, tuple[PoolDirectory, NodeTransport]] = {}
+        self._journal, self._node, self._key, self._now, self._nursery = journal, node, key, now, nursery
+        self._known: dict[str, NodeTransport] = {}
 
     async def ask(self, pool: str, task: PoolTask, *, retry_timeout: float) -> PoolReport:
         """Run a task in another pool, and wait for its report. Retry until it is answered.
@@ -83,38 +89,39 @@ class PoolLinks:
         Raises:
             NotRunning: The pool has had no node for `retry_timeout` seconds.
         """
-        until, pause = trio.current_time() + retry_timeout, FIRST_PAUSE_SECONDS
+        report = await self._send(pool, ASK, task, retry_timeout)
+        if report is None:
+            raise NotRunning(f"{task.agent}@{pool}", pool=pool)
+        return report
+
+    async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
+        """Stop a task in another pool, and wait for its report. Retry until the pool answers."""
+        report = await self._send(pool, CANCEL, task, 0.0)
+        return (
+            PoolReport(spent={}) if report is None else report
+        )  # without a node, the task cannot have begun
+
+    async def _send(self, pool: str, verb: str, task: PoolTask, retry_timeout: float) -> PoolReport | None:
+        """Send a request about a task until it is answered, and return the report of the ended task.
+
+        Return None if the pool has had no node for `retry_timeout` seconds.
+        """
+        until, backoff = trio.current_time() + retry_timeout, RetryBackoff(max_pause=MAX_PAUSE_SECONDS)
         while True:
             try:
-                report = await self._try(pool, ASK, task)
+                report = await self._try(pool, verb, task)
             except PoolUnknown:
-                if trio.current_time() > until:
-                    raise NotRunning(f"{task.agent}@{pool}", pool=pool) from None
+                if trio.current_time() >= until:
+                    return None
             except (ConnectionLost, JournalError) as error:
                 _log.debug("pool %s is asked again: %s", LogVariable(pool), error)
                 until = trio.current_time() + retry_timeout
             else:
                 if report.refused or report.answered is not None:
                     return report
-                until, pause = trio.current_time() + retry_timeout, 0.0
-            await trio.sleep(pause)
-            pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-
-    async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """Stop a task in another pool, and wait for its report. Retry until the pool answers."""
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                report = await self._try(pool, CANCEL, task)
-            except PoolUnknown:
-                return PoolReport(spent={})  # the task cannot have begun
-            except (ConnectionLost, JournalError) as error:
-                _log.debug("a task of pool %s is stopped again: %s", LogVariable(pool), error)
-            else:
-                if report.refused or report.answered is not None:
-                    return report
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                until = trio.current_time() + retry_timeout
+                backoff.reset()
+            await trio.sleep(backoff.next_pause())
 
     async def _try(self, pool: str, verb: str, task: PoolTask) -> PoolReport:
         """Send a request about a task once, and return the report.
@@ -133,8 +140,8 @@ class PoolLinks:
             headers={},
             body=_WIRE.encode([task], PoolMessage),
         )
-        directory, transport = await self._find(pool)
-        if not directory.owner_of(task.session_id).epoch:
+        transport = await self._find(pool)
+        if not transport.directory.owner_of(task.session_id).epoch:
             raise PoolUnknown
         request = RelayedRequest(
             http_request=http_request, session_id=task.session_id, owner=task.owner, scopes=()
@@ -149,23 +156,31 @@ class PoolLinks:
             raise ConnectionLost("a node answered with another message", was_sent=True)
         return report
 
-    async def _find(self, pool: str) -> tuple[PoolDirectory, NodeTransport]:
-        """Return the directory of a pool and the transport to its nodes.
-
-        They are opened at the first call.
+    async def _find(self, pool: str) -> NodeTransport:
+        """Return the transport to the nodes of a pool. It is opened at the first call.
 
         Raises:
             PoolUnknown: The database has no such pool.
             JournalFailed: The database does not answer.
         """
         if pool not in self._known:
-            directory = await self._follow(pool)
-            if directory is None:
+            transport: NodeTransport | None = await self._nursery.start(self._keep_transport, pool)
+            if transport is None:
                 raise PoolUnknown
-            transport = NodeTransport(directory, key=self._key, now=self._now, owner=self._node)
-            self._known[pool] = directory, transport
-            self._nursery.start_soon(transport.run)
+            self._known[pool] = transport
         return self._known[pool]
+
+    async def _keep_transport(
+        self, pool: str, *, task_status: trio.TaskStatus[NodeTransport | None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep the transport to a pool open until cancelled, and report it as started. Report None if the pool is unknown."""
+        opened = open_pool_transport(self._journal, pool, key=self._key, now=self._now, owner=self._node)
+        try:
+            async with opened as transport:
+                task_status.started(transport)
+                await trio.sleep_forever()
+        except ConfigurationError:
+            task_status.started(None)
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -43,7 +43,8 @@ from actgent.web.server.request_relay import (
 )
 
 from .directory import Owner, PoolDirectory
-from .pending import PendingMessages
+from .directory_follower import follow_pool
+from .pending_messages import PendingMessages
 from .relay_http import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
 from .relay_server import MISDIRECTED
 
@@ -209,7 +210,7 @@ class NodeTransport(Transport):
             pending: Stores messages for sessions without an owner; None makes them wait for an owner.
             calm_seconds: Seconds for which no node of the pool has died.
         """
-        self._directory, self._key, self._now, self._owner = directory, key, now, owner
+        self.directory, self._key, self._now, self._owner = directory, key, now, owner
         self._pending, self._calm_seconds = pending, calm_seconds
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Exchange] = set()
@@ -219,7 +220,7 @@ class NodeTransport(Transport):
         """Monotonic time in seconds until which a node is not tried, by node name."""
 
     def __repr__(self) -> str:
-        return f"<NodeTransport of {self._directory.name}>"
+        return f"<NodeTransport of {self.directory.name}>"
 
     async def run(self) -> None:
         """End requests to nodes that no longer own the sessions, until cancelled. Close idle connections at the end."""
@@ -227,7 +228,7 @@ class NodeTransport(Transport):
             while True:
                 for exchange in list(self._open):
                     self._check_owner(exchange)
-                await self._directory.wait_changed()
+                await self.directory.wait_changed()
         finally:
             self._close()
 
@@ -235,9 +236,9 @@ class NodeTransport(Transport):
         """End an exchange if another node has acquired its partition since the request was sent."""
         asked = exchange.asked
         if asked.partition >= 0:
-            owner = self._directory.owner_of_partition(asked.partition)
+            owner = self.directory.owner_of_partition(asked.partition)
             if owner.epoch != asked.epoch or _name_of(owner) != _name_of(asked):
-                exchange.move(is_alive=asked.node is not None and asked.node.name in self._directory.nodes)
+                exchange.move(is_alive=asked.node is not None and asked.node.name in self.directory.nodes)
 
     # --- requests of this process --------------------------------------------------------
 
@@ -310,15 +311,15 @@ class NodeTransport(Transport):
         """Return True if a node dies within `DEATH_SECONDS`. A planned end is not a death."""
         row = None
         with trio.move_on_after(DEATH_SECONDS):
-            while (now := self._directory.nodes.get(node)) is not None:
+            while (now := self.directory.nodes.get(node)) is not None:
                 row = now
-                await self._directory.wait_changed()
+                await self.directory.wait_changed()
             return row is None or not row.is_leaving
         return False
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
         """Store a message for the next owner of its session. Return False if an owner exists; see `OwnerClient.store`."""
-        known = self._directory.owner_of(request.session_id)
+        known = self.directory.owner_of(request.session_id)
         if self._pending is None or known.node is not None:
             return False
         return await self._pending.store(known, request, message_id)
@@ -363,7 +364,7 @@ class NodeTransport(Transport):
         Raises:
             NoOwner: The session had no such owner for `LOCATE_SECONDS`.
         """
-        directory = self._directory
+        directory = self.directory
         if not session_id:
             return self._any_node()
         with trio.move_on_after(LOCATE_SECONDS):
@@ -377,9 +378,9 @@ class NodeTransport(Transport):
 
     def _any_node(self) -> Owner:
         """Return this node, else any node that is not leaving, as an owner without a partition. Raise `NoOwner` if there is none."""
-        nodes = self._directory.nodes
+        nodes = self.directory.nodes
         staying = [each for each in nodes.values() if not each.is_leaving]
-        found = nodes.get(self._directory.name) or (staying[0] if staying else None)
+        found = nodes.get(self.directory.name) or (staying[0] if staying else None)
         if found is None:
             raise NoOwner
         return Owner(partition=-1, epoch=0, node=found)
@@ -391,15 +392,15 @@ class NodeTransport(Transport):
         """
         await self._refresh()
         with trio.move_on_after(UNREACHABLE_SECONDS):
-            while self._directory.owner_of_partition(asked.partition) == asked:
-                await self._directory.wait_changed()
+            while self.directory.owner_of_partition(asked.partition) == asked:
+                await self.directory.wait_changed()
 
     def _may_try(self, name: str, session_id: str) -> bool:
         """Return True if a node may be tried.
 
         A node that is marked unreachable may not, nor this node if it does not serve the session.
         """
-        if name == self._directory.name and not self._directory.is_ours(session_id):
+        if name == self.directory.name and not self.directory.is_ours(session_id):
             return False
         return self._unreachable.get(name, 0.0) <= trio.current_time()
 
@@ -435,7 +436,7 @@ class NodeTransport(Transport):
     async def _refresh(self) -> None:
         """Read the owners from the database again. Errors are ignored, since the membership logs them."""
         with suppress(JournalError):
-            await self._directory.refresh()
+            await self.directory.refresh()
 
     def _release(self, exchange: _Exchange) -> None:
         """Keep the connection of a completed exchange for reuse.
@@ -465,6 +466,21 @@ class NodeTransport(Transport):
     async def aclose(self) -> None:
         self._close()
         await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def open_pool_transport(
+    journal: str, pool: str, *, key: bytes, now: Callable[[], float], owner: str
+) -> AsyncGenerator[NodeTransport, None]:
+    """Open an `async with` block with a transport to the nodes of a pool, for a process that is not a node of this pool.
+
+    The arguments are those of `follow_pool` and `NodeTransport`, and so are the errors.
+    """
+    async with follow_pool(journal, pool) as directory, trio.open_nursery() as nursery:
+        transport = NodeTransport(directory, key=key, now=now, owner=owner)
+        nursery.start_soon(transport.run)
+        yield transport
+        nursery.cancel_scope.cancel()
 
 
 def _name_of(owner: Owner) -> str:

@@ -85,11 +85,8 @@ class Membership(Protocol):
     def calm_seconds(self) -> float:
         """Return the seconds since this node started, or since it last noticed the death of a node."""
 
-    def observe_takeovers(self, on_seconds: Callable[[str, str, float], object] | None) -> None:
-        """Set the callback for each takeover.
-
-        It gets the acquired name, the reason and the duration in seconds. None removes the callback.
-        """
+    def observe_takeovers(self, on_seconds: Callable[[str, float], object] | None) -> None:
+        """Set the callback for each takeover. It gets the reason and the duration in seconds. None removes the callback."""
 
     async def leave(self, grace: float) -> None:
         """Transfer all owned sessions to other nodes within `grace` seconds."""
@@ -130,8 +127,8 @@ async def open_membership(
     found = importlib.metadata.entry_points(group=PARTS, name="cluster")
     if not found:
         raise ConfigurationError("this installation of actgent has no cluster: install actgent again")
-    open_member = next(iter(found)).load()
-    async with open_member(journal, pool=cluster, node=node, advertise=advertise) as member:
+    open_cluster_member = next(iter(found)).load()
+    async with open_cluster_member(journal, pool=cluster, node=node, advertise=advertise) as member:
         yield member
 
 

@@ -249,14 +249,14 @@ class Metrics:
         if membership is None:
             yield
             return
-        membership.observe_takeovers(self._observe_cluster)
+        membership.observe_takeovers(self._observe_takeover)
         try:
             yield
         finally:
             membership.observe_takeovers(None)
 
-    def _observe_cluster(self, what: str, reason: str, seconds: float) -> None:
-        self.observe(f"actgent_cluster_{what}_seconds", {"reason": reason} if reason else {}, seconds)
+    def _observe_takeover(self, reason: str, seconds: float) -> None:
+        self.observe("actgent_cluster_takeover_seconds", {"reason": reason}, seconds)
 
     # --- counting ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
-from actgent.cluster.opening import DEFAULT_PARTITIONS
+from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 
 LIFE = Path(__file__)
 

@@ -257,6 +257,7 @@ class Faulty:
 
     def __init__(self, way, losses=math.inf):
         self.way, self.losses, self.tries = way, losses, 0
+        self.directory = way.directory
 
     async def exchange(self, request, **options):
         if request.http_request.verb == "CANCEL":
@@ -269,8 +270,7 @@ class Faulty:
 
 def make_faulty(runtime, pool, **losses):
     links = runtime.delegation.pools
-    directory, way = links._known[pool]
-    links._known[pool] = directory, Faulty(way, **losses)
+    links._known[pool] = Faulty(links._known[pool], **losses)
 
 
 async def test_lost_stop_of_a_task_is_resent():

@@ -12,8 +12,8 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import BareAgent
+from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.cluster.membership import SETTLE_SECONDS
-from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.cluster.operations.cluster_status import read_cluster_status
 from actgent.journal.postgres import read_dead
 from actgent.journal.postgres.liveness import NODE_TIMEOUT_SECONDS

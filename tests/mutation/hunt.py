@@ -38,7 +38,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/journal/*.py": ["tests/journal", "tests/agents/recovery", "tests/agents/partitions"],
     "actgent/cluster/ownership.py": ["tests/cluster"],
     "actgent/cluster/membership.py": ["tests/cluster"],
-    "actgent/cluster/pending.py": ["tests/cluster"],
+    "actgent/cluster/pending_messages.py": ["tests/cluster"],
     "actgent/cluster/placement.py": ["tests/cluster"],
     "actgent/cluster/quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],

@@ -2,8 +2,6 @@
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -12,9 +10,8 @@ from actgent.client.http.http_request import parse_problem
 from actgent.client.problems import error_of
 from actgent.client.request_sender import RetryBackoff
 from actgent.client.transport import ConnectionLost, RemoteRequest
-from actgent.cluster.directory_follower import follow_pool
-from actgent.cluster.pending import decode_pending
-from actgent.cluster.relay_client import NodeTransport
+from actgent.cluster.pending_messages import decode_pending
+from actgent.cluster.relay_client import open_pool_transport
 from actgent.errors import ActgentError, ConfigurationError, nearest
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_url import open_journal
@@ -72,7 +69,9 @@ async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: st
         return dead.message_id
     message = await _read(journal, dead)
     async with (
-        _open_transport(journal, pool, owner=message.sender.name) as transport,
+        open_pool_transport(
+            journal, pool, key=await read_cluster_key(journal), now=time.time, owner=message.sender.name
+        ) as transport,
         open_client(transport) as client,
     ):
         session = await client.agent(dead.agent).open_session(dead.session_id)
@@ -81,20 +80,6 @@ async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: st
         )
     await note_retried(journal, dead, again)
     return again
-
-
-@asynccontextmanager
-async def _open_transport(journal: str, pool: str, *, owner: str) -> AsyncGenerator[NodeTransport, None]:
-    """Open an `async with` block with a transport to the nodes of a pool.
-
-    The calling process need not be a node.
-    """
-    async with follow_pool(journal, pool) as directory, trio.open_nursery() as nursery:
-        key = await read_cluster_key(journal)
-        transport = NodeTransport(directory, key=key, now=time.time, owner=owner)
-        nursery.start_soon(transport.run)
-        yield transport
-        nursery.cancel_scope.cancel()
 
 
 async def drop_message(journal: str, message_id: str, *, session_id: str | None = None) -> None:
@@ -117,7 +102,8 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
         raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
     known = decode_pending(request, dead.session_id)
     backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_RETRY_TIMEOUT_SECONDS
-    async with _open_transport(journal, pool, owner=known.owner) as transport:
+    key = await read_cluster_key(journal)
+    async with open_pool_transport(journal, pool, key=key, now=time.time, owner=known.owner) as transport:
         while True:
             try:
                 status, data = await transport.exchange(known, seconds=0.0)

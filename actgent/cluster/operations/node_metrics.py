@@ -14,8 +14,8 @@ from actgent.support import span_names as names
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan
 
-OnSeconds = Callable[[str, str, float], object]
-"""Callback for the duration of a takeover. Arguments: the word `takeover`, its reason, and the duration in seconds."""
+OnSeconds = Callable[[str, float], object]
+"""Callback for the duration of a takeover. Arguments: its reason, and the duration in seconds."""
 _HOW = {"on_seconds", "now", "calm_since", "_under_way", "_nodes", "_owners"}
 _log = logger_of(__name__)
 
@@ -134,15 +134,11 @@ class NodeMetrics:
         self.takeover_seconds += seconds
         if reason == "died":  # also if a node died and this one joined later
             self.calm_since = trio.current_time()
-        self._report_seconds("takeover", reason, seconds)
+        if self.on_seconds is not None:
+            self.on_seconds(reason, seconds)
         if known.span is not None:
             known.span.end({names.REASON: reason})
         return seconds
-
-    def _report_seconds(self, what: str, reason: str, seconds: float) -> None:
-        """Call `on_seconds`, if it is set, with an operation, its reason and its duration in seconds."""
-        if self.on_seconds is not None:
-            self.on_seconds(what, reason, seconds)
 
 
 def reason_of(taken: Taken) -> str:

@@ -15,7 +15,7 @@ import attrs
 import psycopg
 import trio
 
-from actgent.cluster.opening import DEFAULT_PARTITIONS
+from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from tests.clusters import parse_address
 

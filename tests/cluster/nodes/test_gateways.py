@@ -149,7 +149,7 @@ async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_i
     async def break_five(way, request, seconds):
         if request.http_request.path.endswith("/messages") and len(broken) < 5:
             broken.append(request.session_id)
-            node = way._directory.owner_of(request.session_id).node.name
+            node = way.directory.owner_of(request.session_id).node.name
             raise NodeConnectionBroken("the network has broken it", node=node)
         async with exchange(way, request, seconds) as answer:
             yield answer

@@ -9,7 +9,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import Approve, ServerUnreachable, SessionNotFound, Suspended
-from actgent.cluster.opening import DEFAULT_PARTITIONS
+from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.journal.postgres import partition_of_slot, slot_of
 
 from .conversations import PATIENCE

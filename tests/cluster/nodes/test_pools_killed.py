@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from actgent import Limits
-from actgent.cluster.opening import DEFAULT_PARTITIONS
+from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.control.budget import spent_in
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import UsageRecord

@@ -1,9 +1,8 @@
-"""Joins a runtime to a cluster as a node."""
+"""Membership of a runtime in a cluster, as a node."""
 
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 
 import attrs
 import trio
@@ -27,12 +26,10 @@ from actgent.web.problem_documents import Problem
 from actgent.web.server.relayed_requests import LIMITS, relay_application
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
-from .directory import PoolDirectory
-from .directory_follower import follow_pool
 from .node import Node, node_name
 from .operations.node_metrics import OnSeconds
 from .ownership import PartitionState
-from .pending import PendingMessages
+from .pending_messages import PendingMessages
 from .pools import PoolApplication, PoolLinks
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays
@@ -78,7 +75,7 @@ class NodeClient(Client):
         return session.id if isinstance(session, RemoteSession) else None
 
 
-class Member:
+class ClusterMember:
     """Membership of a runtime in a cluster: serves partitions, and accepts relayed requests."""
 
     def __init__(self, node: Node, url: str, listeners: list[trio.SocketListener]) -> None:
@@ -132,12 +129,7 @@ class Member:
         ):
             runtime.remote_sessions = NodeClient(client.__actgent_link__(), relay)
             runtime.delegation.pools = PoolLinks(
-                pool=node.pool,
-                node=node.name,
-                follow=partial(nursery.start, _keep_pool, self._url),
-                key=key,
-                now=node.now,
-                nursery=nursery,
+                journal=self._url, pool=node.pool, node=node.name, key=key, now=node.now, nursery=nursery
             )
             tasks = PoolTasks(runtime.agents, node.pool)
             application = relay_application(runtime, context, kind=PoolApplication, tasks=tasks)
@@ -194,9 +186,9 @@ class Member:
 
 
 @asynccontextmanager
-async def open_member(
+async def open_cluster_member(
     journal: str, *, pool: str, node: str | None = None, advertise: str | None = None
-) -> AsyncGenerator[Member, None]:
+) -> AsyncGenerator[ClusterMember, None]:
     """Open an `async with` block with a cluster journal and a node, which will own partitions of the journal.
 
     Args:
@@ -226,22 +218,7 @@ async def open_member(
     async with open_relay_listeners(advertise) as (address, listeners), opened.running():
         members.append(made := Node(name, pool=pool, journal=opened, address=address))
         try:
-            yield Member(made, journal, listeners)
+            yield ClusterMember(made, journal, listeners)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + END_SECONDS):
                 await made.end()
-
-
-async def _keep_pool(
-    journal: str, pool: str, *, task_status: trio.TaskStatus[PoolDirectory | None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Keep the directory of another pool current until cancelled.
-
-    Report the directory as started, or None if the pool is unknown.
-    """
-    try:
-        async with follow_pool(journal, pool) as directory:
-            task_status.started(directory)
-            await trio.sleep_forever()
-    except ConfigurationError:
-        task_status.started(None)
