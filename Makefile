@@ -59,7 +59,7 @@ matrix: $(INSTALLED) ## a part of the tests on other versions of Python and on t
 lock: $(INSTALLED) ## write the versions that are installed for the tests to .ci/requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --upgrade --no-header --no-emit-index-url --no-annotate --extra dev --python-version 3.11 --output-file .ci/requirements.lock pyproject.toml
 
-soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants, 20 runs of what kills nodes, and 20 drawn schedules of disasters; hours
+soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants, 20 runs of what kills nodes, 20 drawn schedules of disasters, and 20 chaos runs of three minutes; hours
 	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)
 
 check: $(INSTALLED) ## lint, format, types and import layers

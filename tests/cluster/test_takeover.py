@@ -100,7 +100,7 @@ def epochs_of(*runtimes):
 
 async def wait_connected(runtime, before):
     """Wait until the membership of a node has another connection."""
-    while node_of(runtime).connections <= before:
+    while node_of(runtime).statistics().connections <= before:
         await trio.sleep(0.01)
 
 
@@ -114,7 +114,7 @@ async def test_a_lost_connection_costs_no_partition(postgres_url):
             before = epochs_of(a, b)
             for _ in range(3):
                 pid = node_of(b).journal.nodes._connection.info.backend_pid
-                count = node_of(b).connections
+                count = node_of(b).statistics().connections
                 with psycopg.connect(server, autocommit=True) as connection:
                     connection.execute("SELECT pg_terminate_backend(%s)", [pid])
                 await wait_connected(b, count)
@@ -128,7 +128,7 @@ async def test_a_database_that_restarts_costs_no_partition(database):
         async with open_owner(database.url, "a") as a, open_owner(database.url, "b") as b:
             await wait_serving(a, 2)
             await wait_serving(b, 2)
-            before, counts = epochs_of(a, b), [node_of(each).connections for each in (a, b)]
+            before, counts = epochs_of(a, b), [node_of(each).statistics().connections for each in (a, b)]
             database.kill()
             await trio.sleep(1)
             await database.start()
