@@ -43,10 +43,14 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
     """
     by_word = UNITS / (max(words.values(), default=1.0) or 1.0)
     scores = {number: int(score * by_word + 0.5) for number, score in words.items()}
-    of_words, weight = scores.get, VECTOR_WEIGHT
-    for number, cosine in cosines.items():
-        if cosine > 0:
-            scores[number] = of_words(number, 0) + int(weight * cosine * UNITS + 0.5)
+    of_words, weight = scores.get, VECTOR_WEIGHT * UNITS
+    scores.update(
+        [
+            (number, of_words(number, 0) + int(weight * cosine + 0.5))
+            for number, cosine in cosines.items()
+            if cosine > 0
+        ]
+    )
     return scores
 
 
@@ -100,7 +104,7 @@ def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable])
     return found
 
 
-def in_order(scores: Mapping[int, int]) -> list[int]:
+def in_order(scores: Mapping[int, float]) -> list[int]:
     """Return the memory numbers ordered by score, best first. Of equal scores, the newest memory comes first."""
     return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
 

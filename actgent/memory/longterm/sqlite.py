@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -42,10 +41,7 @@ _DROP_VERSION_1 = """
 
 
 _DISTANCE = "vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?1))"
-_NEAREST_OWN = (
-    f"SELECT v.number, {_DISTANCE} AS distance FROM vectors AS v INDEXED BY vectors_by_owner WHERE v.owner = ?2 "  # noqa: S608
-    "ORDER BY distance LIMIT ?3"
-)
+_NEAREST_OWN = f"SELECT v.number FROM vectors AS v INDEXED BY vectors_by_owner WHERE v.owner = ?2 ORDER BY {_DISTANCE} LIMIT ?3"  # noqa: S608
 _NEAREST = (
     f"SELECT v.number AS number, {_DISTANCE} AS distance FROM vectors AS v INDEXED BY vectors_by_owner WHERE v.owner = ?2 UNION ALL "  # noqa: S608
     f"SELECT v.number, {_DISTANCE} FROM vectors AS v INDEXED BY vectors_by_shared WHERE v.is_shared = 1 AND v.owner <> ?2 "
@@ -64,6 +60,8 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
         ConfigurationError: The file belongs to another program, or vectors are requested and the extra is not installed.
         MemoriesFailed: The file cannot be opened.
     """
+
+    sums_rows = True
 
     def __init__(
         self, path: str, *, has_vectors: bool, capacity: int | None = None, half_life: float | None = None
@@ -151,13 +149,13 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
         nearest = _NEAREST if scope.with_shared and self.words.has_shared(scope.key) else _NEAREST_OWN
         try:
-            compared = {number for number, _ in self.run(nearest, (_pad_vector(vector), scope.key, limit))}
+            compared = {row[0] for row in self.run(nearest, (_pad_vector(vector), scope.key, limit))}
             compared.update(numbers)
             return dict(
                 self.run(
                     "SELECT v.number, 1 - vec_distance_cosine(v.vector, ?) FROM json_each(?) AS c "
                     "JOIN vectors AS v ON v.number = c.value",
-                    (vector, json.dumps(sorted(compared))),
+                    (vector, str(sorted(compared))),
                 )
             )
         except MemoriesFailed:

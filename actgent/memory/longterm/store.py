@@ -72,9 +72,9 @@ _PLAIN = (
     *("valid_from", "valid_until", "replaces", "replaced_by"),
 )
 """Fields of a memory that are stored as database columns without conversion."""
-_COLUMNS = ("number", *_PLAIN, "owner", "is_shared", "is_kept", "metadata")
+_COLUMNS = ("number", *_PLAIN, "owner", "is_shared", "is_kept", "metadata", "said")
 _SELECT = f"SELECT {', '.join(f'm.{name}' for name in _COLUMNS)} FROM memories AS m"  # noqa: S608 - names of our own
-_STORED = (*_COLUMNS[1:], "said", "position")
+_STORED = (*_COLUMNS[1:], "position")
 _CURRENT = "m.replaced_by IS NULL"
 _VALID = "(m.valid_from IS NULL OR m.valid_from <= ?) AND (m.valid_until IS NULL OR m.valid_until > ?)"
 _COUNT = f"SELECT count(*) FROM memories AS m WHERE m.owner = ? AND {_CURRENT}"  # noqa: S608
@@ -142,6 +142,8 @@ class Found:
     """Primary key of the memory."""
     memory: MemoryRecord
     """The stored memory."""
+    normal_text: str
+    """Text of the memory in `normal_form`."""
 
 
 @attrs.frozen
@@ -181,10 +183,13 @@ class MemoryStore(SQLConnection):
         half_life: Days without use in which the worth of a memory halves; None disables the decay.
     """
 
+    sums_rows = False
+    """True if reading rows is cheap, as in a database in this process."""
+
     def __init__(self, *, capacity: int | None, half_life: float | None) -> None:
         self.capacity = capacity
         self.half_life = half_life
-        self.words = WordIndex(self.run, self.data_version)
+        self.words = WordIndex(self.run, self.data_version, sums_rows=self.sums_rows)
         self.evicted = 0
         """Number of evicted memories since the store was opened."""
         self._handlers: dict[type, Callable[[Any], object]] = {
@@ -547,9 +552,8 @@ class MemoryStore(SQLConnection):
             while end < len(numbers) and scores[numbers[end]] == scores[numbers[end - 1]]:
                 end += 1
             for found in self._by_rank(scores, numbers[start:end], condition, values):
-                text = normal_form(found.memory.text)
-                if text not in texts and len(best) < search.limit:
-                    texts.add(text)
+                if found.normal_text not in texts and len(best) < search.limit:
+                    texts.add(found.normal_text)
                     best.append((found.number, candidates.recalled(found, source)))
             start = end
         return best
@@ -566,6 +570,8 @@ class MemoryStore(SQLConnection):
             for some in _pieces(numbers)
             for each in self._read(f"m.number IN ({_places(some)}) AND {condition}", [*some, *values])
         ]
+        if len({scores[each.number] for each in found}) == len(found):  # no ties
+            return sorted(found, key=lambda each: -scores[each.number])
         newest = max((each.memory.last_used for each in found), default=0.0)
 
         def rank(each: Found) -> tuple[int, float, int]:
@@ -667,7 +673,7 @@ class MemoryStore(SQLConnection):
 
 
 def _found(row: Row) -> Found:
-    number, *plain, owner, is_shared, is_kept, metadata = row
+    number, *plain, owner, is_shared, is_kept, metadata, said = row
     unit = _make_unit(
         **dict(zip(_PLAIN, plain, strict=True)),
         owner=owner_of_key(owner),
@@ -675,7 +681,7 @@ def _found(row: Row) -> Found:
         is_kept=bool(is_kept),
         metadata=json.loads(metadata) if metadata != "{}" else {},
     )
-    return Found(number, unit)
+    return Found(number, unit, said)
 
 
 def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:

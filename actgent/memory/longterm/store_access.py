@@ -18,8 +18,11 @@ T = TypeVar("T")
 
 MAX_GROUP = 1_000
 """Maximum number of operations in one transaction."""
-MAX_PENDING_USES = 500
-"""Maximum number of recalled memories whose use counts are not written yet. They are written with the next operation."""
+MAX_PENDING_USES = 2_000
+"""Maximum number of recalled memories whose use counts are not written yet. They are written with the next operation.
+
+A write takes 5 µs per memory, and later recalls read pages and word counts again, which takes 10 ms.
+"""
 CLOSE_SECONDS = 5.0
 """Maximum seconds for writing pending use counts when the store closes."""
 

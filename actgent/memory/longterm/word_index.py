@@ -8,19 +8,24 @@ collision is harmless: the statement that loads a memory checks its owner.
 """
 
 import hashlib
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import apsw
 
 from actgent.support.word_forms import spaced
 
+from .recall_ranking import in_order
+
 K1, B = 0.9, 0.4
 """Parameters of BM25: saturation of repeated words, and weight of the text length. The values suit short passages."""
 MAX_READ_ROWS = 8_000
 """Maximum number of index rows that a search reads, unless its rarest word alone has more."""
+MAX_SUMMED_ROWS = 1_000
+"""Maximum number of index rows whose scores Python adds. SQLite sorts the rows first, which takes longer for few rows."""
 MAX_KNOWN_SIZES = 1_000
 """Maximum number of owners whose number of memories is cached."""
 MAX_KNOWN_TERMS = 50_000
@@ -51,10 +56,12 @@ class WordIndex:
     Args:
         run: Executes a SQL statement with `?` placeholders, and returns its rows.
         data_version: Returns a value that changes with each change of the database; None if the database has no such value.
+        sums_rows: True if reading rows is cheap (a database in this process), so that Python adds the scores of words.
     """
 
-    def __init__(self, run: Run, data_version: Callable[[], object]) -> None:
+    def __init__(self, run: Run, data_version: Callable[[], object], *, sums_rows: bool) -> None:
         self._run = run
+        self._sums_rows = sums_rows
         self._data_version = data_version
         self._known_scopes: dict[str, tuple[Sequence[str], int, int]] = {}
         """Cached results of `_scopes` by owner, valid for the database version `_known_version`."""
@@ -103,13 +110,20 @@ class WordIndex:
         rarest, is_all = _rarest(counts, most, enough=limit // 2)
         weights = {term: math.log(1 + (most - count + 0.5) / (count + 0.5)) for term, count in rarest.items()}
         asked = [(key, weights[term]) for key, term in keys.items() if term in weights]
-        rows = self._run(
-            f"SELECT t.number, sum(q.column2 * t.times / (t.times + ? + ? * t.size)) AS score "  # noqa: S608
-            f"FROM (VALUES {', '.join(['(?, ?)'] * len(asked))}) AS q CROSS JOIN terms AS t "
-            "WHERE t.key = q.column1 GROUP BY t.number ORDER BY score DESC, t.number DESC LIMIT ?",
-            [K1 * (1 - B), K1 * B * total / size, *(value for pair in asked for value in pair), limit],
-        )
-        return dict(cast(list[tuple[int, float]], rows)), is_all and len(rows) < limit
+        part = "q.column2 * t.times / (t.times + ? + ? * t.size)"
+        listed = ", ".join(["(?, ?)"] * len(asked))
+        source = f"FROM (VALUES {listed}) AS q CROSS JOIN terms AS t WHERE t.key = q.column1"
+        values = [K1 * (1 - B), K1 * B * total / size, *itertools.chain.from_iterable(asked)]
+        if self._sums_rows and sum(rarest.values()) <= MAX_SUMMED_ROWS:
+            best = _largest_sums(self._run(f"SELECT t.number, {part} {source}", values), limit)
+        else:
+            rows = self._run(
+                f"SELECT t.number, sum({part}) AS score {source} "
+                "GROUP BY t.number ORDER BY score DESC, t.number DESC LIMIT ?",
+                [*values, limit],
+            )
+            best = dict(cast(list[tuple[int, float]], rows))
+        return best, is_all and len(best) < limit
 
     def has_shared(self, owner: str) -> bool:
         """Return False if other owners are known to share no memories, so that a search can skip shared memories.
@@ -195,6 +209,15 @@ def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict
             break
         rarest[term] = count
     return rarest, True
+
+
+def _largest_sums(rows: Iterable[tuple[int, float]], limit: int) -> dict[int, float]:
+    """Return the largest sums of the values of each number, at most `limit`, in order. Of equal sums, the highest number comes first."""
+    sums: dict[int, float] = {}
+    value_of = sums.get
+    for number, value in rows:
+        sums[number] = value_of(number, 0.0) + value
+    return {number: sums[number] for number in in_order(sums)[:limit]}
 
 
 def _key(scope: str, term: str) -> int:
