@@ -27,7 +27,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.teams.remote_pool_agent import PoolAgent
-from actgent.toolsets.builtin.file_tools import file_tools
+from actgent.toolsets.builtin.file_access import file_tools
 from actgent.toolsets.builtin.python_code import python_tool
 from actgent.toolsets.builtin.shell_tool import process_tool
 from actgent.toolsets.builtin.sql import sql_tool

@@ -4,7 +4,7 @@ from actgent.tools.outputs.oversized_results import ReadResult
 
 from .calculator import calculator
 from .clock import current_time
-from .file_tools import file_tools
+from .file_access import file_tools
 from .python_code import python_tool
 from .shell_tool import process_tool
 from .sql import MAX_ROWS, sql_tool
