@@ -1,14 +1,14 @@
 """`SessionLog`: writes the records of one session to the journal, in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
 import trio
 
 from actgent.control.budget import Funding
-from actgent.errors import Fenced, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
+from actgent.errors import Fenced, JournalError, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
 from actgent.journal.base import Creation, Entry, Journal
 from actgent.journal.records import (
     NO_LIMITS,
@@ -334,7 +334,8 @@ class SessionLog:
         if is_there:
             self.is_unused = True
             self.note_closed()
-            self.flush_soon()
+            with suppress(JournalError):  # the caller needs the error that prevented the creation
+                self.flush_soon()
         self._is_over = True
         if creation is not None and not creation.is_written:
             self.is_temporary = False  # the id may belong to another session, which must not be erased

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.errors import Fenced
+from actgent.errors import Fenced, JournalFailed
 from actgent.journal.grouped.group_commit import CLOSE_TIMEOUT_SECONDS
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
@@ -193,3 +193,26 @@ async def test_a_journal_in_memory_is_entered_again(autojump_clock):
             records = await journal.load(session_id, agent="a")
             assert [type(each).__name__ for each in records].count("SessionCreatedRecord") == 1
     assert epochs == [3, 4]
+
+
+async def test_session_that_is_created_while_the_runtime_stops_raises_the_error_of_the_journal(
+    autojump_clock,
+):
+    """A caller outside of the block receives JournalFailed, because the write of the new session was stopped."""
+    journal = StubbornJournal()
+    errors = []
+
+    async def create(agent):
+        try:
+            await agent.create_session("ada", session_id="s1")
+        except Exception as error:  # noqa: BLE001 - the kind of the error is the subject
+            errors.append(error)
+
+    with trio.fail_after(1000):
+        async with trio.open_nursery() as outside:
+            async with journal.running(), open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+                journal.writing = CLOSE_TIMEOUT_SECONDS * 10
+                outside.start_soon(create, agent)
+                await trio.sleep(0.1)
+    assert [type(error) for error in errors] == [JournalFailed]

@@ -104,6 +104,8 @@ class GroupedJournal(StoredJournal):
         self.statistics: JournalStatistics = JournalStatistics()
         self._keys = current_keys()
         self._epoch = 0
+        self._has_stopped = False
+        """True if the writer task has ended, so nothing more can be written."""
         self._queue = StepQueue()
         self._started: _StartedGroup | None = None
         self._retry_at = 0.0
@@ -182,7 +184,7 @@ class GroupedJournal(StoredJournal):
         """Close the journal in any state: end the feed and log the sessions with unwritten steps."""
         left = self._queue.count_unwritten()
         self._is_open = False
-        self._epoch = 0
+        self._epoch, self._has_stopped = 0, True
         self._feed.close()
         self._release_now()
         if left:
@@ -200,6 +202,7 @@ class GroupedJournal(StoredJournal):
             former, self._epoch = self._epoch, await self._acquire_with_retries()
             if self._keys is None:
                 check_readable(await self._newest_body(), None)
+            self._has_stopped = False
             self._heads.begin_epoch()
             if self._epoch != former + 1:  # another owner may have written in between
                 self._heads.uncertain.clear()
@@ -516,6 +519,8 @@ class GroupedJournal(StoredJournal):
         self._check_epoch(epoch)
 
     def _check_epoch(self, epoch: int) -> None:
+        if not self._epoch and self._has_stopped:
+            raise JournalFailed("the journal has stopped: its `async with` block was left")
         if not self._epoch:
             raise UsageError(
                 "a journal write needs `acquire()` first, inside the `async with open_journal(...)` block"
@@ -625,7 +630,7 @@ class GroupedJournal(StoredJournal):
                     else:
                         await self._write_next()
         finally:
-            self._epoch = 0  # the writer task has ended, so no caller may wait for it
+            self._epoch, self._has_stopped = 0, True  # no caller may wait for the writer task any more
             self._fail_unfinished(self._queue.unfinished())
 
     async def _wait_idle(self) -> None:
