@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
@@ -591,10 +591,15 @@ async def _close_session(running: object, key: SessionKey) -> None:
         return
     if any(is_inside(each.turn) for each in context.family()):
         raise WouldDeadlock("delete_session()", key.session_id)
-    for each in await host_of(context).close(context):
-        if each.log is not None:
-            each.log.close()
-        each.log = None  # records written after its end would be lost
+    with ExitStack() as keeping:
+        # A kept session does not record its close. Otherwise a crash before the erasure could leave a closed parent with open
+        # children, which no later call would close.
+        for each in context.family():
+            keeping.enter_context(host_of(each).kept(each))
+        for each in await host_of(context).close(context):
+            if each.log is not None:
+                each.log.close()
+            each.log = None  # records written after its end would be lost
 
 
 async def _find_below(

@@ -167,7 +167,7 @@ class FailsToErase(WrappedJournal):
 
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_session_that_could_not_be_erased_can_be_closed(autojump_clock, is_held):
-    """Its children are closed as well, even if the journal still has the session open."""
+    """The session stays open in the journal until its children are closed, so a crash leaves no closed parent of open children."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, _ = make_agents()
@@ -178,7 +178,7 @@ async def test_session_that_could_not_be_erased_can_be_closed(autojump_clock, is
             held = runtime.agents.opener("clerk").running.lifecycle.kept(root._context)
             with held if is_held else nullcontext(), pytest.raises(JournalFailed):
                 await runtime.delete_session("root")
-            assert await open_ones(inner) == sorted(["last", "waits", *(["root"] if is_held else [])])
+            assert await open_ones(inner) == ["last", "root", "waits"]
             await root.aclose()
             assert await open_ones(inner) == []
 
