@@ -5,6 +5,7 @@ from actgent.llm.scripted import ScriptedLLM
 from .history_checks import ClientCall, find_contradictions, load_client_calls
 from .journal_faults import CrashingJournal, FaultyJournal
 from .leak_detection import assert_no_leaks
+from .linearizability import ClientOperation, NotLinearizable, find_linearization, message_log
 from .provider import (
     CutStream,
     EarlyEnd,
@@ -29,6 +30,7 @@ from .undeclared_sources import find_leaks
 
 __all__ = [
     "ClientCall",
+    "ClientOperation",
     "CrashingJournal",
     "CutStream",
     "Difference",
@@ -38,6 +40,7 @@ __all__ = [
     "Fault",
     "FaultyJournal",
     "Hangup",
+    "NotLinearizable",
     "Provider",
     "ProviderFailed",
     "ProviderRequest",
@@ -54,8 +57,10 @@ __all__ = [
     "check_transcript",
     "find_contradictions",
     "find_leaks",
+    "find_linearization",
     "load_client_calls",
     "load_recording",
+    "message_log",
     "open_provider",
     "refused_url",
 ]
