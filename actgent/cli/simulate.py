@@ -15,15 +15,8 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.simulation.run_story import render_story
-from actgent.simulation.scenario import (
-    FAULTS,
-    MAX_SESSIONS,
-    FaultKind,
-    SeedOutcome,
-    Settings,
-    check_program,
-    play,
-)
+from actgent.simulation.scenario import SeedOutcome, check_program, play
+from actgent.simulation.seed_plan import FAULTS, MAX_SESSIONS, FaultKind, Settings
 from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
 from actgent.simulation.seeded_choices import EventKey
 from actgent.simulation.shrinking import shrink

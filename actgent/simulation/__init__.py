@@ -1,7 +1,8 @@
 """Deterministic simulation of agents: crashes, slow disks, concurrent callers and failing models, all from a seed."""
 
 from .run_story import SessionStory, Story, ToolRun
-from .scenario import SeedOutcome, Settings, play
+from .scenario import SeedOutcome, play
+from .seed_plan import Settings
 from .simulated_program import invariant, simulated
 
 __all__ = ["SeedOutcome", "SessionStory", "Settings", "Story", "ToolRun", "invariant", "play", "simulated"]

@@ -7,16 +7,25 @@ is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/dur
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-import attrs
-
 from actgent.journal.records import (
     AgentMessageRecord,
+    ApprovalDecisionRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,
+    OutcomeRecord,
 )
-from actgent.messages import ToolResult
-from actgent.testing.history_checks import ClientCall, calls_and_results, check_order, is_sound, message_marks
+from actgent.messages import Message, Text, ToolResult
+from actgent.testing.history_checks import (
+    REPEATABLE_ENDS,
+    ClientCall,
+    calls_and_results,
+    check_order,
+    find_contradictions,
+    is_sound,
+    message_marks,
+)
 
+from .run_notes import COPY_PREFIX, Notes
 from .run_story import SessionStory, Story
 from .simulated_world import START
 
@@ -24,49 +33,32 @@ CLOCK_SLACK_SECONDS = 0.001
 """Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
 
-@attrs.define
-class Notes:
-    """Observations of callers and handlers in a simulation. They survive simulated crashes and are compared with the journal."""
-
-    sent: dict[str, str] = attrs.field(factory=dict)
-    """Session ids by the ids of messages that were sent."""
-    first_sent: dict[str, int] = attrs.field(factory=dict)
-    """Number of the events before the first call that sent a message, by message id."""
-    accepted: dict[str, str] = attrs.field(factory=dict)
-    """Session ids by the ids of messages whose call returned."""
-    order: list[tuple[int, int, str, str]] = attrs.field(factory=list)
-    """Calls of `chat()` that returned: numbers of the events before and after, message id and session id."""
-    results: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
-    """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
-    final: dict[str, str] = attrs.field(factory=dict)
-    """Kinds of final failures that handlers received, by message id."""
-    stopped: dict[str, float] = attrs.field(factory=dict)
-    """Times at which `interrupt()` returned, by message id."""
-    closing: set[str] = attrs.field(factory=set)
-    """Ids of sessions that a caller tried to close."""
-    closed: set[str] = attrs.field(factory=set)
-    """Ids of sessions whose `aclose()` returned."""
-    closed_in_journal: set[str] = attrs.field(factory=set)
-    """Ids of sessions that are closed in the journal at the end."""
-    is_stopping: bool = False
-    """True while the runtime stops in a regular way."""
-
-
-def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def check_run(
+    story: Story, notes: Notes, effects: Mapping[tuple[str, str], str], *, unsure_requests: int
+) -> Iterator[str]:
     """Yield a description of each violated guarantee of a simulated run.
 
     Args:
         story: The run, with the journal's records.
         notes: Observations of callers and handlers.
         effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
+        unsure_requests: Number of model requests of a session that a crash or stop may leave uncounted.
     """
     for session in story.sessions():
+        if session.id.startswith(COPY_PREFIX):
+            yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
+            continue
         yield from _check_messages(session, notes)
         yield from _check_acceptance_order(session, notes)
         yield from _check_stopped(session, notes)
         yield from _check_calls(session, effects)
+        yield from _check_decisions(session, notes)
+        yield from _check_replies(session, notes)
+        yield from _check_timed(session, notes)
     yield from _check_delivery(notes)
     yield from _check_closed(notes)
+    yield from _check_trees(notes)
+    yield from _check_limits(notes, unsure_requests)
     accepted = {
         each.message.id
         for session in story.sessions()
@@ -89,17 +81,15 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
         if message_id in notes.sent and notes.sent[message_id] != session.id:
             yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
         final = notes.final.get(message_id)
-        if final is not None and found[-1] != final:
+        if final is not None and not (found[-1] == final or (final in REPEATABLE_ENDS and final in found)):
             yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
 
 
 def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
     """Check that a message whose `chat()` returned before another call began comes first in the journal."""
-    places = {
-        each.message.id: n
-        for n, each in enumerate(session.records)
-        if isinstance(each, MessageAcceptedRecord)
-    }
+    accepted = [each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    counts = Counter(accepted)  # a message that was accepted twice has no single place
+    places = {message_id: n for n, message_id in enumerate(accepted) if counts[message_id] == 1}
     yield from check_order(
         (
             ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
@@ -170,5 +160,90 @@ def _check_delivery(notes: Notes) -> Iterator[str]:
 
 
 def _check_closed(notes: Notes) -> Iterator[str]:
-    for session_id in notes.closed - notes.closed_in_journal:
+    """Check that closed and deleted sessions are closed and deleted in the journal.
+
+    A close whose caller was cancelled, or whose write failed, must be complete at the end of a life without other faults.
+    """
+    is_open = {session_id for _, session_id in notes.open_in_journal}
+    for session_id in sorted(notes.closed - notes.closed_in_journal):
         yield f"aclose() of {session_id} returned, but the session is open in the journal"
+    for session_id, life in notes.close_begun.items():
+        if life in notes.whole_lives and session_id in is_open - notes.closed:
+            yield f"aclose() of {session_id} began in life {life}, but the session is open in the journal"
+    for session_id in sorted(notes.gone):
+        if any(known == session_id for _, known in notes.parents):
+            yield f"delete_session() of {session_id} returned, but the session is in the journal"
+
+
+def _check_trees(notes: Notes) -> Iterator[str]:
+    """Check that each open session has an open parent, and that no session is in the journal without its parent."""
+    for key, parent in notes.parents.items():
+        if parent is None:
+            continue
+        if parent not in notes.parents:
+            yield f"{key[1]} is in the journal, but its parent {parent[1]} was deleted"
+        elif key in notes.open_in_journal and parent not in notes.open_in_journal:
+            yield f"{key[1]} is open in the journal, but its parent {parent[1]} is closed"
+
+
+def _check_limits(notes: Notes, unsure_requests: int) -> Iterator[str]:
+    """Check the limits of model calls over all lives. A crash may lose the count of the running call."""
+    for session_id, limit in notes.limits.items():
+        if (count := notes.requests.get(session_id, 0)) > limit + unsure_requests:
+            yield f"{session_id} has a limit of {limit} model calls, but made {count}"
+
+
+def _check_replies(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that the journal has each reply that handlers received."""
+    recorded = set[str]()
+    for record in session.records:
+        if isinstance(record, AgentMessageRecord):
+            recorded.add(record.message.id)
+        elif isinstance(record, OutcomeRecord):
+            recorded.add(record.id)
+    for reply_id, session_id in notes.replies.items():
+        if session_id == session.id and reply_id not in recorded:
+            yield f"handlers of {session_id} received the reply {reply_id}, but the journal does not have it"
+
+
+def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that each approval has one decision, which is the one whose `answer()` returned."""
+    recorded = dict[str, set[str]]()
+    for record in session.records:
+        if isinstance(record, ApprovalDecisionRecord):
+            recorded.setdefault(record.approval_id, set()).add(type(record.decision).__name__)
+    for approval_id, names in recorded.items():
+        if len(names) > 1:
+            yield f"the approval {approval_id} has the decisions {' and '.join(sorted(names))} in the journal"
+    began = {run.call_id for run in session.began}
+    for approval_id, decisions in notes.decided.items():
+        own = [(call_id, name) for session_id, call_id, name in decisions if session_id == session.id]
+        if len(own) > 1:
+            yield f"{len(own)} decisions of the approval {approval_id} returned"
+        for call_id, name in own:
+            if name not in recorded.get(approval_id, ()):
+                yield f"answer() of {approval_id} with {name} returned, but the journal does not have the decision"
+            if name == "Reject" and call_id in began:
+                yield f"the call {call_id} of {session.id} was rejected, but it began"
+
+
+def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that each schedule has sent its message once, and each task its report, unless it was removed."""
+    found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    for key, (session_id, state) in notes.timed.items():
+        if session_id != session.id:
+            continue
+        count = len({message.id for message in found if _is_from(message, key)})
+        if count > 1:
+            yield f"{key} has {count} messages in {session.id}"
+        elif count and state in ("removed", "failed"):
+            yield f"{key} was {'removed' if state == 'removed' else 'not set'}, but sent a message to {session.id}"
+        elif not count and state in ("set", "sent") and session.id not in notes.closing:
+            yield f"{key} was set, but sent no message to {session.id}"
+
+
+def _is_from(message: Message, key: str) -> bool:
+    """Return True if a schedule with this text, or a task with this id, sent the message."""
+    if message.sender.kind == "system":
+        return any(isinstance(part, Text) and part.text.endswith(f" {key}") for part in message.parts)
+    return message.sender.kind == "agent" and message.id.endswith(f"{key}/result")

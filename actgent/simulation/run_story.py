@@ -1,5 +1,6 @@
 """What one simulated run did, for invariants of programs and for reports."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,8 +82,15 @@ class Story:
 
 
 def render_story(events: Sequence[SimulatedEvent], most: int = 40) -> list[str]:
-    """Return the shown events as lines with their times. If there are more than `most`, those in the middle are left out."""
-    lines = [f"{event.at:10.3f}  {event.text}" for event in events if event.is_shown]
+    """Return the shown events as lines with their times. Equal lines in a row become one line with their number.
+
+    If there are more than `most` lines, those in the middle are left out.
+    """
+    shown = [f"{event.at:10.3f}  {event.text}" for event in events if event.is_shown]
+    lines = [
+        line if count == 1 else f"{line} ({count} times)"
+        for line, count in ((line, len([*equal])) for line, equal in itertools.groupby(shown))
+    ]
     if len(lines) <= most:
         return lines
     half = most // 2

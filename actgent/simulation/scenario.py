@@ -4,9 +4,8 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any, Literal, get_args
+from contextlib import asynccontextmanager
+from typing import Any
 from unittest import mock
 
 import attrs
@@ -15,66 +14,29 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentModels
 from actgent.agents.session import Session
-from actgent.approvals import Approve, Decision, Reject
-from actgent.errors import (
-    ActgentError,
-    InboxFull,
-    Interrupted,
-    JournalError,
-    NotRunning,
-    SessionBusy,
-    SessionClosed,
-)
+from actgent.errors import JournalError
 from actgent.llm.base import LLM, ModelRequest
 from actgent.llm.scripted import ScriptedLLM
-from actgent.messages import Failure, Reply, ToolResult
+from actgent.messages import Failure, Reply, Text, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.sessions import session_table
+from actgent.sessions import session_log
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .promise_checks import Notes, check_run
+from .promise_checks import check_run
 from .random_model import SLOW_SECONDS, RandomModel
+from .run_notes import COPY_PREFIX, Notes
 from .run_story import Story, ToolRun
+from .seed_plan import Settings, draw_plan
 from .seeded_choices import Choices, EventKey
+from .simulated_callers import Callers
 from .simulated_program import Program, load_program, own_modules
-from .simulated_storage import JournalKind, Storage
+from .simulated_storage import Storage
 from .simulated_world import World
 
-FaultKind = Literal[
-    "kill", "stop", "model", "tool", "journal", "cancel", "interrupt", "close", "priority", "memory"
-]
-FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
-"""Kinds of faults that a seed may have."""
-MAX_SESSIONS, MAX_MESSAGES = 3, 3
-LIVES = (1, 2, 3, 3, 4, 4)
-"""Numbers of lives of a seed. Most deaths are in seeds with several lives."""
-LAST_LIFE_SECONDS = 1_000_000.0
-"""Simulated time after which the last life, in which nothing fails, must have finished all work."""
-DEFAULT_MESSAGE = "message {number}"
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
-SECOND_CONTROLLER = 0.5
-"""Share of the lives of a session in which two callers interrupt and close it."""
-APPROVED = 0.67
-"""Fraction of the approval decisions that approve the call."""
-
-
-@attrs.frozen(kw_only=True)
-class Settings:
-    """What `simulate` was asked for."""
-
-    program: Path
-    """Python file of the agents."""
-    faults: frozenset[FaultKind] = frozenset(FAULTS)
-    """Kinds of faults that may happen."""
-    journal: JournalKind = "memory"
-    sessions: int = MAX_SESSIONS
-    """Maximum number of sessions of a seed."""
-    messages: tuple[str, ...] = ()
-    """Texts that callers send; empty for `message 1`, `message 2`, and so on."""
-    uses_own_models: bool = False
-    """True to use the models of the program instead of random ones."""
 
 
 @attrs.define(kw_only=True)
@@ -91,19 +53,6 @@ class SeedOutcome:
     """Optional events that happened, which the shrinker may leave out."""
     counts: Counter[str]
     """Number of events by kind."""
-
-
-@attrs.define
-class _Plan:
-    """What one seed may do. Each seed has some kinds of faults and not others, so a rare one is not hidden by frequent ones."""
-
-    messages: dict[str, str]
-    """Texts by message id; the session's number and the caller are part of the id."""
-    sessions: int
-    lives: int
-    chance: dict[FaultKind, float]
-    loaded: int
-    """Number of idle sessions that stay in memory."""
 
 
 def play(seed: int, settings: Settings, left_out: Iterable[EventKey] = ()) -> SeedOutcome:
@@ -150,50 +99,23 @@ def check_program(settings: Settings) -> None:
         load_program(settings.program)
 
 
-def _draw_plan(choices: Choices, settings: Settings) -> _Plan:
-    chance: dict[FaultKind, float] = {}
-    for kind in FAULTS:
-        is_on = kind in settings.faults and choices.pick(f"has {kind}", (True, False))
-        chance[kind] = {"model": 0.25, "tool": 0.3, "journal": 0.2}.get(kind, 0.3) if is_on else 0.0
-    if "kill" in settings.faults:
-        chance["kill"] = 0.9
-    sessions = choices.number("sessions", 1, settings.sessions)
-    texts = settings.messages
-    messages = dict[str, str]()
-    for session in range(sessions):
-        for caller in range(2):
-            for number in range(choices.number("messages", 1 - caller, MAX_MESSAGES)):
-                if choices.happens(f"message {number} of caller {caller} to s{session}", 1.0):
-                    text = (
-                        choices.pick("text", texts)
-                        if texts
-                        else DEFAULT_MESSAGE.format(number=len(messages) + 1)
-                    )
-                    messages[f"s{session}-{caller}{number}"] = text
-    return _Plan(
-        messages=messages,
-        sessions=sessions,
-        lives=choices.pick("lives", LIVES),
-        chance=chance,
-        loaded=choices.pick("loaded sessions", (1, 2, 1024)) if chance["memory"] else 1024,
-    )
-
-
 class _Run:
     """State of one seed that is outside of the simulated processes."""
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
         self.settings = settings
-        self.plan = _draw_plan(world.choices, settings)
+        self.plan = draw_plan(world.choices, settings, session_log.SNAPSHOT_RECORDS)
         self.storage = Storage(world, settings.journal, 0.0)
         self.story = Story(seed=world.choices.seed)
         self.problems: list[str] = []
-        self.notes = Notes()
+        self.notes = Notes(limits=dict(self.plan.limits))
         self.is_last = False
         self._program: Program | None = None
         self._kill_at = ""
         self._kill_countdown = 0
+        self._has_stopped = False
+        """True if this life stops an agent or the runtime before all work is done."""
         self._wrapped: list[Tool] = []
         """Tools whose runs are recorded in this life. Some belong to all agents of the process."""
 
@@ -217,6 +139,7 @@ class _Run:
         with (
             own_modules(self.settings.program) as end_process,
             mock.patch.object(session_table, "MAX_LOADED_IDLE", self.plan.loaded),
+            mock.patch.object(session_log, "SNAPSHOT_RECORDS", self.plan.snapshot_records),
             mock.patch.object(AgentModels, "resolve", self._make_resolver()),
         ):
             for number in range(1, self.plan.lives + 1):
@@ -228,6 +151,8 @@ class _Run:
                 while self._wrapped:
                     del self._wrapped.pop().execute
                 world.record("life", f"life {number} {verdict}", is_shown=False)
+                if verdict == "ended" and not self._has_stopped and not self.storage.has_failed:
+                    self.notes.whole_lives.add(number)
                 if verdict in ("stuck", "endless"):
                     self._report(f"life {number} is {verdict}: {result}")
                     break
@@ -243,7 +168,9 @@ class _Run:
     def _prepare_life(self, number: int, *, is_reading: bool = False) -> None:
         world, choices, plan = self.world, self.world.choices, self.plan
         is_quiet = self.is_last or is_reading
+        self._has_stopped = self.storage.has_failed = False
         self.storage.fault_chance = 0.0 if is_quiet else plan.chance["journal"]
+        self.storage.slow_chance = 0.0 if is_quiet else plan.chance["slow"]
         self.storage.on_write = lambda: self._kill_point("write")
         self.storage.power_cut_at = 0
         self._kill_at = ""
@@ -280,8 +207,18 @@ class _Run:
         world, choices = self.world, self.world.choices
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
         async with trio.open_nursery() as outside:
-            async with self._runtime() as program:
+            async with self._runtime() as (program, runtime):
                 agents = program.agents
+                users = Callers(
+                    world,
+                    self.plan,
+                    self.story,
+                    self.notes,
+                    program=program,
+                    runtime=runtime,
+                    is_last=self.is_last,
+                    report=self.wrong,
+                )
                 finished = {key: trio.Event() for key in range(self.plan.sessions)}
                 with trio.CancelScope() as working:
                     if may_stop:
@@ -297,23 +234,25 @@ class _Run:
                         )
                         if self._kill_at == "time":
                             inside.start_soon(self._kill_later)
+                        if not self.is_last and self.plan.chance["restart"]:
+                            self._has_stopped = True
+                            callers.start_soon(users.restart_agents)
                         for agent in program.all_agents:
-                            callers.start_soon(self._decide_approvals, agent, finished)
+                            callers.start_soon(users.decide_approvals, agent, finished)
                         for number, event in finished.items():
                             callers.start_soon(
-                                self._converse, agents[number % len(agents)], f"s{number}", event
+                                users.use_session, agents[number % len(agents)], f"s{number}", event
                             )
                         for event in finished.values():
                             await event.wait()
                         inside.cancel_scope.cancel()
                 if working.cancelled_caught:
                     world.record("stop", "the runtime stops")
-                self.notes.is_stopping = True
+                    self._has_stopped = True
             outside.cancel_scope.cancel()
-        self.notes.is_stopping = False
 
     @asynccontextmanager
-    async def _runtime(self) -> AsyncIterator[Program]:
+    async def _runtime(self) -> AsyncIterator[tuple[Program, Runtime]]:
         """Start a simulated process: load the program, open the journal and start the agents."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
@@ -325,7 +264,7 @@ class _Run:
                     self._wrap(tool, program)
         async with self.storage.open() as journal, open_runtime(journal=journal) as runtime:
             await _start(runtime, program.agents)
-            yield program
+            yield program, runtime
 
     def _make_resolver(self) -> Callable[[AgentModels], dict[str, LLM]]:
         """Return the function that resolves the models of an agent, for all lives of the seed.
@@ -408,7 +347,14 @@ class _Run:
 
     async def on_request(self, agent: str, chat: ModelRequest) -> None:
         """Check a request to a simulated model; see `ModelObserver`."""
+        notes = self.notes
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
+        notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
+        if notes.erased and not self.settings.messages:
+            said = {part.text for each in chat.messages for part in each.parts if isinstance(part, Text)}
+            for message_id in sorted(notes.erased):
+                if notes.sent[message_id] == chat.session and self.plan.messages[message_id] in said:
+                    self.wrong(f"a model of {chat.session} was shown {message_id}, which was deleted")
         for problem in check_transcript(chat):
             self.wrong(f"a provider would refuse a request of {chat.session}: {problem}")
         self._kill_point("model")
@@ -437,6 +383,8 @@ class _Run:
             if world.is_alive(life):
                 world.record("reply", f"{session.id} is answered: {reply.text!r}")
                 story.replies.append(reply.text)
+                if notes.is_valid(session.id, notes.era(session.id)):
+                    notes.replies[reply.id] = session.id
 
         @session.on_exception
         def on_failure(failure: Failure) -> None:
@@ -449,180 +397,13 @@ class _Run:
             story.failures.append(failure.kind)
             if failure.kind == "internal":
                 self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
-            if not failure.may_continue and failure.kind != "handler":
+            is_final = not failure.may_continue and failure.kind != "handler"
+            if (
+                is_final
+                and not session.id.startswith(COPY_PREFIX)
+                and notes.is_valid(session.id, notes.era(session.id))
+            ):
                 notes.final[failure.message_id] = failure.kind
-
-    # --- callers ---------------------------------------------------------------------------------
-
-    async def _decide_approvals(self, agent: Agent, finished: Mapping[int, trio.Event]) -> None:
-        """Decide the open approvals of an agent at random times, some of them twice."""
-        choices = self.world.choices
-        while not all(event.is_set() for event in finished.values()):
-            await trio.sleep(choices.pick("approver delay", (0.5, 5, 60, 900)))
-            with suppress(ActgentError):
-                for approval in await agent.approvals():
-                    for _ in range(choices.pick("decisions", (1, 1, 2))):
-                        decision: Decision = (
-                            Approve() if choices.fraction("decision") < APPROVED else Reject("no")
-                        )
-                        self.world.record(
-                            "approval",
-                            f"{approval.tool_name} in {approval.session_id}: {type(decision).__name__}",
-                        )
-                        await agent.answer(approval.id, decision, by="approver")
-
-    async def _converse(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
-        """Let two callers use one session, and one or two other tasks interrupt and close it."""
-        try:
-            session = await self._open_session(agent, session_id)
-            if session is None:
-                return
-            async with trio.open_nursery() as nursery:
-                for caller in range(2):
-                    nursery.start_soon(self._call, agent, session, caller)
-                for controller in range(0 if self.is_last else 1 + self._has_second_controller(session)):
-                    nursery.start_soon(self._disturb, session, controller)
-            if self.is_last:
-                await self._finish_session(agent, session)
-        finally:
-            finished.set()
-
-    def _has_second_controller(self, session: Session) -> bool:
-        """Return True if a second task interrupts and closes a session.
-
-        It may act at the same time as the first.
-        """
-        chance = self.plan.chance
-        return bool(chance["interrupt"] or chance["close"]) and self.world.choices.happens(
-            f"second controller of {session.id}", SECOND_CONTROLLER
-        )
-
-    async def _open_session(self, agent: Agent, session_id: str) -> Session | None:
-        while True:  # noqa: ASYNC913 - each path waits
-            try:
-                return await agent.ensure_session("ada", session_id)
-            except SessionClosed:
-                if session_id not in self.notes.closing:
-                    self.wrong(f"{session_id} is closed, but no caller has closed it")
-                return None
-            except NotRunning:
-                return None
-            except JournalError:
-                await trio.sleep(1)
-
-    async def _call(self, agent: Agent, session: Session, caller: int) -> None:
-        choices = self.world.choices
-        prefix = f"{session.id}-{caller}"
-        for message_id, text in self.plan.messages.items():
-            if not message_id.startswith(prefix) or message_id in self.notes.accepted:
-                continue
-            await trio.sleep(choices.pick(f"pause of {prefix}", (0, 0, 0.01, 1, 30)))
-            while not await self._send(agent, session, message_id, text):  # noqa: ASYNC110 - a client retries
-                await trio.sleep(choices.pick(f"retry of {prefix}", (0.1, 2)))
-
-    async def _send(self, agent: Agent, session: Session, message_id: str, text: str) -> bool:
-        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted."""
-        world, life, notes = self.world, self.world.life, self.notes
-        self.story.session(agent.name, session.id).said[message_id] = text
-        notes.sent[message_id] = session.id
-        options, patience, waits = self._draw_options(message_id)
-        shown = "".join(f", {name}={value}" for name, value in options.items())
-        world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
-        begun = notes.first_sent.setdefault(message_id, len(world.events))
-        try:
-            with trio.move_on_after(patience) as scope:
-                if waits:
-                    await agent.run(text, session=session, message_id=message_id)
-                else:
-                    await session.chat(text, message_id=message_id, **options)
-        except (InboxFull, SessionBusy, NotRunning, JournalError) as error:
-            world.record("call", f"not accepted: {type(error).__name__}")
-            return False
-        except Exception as error:  # noqa: BLE001 - the error of a turn, which may be any of the model's
-            self._check_refusal(error, session, waits=waits)
-            return True
-        if scope.cancelled_caught:
-            world.record("call", "the caller cancels")
-            return waits
-        if world.is_alive(life):
-            notes.accepted[message_id] = session.id
-            if not waits and not options:
-                notes.order.append((begun, len(world.events), message_id, session.id))
-        return True
-
-    def _draw_options(self, message_id: str) -> tuple[dict[str, Any], float, bool]:
-        """Draw the options of `chat()`.
-
-        Also return the caller's patience in seconds, and True if the caller waits for the answer.
-        """
-        choices, chance = self.world.choices, self.plan.chance
-        options: dict[str, Any] = {}
-        patience = SLOW_SECONDS * 10
-        if not self.is_last and choices.happens(f"priority of {message_id}", chance["priority"]):
-            options = choices.pick(f"options of {message_id}", _MESSAGE_OPTIONS)
-        if not self.is_last and choices.happens(f"cancelled call of {message_id}", chance["cancel"]):
-            patience = choices.pick(f"patience of {message_id}", (0, 0.0001, 0.002, 0.1))
-        return (
-            options,
-            patience,
-            not options and choices.pick(f"waits for {message_id}", (True, False, False)),
-        )
-
-    def _check_refusal(self, error: Exception, session: Session, *, waits: bool) -> None:
-        """Report a broken rule if no caller should receive this error of a call.
-
-        A caller that waits receives the errors of the turn.
-        """
-        if isinstance(error, SessionClosed):
-            if session.id not in self.notes.closing:
-                self.wrong(f"{session.id} is closed, but no caller has closed it")
-        elif not waits and not isinstance(error, Interrupted):
-            self.wrong(f"chat() raised {error!r}")
-
-    async def _disturb(self, session: Session, controller: int) -> None:
-        """Interrupt messages at random times, also ones that have not arrived, and close the session.
-
-        Some of these calls are cancelled.
-        """
-        world, choices, life, chance = self.world, self.world.choices, self.world.life, self.plan.chance
-        name = f"controller {controller} of {session.id}"
-        ids = [each for each in self.plan.messages if each.startswith(f"{session.id}-")]
-        for _ in range(4):
-            await trio.sleep(choices.pick(f"{name}: pause", (0, 0.002, 0.05, 1, 15)))
-            patience = choices.pick(
-                f"{name}: patience", (0, 0.0005, 0.02, SLOW_SECONDS, SLOW_SECONDS, SLOW_SECONDS)
-            )
-            if ids and choices.happens(f"{name}: interrupt", chance["interrupt"]):
-                message_id = choices.pick(f"{name}: message", ids)
-                world.record("interrupt", f"ada stops {message_id}")
-                with suppress(ActgentError), trio.move_on_after(patience) as scope:
-                    await session.interrupt(message_id=message_id)
-                    if world.is_alive(life) and not scope.cancelled_caught:
-                        self.notes.stopped.setdefault(message_id, world.now)
-            elif choices.happens(f"{name}: close", chance["close"]):
-                world.record("close", f"ada closes {session.id}")
-                self.notes.closing.add(session.id)
-                with suppress(ActgentError), trio.move_on_after(patience) as scope:
-                    await session.aclose()
-                    if world.is_alive(life) and not scope.cancelled_caught:
-                        self.notes.closed.add(session.id)
-                return
-
-    async def _finish_session(self, agent: Agent, session: Session) -> None:
-        """Wait until the session has no work left. Approve all pending approvals."""
-        with trio.move_on_after(LAST_LIFE_SECONDS) as scope:
-            while True:
-                await session.wait_idle()
-                if not session.approvals:
-                    await trio.sleep(50)
-                    await session.wait_idle()
-                    if not session.approvals:
-                        return
-                for approval in session.approvals:
-                    with suppress(ActgentError):
-                        await agent.answer(approval.id, Approve(), by="approver")
-        if scope.cancelled_caught:
-            self.wrong(f"{session.id} still has work after {LAST_LIFE_SECONDS:g} s in which nothing failed")
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -630,10 +411,14 @@ class _Run:
         async with self.storage.open() as journal:
             await journal.acquire()
             for summary in await journal.sessions():
-                session = self.story.session(summary.agent, summary.session_id)
-                session.records = await journal.load(summary.session_id, agent=summary.agent)
+                key = (summary.agent, summary.session_id)
+                records = await journal.load(summary.session_id, agent=summary.agent)
+                self.notes.parents[key] = None if summary.parent is None else tuple(summary.parent)
                 if summary.closed:
                     self.notes.closed_in_journal.add(summary.session_id)
+                else:
+                    self.notes.open_in_journal.add(key)
+                self.story.session(*key).records = records
 
     def _outcome(self) -> SeedOutcome:
         world, story = self.world, self.story
@@ -647,7 +432,9 @@ class _Run:
             effects = {
                 (agent.name, tool.name): tool.effect for agent in self._agents() for tool in agent.tools
             }
-            for problem in check_run(story, self.notes, effects):
+            for problem in check_run(
+                story, self.notes, effects, unsure_requests=self.plan.lives + world.kills
+            ):
                 self._report(problem)
             for rule in self._program.invariants if self._program is not None else ():
                 try:
@@ -676,13 +463,6 @@ _COUNTDOWNS = {
     "model": (1, 1, 2, 2, 3, 4, 6),
 }
 """Number of events of a kind at which a life is killed. Most lives end before high numbers, so these are rare."""
-_MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"priority": "urgent"},
-    {"priority": "low"},
-    {"on_busy": "collect"},
-    {"on_busy": "interrupt"},
-    {"on_busy": "reject"},
-)
 _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "fails after its effect"}
 
 

@@ -18,16 +18,21 @@ import attrs
 
 from actgent.errors import ConfigurationError
 
-from .scenario import FAULTS, SeedOutcome, Settings, play
+from .scenario import SeedOutcome, play
+from .seed_plan import FAULTS, Settings
 from .seeded_choices import EventKey
 
 EXPECTED_KINDS = (
     "kill",
+    "restart",
     "tool fault",
     "journal",
     "approval",
     "interrupt",
     "close",
+    "erase",
+    "schedule",
+    "fork",
     "stop",
     "failure",
     "reply",

@@ -7,7 +7,8 @@ optional events: messages, tool calls, faults and kills.
 import re
 from collections.abc import Callable
 
-from .scenario import SeedOutcome, Settings, play
+from .scenario import SeedOutcome, play
+from .seed_plan import Settings
 from .seeded_choices import EventKey, without
 
 MAX_PLAYS = 300

@@ -26,6 +26,7 @@ JournalKind = Literal["memory", "sqlite"]
 SECTOR_BYTES = 512
 """A torn write ends at a multiple of this size."""
 DELAYS_SECONDS = (0, 0, 0.0002, 0.002, 0.03)
+SLOW_WRITE_SECONDS = (1, 20, 300)
 OnWrite = Callable[[], None]
 """Called after each write; may kill the life."""
 
@@ -38,6 +39,10 @@ class Storage:
         self.kind = kind
         self.fault_chance = fault_chance
         """Probability that a write fails; 0 in the last life."""
+        self.slow_chance = 0.0
+        """Probability that a write takes seconds or minutes; 0 in the last life. Memory only."""
+        self.has_failed = False
+        """True if a write failed in this life."""
         self.on_write: OnWrite = lambda: None
         self.power_cut_at = 0
         """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
@@ -101,6 +106,7 @@ class Storage:
         """Decide whether a journal write fails. Return the error, or None if the write succeeds."""
         if not self.world.choices.happens("journal fails", self.fault_chance):
             return None
+        self.has_failed = True
         return self.world.choices.pick(
             "journal error", (JournalFull("the disk is full"), JournalFailed("the disk failed"))
         )
@@ -123,6 +129,9 @@ class _MemoryJournal(MemoryJournal):
         storage, world = self._storage_of_seed, self._storage_of_seed.world
         world.check_alive(self._life)
         await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
+        if world.choices.happens("slow write", storage.slow_chance):
+            world.record("slow write", "a write to the journal hangs")
+            await trio.sleep(world.choices.pick("slow write: seconds", SLOW_WRITE_SECONDS))
         world.check_alive(self._life)
         if (error := storage.fault()) is not None:
             world.record("journal", f"the journal fails: {error}")

@@ -208,11 +208,13 @@ async def test_session_that_is_created_while_the_runtime_stops_raises_the_error_
         except Exception as error:  # noqa: BLE001 - the kind of the error is the subject
             errors.append(error)
 
-    with trio.fail_after(1000):
-        async with trio.open_nursery() as outside:
-            async with journal.running(), open_runtime(journal=journal) as runtime:
-                agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
-                journal.writing = CLOSE_TIMEOUT_SECONDS * 10
-                outside.start_soon(create, agent)
-                await trio.sleep(0.1)
+    async with (
+        trio.open_nursery() as outside,
+        journal.running(),
+        open_runtime(journal=journal) as runtime,
+    ):
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        journal.writing = CLOSE_TIMEOUT_SECONDS * 10
+        outside.start_soon(create, agent)
+        await trio.sleep(0.1)
     assert [type(error) for error in errors] == [JournalFailed]

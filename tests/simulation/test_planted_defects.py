@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import attrs
 import pytest
+import trio
 
 from actgent.journal.grouped import group_commit
 from actgent.journal.grouped.group_commit import GroupedJournal
@@ -17,8 +18,10 @@ from actgent.journal.records import (
     SessionClosedRecord,
 )
 from actgent.messages import ToolResult
+from actgent.runtime import timer_handlers
+from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
-from actgent.simulation.scenario import FAULTS
+from actgent.simulation.seed_plan import FAULTS
 from actgent.tools.base import ToolContext
 from actgent.tools.tool_execution import Batch
 
@@ -37,6 +40,7 @@ async def refund(order: str) -> str:
 
 clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund])
 """
+SIGNED = ONCE.replace('"once"', '"once", approval=True')
 MAX_SEEDS = 100
 """Maximum number of seeds until a defect is found."""
 
@@ -157,6 +161,24 @@ def forget_stops(monkeypatch):
     rewrite_records(monkeypatch, lambda record: [] if isinstance(record, CancellationRecord) else [record])
 
 
+def decide_at_once(monkeypatch):
+    async def wait_written(self, approval_id):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(ApprovalLedger, "wait_written", wait_written)
+
+
+def forget_decisions_being_written(monkeypatch):
+    monkeypatch.setattr(ApprovalLedger, "is_deciding", False)
+
+
+def fire_schedules_being_set(monkeypatch):
+    async def is_set(context, timer):
+        return True
+
+    monkeypatch.setattr(timer_handlers, "is_set", is_set)
+
+
 @attrs.frozen
 class Defect:
     """A defect, and the sentences with which the simulation reports it."""
@@ -196,7 +218,25 @@ DEFECTS = {
         PLAIN,
         frozenset(["interrupt", "kill"]),
     ),
-    "nothing written": Defect(confirm_nothing, (" was accepted, but the journal does not have it",)),
+    "two decisions": Defect(
+        decide_at_once,
+        (" has the decisions ", " decisions of the approval ", " was rejected, but it began"),
+        SIGNED,
+        frozenset(),
+    ),
+    "idle during a decision": Defect(
+        forget_decisions_being_written,
+        (" returned while its approvals were being decided",),
+        SIGNED,
+        frozenset(["kill"]),
+    ),
+    "schedule fires before it is set": Defect(
+        fire_schedules_being_set,
+        (" was not set, but sent a message to ",),
+        PLAIN,
+        frozenset(["schedule", "journal"]),
+    ),
+    "nothing written": Defect(confirm_nothing, (", but the journal does not have ",), PLAIN, frozenset()),
 }
 
 

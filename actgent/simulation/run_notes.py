@@ -1,0 +1,119 @@
+"""Observations of callers and handlers in a simulation, which are compared with the journal at the end."""
+
+import re
+from collections import Counter
+
+import attrs
+
+COPY_PREFIX = "copy-"
+"""Prefix of the ids of copied sessions."""
+_ROOT = re.compile(r"(?<![a-z0-9])s\d+(?![a-z0-9])")
+
+
+def root_of(session_id: str) -> str:
+    """Return the id of the session of callers for which a session works. Ids of child sessions contain it."""
+    found = _ROOT.search(session_id)
+    return session_id if found is None else found[0]
+
+
+@attrs.define
+class Notes:
+    """Observations of callers and handlers. They survive simulated crashes."""
+
+    sent: dict[str, str] = attrs.field(factory=dict)
+    """Session ids by the ids of messages that were sent."""
+    first_sent: dict[str, int] = attrs.field(factory=dict)
+    """Number of the events before the first call that sent a message, by message id."""
+    accepted: dict[str, str] = attrs.field(factory=dict)
+    """Session ids by the ids of messages whose call returned."""
+    order: list[tuple[int, int, str, str]] = attrs.field(factory=list)
+    """Calls of `chat()` that returned: numbers of the events before and after, message id and session id."""
+    results: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
+    """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
+    replies: dict[str, str] = attrs.field(factory=dict)
+    """Session ids by the ids of the replies that handlers received."""
+    final: dict[str, str] = attrs.field(factory=dict)
+    """Kinds of final failures that handlers received, by message id."""
+    stopped: dict[str, float] = attrs.field(factory=dict)
+    """Times at which `interrupt()` returned, by message id."""
+    closing: set[str] = attrs.field(factory=set)
+    """Ids of sessions that a caller tried to close or delete."""
+    closed: set[str] = attrs.field(factory=set)
+    """Ids of sessions whose `aclose()` returned."""
+    close_begun: dict[str, int] = attrs.field(factory=dict)
+    """Lives in which `aclose()` of a session began and was not refused, by session id."""
+    whole_lives: set[int] = attrs.field(factory=set)
+    """Numbers of the lives that ended by themselves, without a stop, a restart or a fault of the journal."""
+    closed_in_journal: set[str] = attrs.field(factory=set)
+    """Ids of sessions that are closed in the journal at the end."""
+    parents: dict[tuple[str, str], tuple[str, ...] | None] = attrs.field(factory=dict)
+    """Agent and id of the parent of each session in the journal at the end, by agent and id; None without a parent."""
+    open_in_journal: set[tuple[str, str]] = attrs.field(factory=set)
+    """Agents and ids of the sessions that are open in the journal at the end."""
+    decided: dict[str, list[tuple[str, str, str]]] = attrs.field(factory=dict)
+    """Session id, call id and kind of each decision whose `answer()` returned, by approval id."""
+    timed: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    """Session id and state of each schedule and task, by its text or id.
+
+    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" if the journal failed, "set"
+    if it returned, "removed" and "sent" if the removal returned True and False.
+    """
+    limits: dict[str, int] = attrs.field(factory=dict)
+    """Limits of model calls, by session id."""
+    requests: dict[str, int] = attrs.field(factory=dict)
+    """Numbers of model requests, by session id."""
+    gone: set[str] = attrs.field(factory=set)
+    """Ids of sessions whose deletion returned, and that no caller has created again."""
+    erased: set[str] = attrs.field(factory=set)
+    """Ids of messages that were accepted before a deletion of their session that returned. Callers do not send them again."""
+    opened: dict[str, int] = attrs.field(factory=dict)
+    """Number of calls that have opened a session, by session id."""
+    in_flight: Counter[str] = attrs.field(factory=Counter)
+    """Number of running calls that send a message, by message id."""
+    _erasing: dict[str, set[str]] = attrs.field(factory=dict)
+    """Ids of the messages that were accepted before the last deletion, by session id."""
+    _eras: dict[str, int] = attrs.field(factory=dict)
+    """Number of beginnings and ends of deletions, by session id. It is odd while a deletion has no known end."""
+
+    def era(self, session_id: str) -> int:
+        """Return the current era of a session and its child sessions. It changes with each beginning and end of a deletion."""
+        return self._eras.get(root_of(session_id), 0)
+
+    def is_valid(self, session_id: str, era: int) -> bool:
+        """Return True if a call that began in this era may be noted: no deletion of the session overlaps the call."""
+        return era % 2 == 0 and era == self.era(session_id)
+
+    def begin_erasure(self, session_id: str) -> None:
+        """Drop the observations of a session, because a deletion begins. Until its end, no call is noted."""
+        self._eras[session_id] = self.era(session_id) + 1 | 1
+        self.closing.add(session_id)
+        accepted = {each for each, known in self.accepted.items() if known == session_id}
+        self._erasing[session_id] = accepted - self.in_flight.keys()
+        for message_id in [each for each, known in self.sent.items() if known == session_id]:
+            self.accepted.pop(message_id, None)
+            self.final.pop(message_id, None)
+        self.stopped = {key: at for key, at in self.stopped.items() if not key.startswith(f"{session_id}-")}
+        self.replies = {key: known for key, known in self.replies.items() if root_of(known) != session_id}
+        self.order = [each for each in self.order if each[3] != session_id]
+        self.closed.discard(session_id)
+        self.close_begun.pop(session_id, None)
+        self.requests.pop(session_id, None)
+        self.limits.pop(session_id, None)
+        self.decided = {
+            key: [each for each in found if root_of(each[0]) != session_id]
+            for key, found in self.decided.items()
+        }
+        self.timed = {
+            key: (known, "unknown" if known == session_id else state)
+            for key, (known, state) in self.timed.items()
+        }
+
+    def note_sending(self, message_id: str) -> None:
+        """Note that a message is being sent, so that a session that is created during a deletion may have it."""
+        for accepted in self._erasing.values():
+            accepted.discard(message_id)
+
+    def end_erasure(self, session_id: str) -> None:
+        """Note that the deletion of a session has returned. Messages that were accepted before are never sent again."""
+        self._eras[session_id] = self.era(session_id) + 1
+        self.erased.update(self._erasing.pop(session_id, ()))

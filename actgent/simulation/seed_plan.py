@@ -1,0 +1,125 @@
+"""Settings of a simulation, and the plan that a seed draws from them."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+import attrs
+
+from .seeded_choices import Choices
+from .simulated_storage import JournalKind
+
+FaultKind = Literal[
+    "kill",
+    "stop",
+    "restart",
+    "model",
+    "tool",
+    "journal",
+    "slow",
+    "cancel",
+    "interrupt",
+    "close",
+    "erase",
+    "repeat",
+    "priority",
+    "schedule",
+    "task",
+    "fork",
+    "limit",
+    "memory",
+]
+FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
+"""Kinds of faults that a seed may have."""
+RARE_FAULTS: frozenset[FaultKind] = frozenset(["restart", "slow", "close", "erase", "limit", "fork"])
+"""Kinds that a third of the seeds have, because they end or slow down other work. Half of the seeds have each other kind."""
+MAX_SESSIONS, MAX_MESSAGES = 3, 3
+LIVES = (1, 2, 3, 4, 4, 5)
+"""Numbers of lives of a seed. Most deaths are in seeds with several lives."""
+DEFAULT_MESSAGE = "message {number}"
+_CHANCES: dict[FaultKind, float] = {"model": 0.25, "journal": 0.2, "slow": 0.05}
+"""Probability of an event of a kind, in a seed that has this kind. It is 0.3 for other kinds."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What `simulate` was asked for."""
+
+    program: Path
+    """Python file of the agents."""
+    faults: frozenset[FaultKind] = frozenset(FAULTS)
+    """Kinds of faults that may happen."""
+    journal: JournalKind = "memory"
+    sessions: int = MAX_SESSIONS
+    """Maximum number of sessions of a seed."""
+    messages: tuple[str, ...] = ()
+    """Texts that callers send; empty for `message 1`, `message 2`, and so on."""
+    uses_own_models: bool = False
+    """True to use the models of the program instead of random ones."""
+
+
+@attrs.frozen
+class SeedPlan:
+    """What one seed may do. Each seed has some kinds of faults and not others, so a rare one is not hidden by frequent ones."""
+
+    messages: dict[str, str]
+    """Texts by message id; the session's number and the caller are part of the id."""
+    sessions: int
+    lives: int
+    chance: dict[FaultKind, float]
+    """Probability of an event by kind; 0 for kinds that the seed does not have."""
+    loaded: int
+    """Number of idle sessions that stay in memory."""
+    limits: dict[str, int]
+    """Limits of model calls, by id of the session."""
+    snapshot_records: int
+    """Number of new records after which a session gets a snapshot."""
+
+
+def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int) -> SeedPlan:
+    """Draw the plan of a seed.
+
+    Args:
+        choices: Choices of the seed.
+        settings: Program and kinds of faults.
+        usual_snapshot_records: Number of new records after which a session usually gets a snapshot.
+    """
+    chance: dict[FaultKind, float] = {}
+    for kind in FAULTS:
+        options = (True, False, False) if kind in RARE_FAULTS else (True, False)
+        is_on = kind in settings.faults and choices.pick(f"has {kind}", options)
+        chance[kind] = _CHANCES.get(kind, 0.3) if is_on else 0.0
+    if "kill" in settings.faults:
+        chance["kill"] = 0.9
+    sessions = choices.number("sessions", 1, settings.sessions)
+    has_memory = bool(chance["memory"])
+    return SeedPlan(
+        messages=_draw_messages(choices, sessions, settings.messages),
+        sessions=sessions,
+        lives=choices.pick("lives", LIVES),
+        chance=chance,
+        loaded=choices.pick("loaded sessions", (1, 2, 1024)) if has_memory else 1024,
+        limits={
+            f"s{number}": choices.pick("limit", (1, 2, 4))
+            for number in range(sessions)
+            if choices.happens(f"limit of s{number}", chance["limit"])
+        },
+        snapshot_records=choices.pick("snapshot records", (3, 12, usual_snapshot_records))
+        if has_memory
+        else usual_snapshot_records,
+    )
+
+
+def _draw_messages(choices: Choices, sessions: int, texts: tuple[str, ...]) -> dict[str, str]:
+    """Draw the messages of two callers to each session, by message id."""
+    messages = dict[str, str]()
+    for session in range(sessions):
+        for caller in range(2):
+            for number in range(choices.number("messages", 1 - caller, MAX_MESSAGES)):
+                if choices.happens(f"message {number} of caller {caller} to s{session}", 1.0):
+                    text = (
+                        choices.pick("text", texts)
+                        if texts
+                        else DEFAULT_MESSAGE.format(number=len(messages) + 1)
+                    )
+                    messages[f"s{session}-{caller}{number}"] = text
+    return messages

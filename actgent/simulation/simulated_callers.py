@@ -1,0 +1,534 @@
+"""Callers of a simulated program: clients, approvers and operators who use its sessions at random times.
+
+Each call may be cancelled, or meet the stop of its agent. A caller notes the outcome of its call only if the simulated process
+was alive on return, because only then did the caller receive it.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import trio
+
+from actgent.agents.agent import Agent
+from actgent.agents.session import Session
+from actgent.approvals import Approval, Approve, Decision, Reject
+from actgent.control.limits import Limits
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    InboxFull,
+    Interrupted,
+    JournalError,
+    NotRunning,
+    SessionBusy,
+    SessionClosed,
+    SessionNotFound,
+)
+from actgent.runtime.runtime import Runtime
+
+from .random_model import SLOW_SECONDS
+from .run_notes import COPY_PREFIX, Notes
+from .run_story import Story
+from .seed_plan import FaultKind, SeedPlan
+from .simulated_program import Program
+from .simulated_world import World
+
+LAST_LIFE_SECONDS = 1_000_000.0
+"""Simulated time after which the last life, in which nothing fails, must have finished all work."""
+SECOND_CONTROLLER = 0.5
+"""Share of the lives of a session in which two callers interrupt and close it."""
+APPROVED = 0.67
+"""Fraction of the approval decisions that approve the call."""
+ENQUEUE_SECONDS = 5.0
+"""Time limit of `chat()` in seeds with slow writes."""
+TASK_PREFIX = "task-"
+"""Prefix of the ids of delegated tasks. The id of the session of a task contains it."""
+_SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
+"""Times after which calls are cancelled."""
+_MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"priority": "urgent"},
+    {"priority": "low"},
+    {"on_busy": "collect"},
+    {"on_busy": "interrupt"},
+    {"on_busy": "reject"},
+)
+_RETRIED = (InboxFull, SessionBusy, NotRunning, JournalError, SessionNotFound)
+"""Errors after which a client sends its message again. The session is not found if its agent was restarted."""
+
+
+class Callers:
+    """All callers of one life of the program."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: SeedPlan,
+        story: Story,
+        notes: Notes,
+        *,
+        program: Program,
+        runtime: Runtime,
+        is_last: bool,
+        report: Callable[[str], None],
+    ) -> None:
+        """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail."""
+        self.world, self.plan, self.story, self.notes = world, plan, story, notes
+        self._program, self._runtime = program, runtime
+        self._is_last, self._report = is_last, report
+        self._life = world.life
+        self._chance: dict[FaultKind, float] = dict.fromkeys(plan.chance, 0.0) if is_last else plan.chance
+        notes.in_flight.clear()
+        self._deciding: dict[str, list[float]] = {}
+        """Times at which running decisions of approvals began, by approval id."""
+        self._opening: dict[str, int] = {}
+        """Number of running calls that open a session, by session id."""
+
+    @property
+    def _is_alive(self) -> bool:
+        return self.world.is_alive(self._life)
+
+    def _happens(self, name: str, kind: FaultKind) -> bool:
+        """Decide whether the event `name` of a kind of faults happens."""
+        return bool(self._chance[kind]) and self.world.choices.happens(name, self._chance[kind])
+
+    @asynccontextmanager
+    async def _patience(
+        self, name: str, options: tuple[float, ...] = _SHORT_SECONDS
+    ) -> AsyncIterator[trio.CancelScope]:
+        """Return a block that is cancelled after some time in seeds with cancelled calls."""
+        seconds = SLOW_SECONDS * 10
+        if self._happens(f"{name}: cancelled", "cancel"):
+            seconds = self.world.choices.pick(f"{name}: patience", options)
+        with trio.move_on_after(seconds) as scope:
+            yield scope
+        if scope.cancelled_caught:
+            self.world.record("cancel", f"{name}: the caller cancels", is_shown=False)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    async def use_session(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
+        """Let two clients use one session, and other callers interrupt, close, schedule, delegate, copy and erase."""
+        try:
+            session = await self._open(agent, session_id)
+            if session is None:
+                return
+            async with trio.open_nursery() as nursery:
+                for caller in range(2):
+                    nursery.start_soon(self._send_messages, agent, session_id, caller)
+                if not self._is_last:
+                    for controller in range(1 + self._has_second_controller(session_id)):
+                        nursery.start_soon(self._control, agent, session_id, controller)
+                    other_calls: dict[FaultKind, Callable[[Agent, str], Awaitable[None]]] = {
+                        "schedule": self._schedule,
+                        "task": self._delegate,
+                        "fork": self._fork,
+                        "erase": self._erase,
+                    }
+                    for kind, fn in other_calls.items():
+                        if self._chance[kind]:
+                            nursery.start_soon(fn, agent, session_id)
+            if self._is_last and (session := await self._open(agent, session_id)) is not None:
+                await self._finish(session)
+        finally:
+            finished.set()
+
+    def _has_second_controller(self, session_id: str) -> bool:
+        """Return True if a second task interrupts and closes a session, perhaps at the same time as the first."""
+        return bool(self._chance["interrupt"] or self._chance["close"]) and self.world.choices.happens(
+            f"second controller of {session_id}", SECOND_CONTROLLER
+        )
+
+    async def _open(self, agent: Agent, session_id: str) -> Session | None:
+        """Open or create a session. Return None if it is closed, or if the program stops."""
+        notes = self.notes
+        limit = notes.limits.get(session_id)
+        while True:  # noqa: ASYNC913 - each path waits
+            notes.opened[session_id] = notes.opened.get(session_id, 0) + 1
+            self._opening[session_id] = self._opening.get(session_id, 0) + 1
+            try:
+                session = await agent.ensure_session(
+                    "ada", session_id, limits=None if limit is None else Limits(model_calls=limit)
+                )
+            except SessionClosed:
+                self._check_closed(session_id)
+                return None
+            except (NotRunning, SessionNotFound):
+                if not self._chance["restart"]:
+                    return None
+                await trio.sleep(1)
+            except JournalError:
+                await trio.sleep(1)
+            else:
+                notes.gone.discard(session_id)
+                return session
+            finally:
+                self._opening[session_id] -= 1
+
+    def _check_closed(self, session_id: str) -> None:
+        if session_id not in self.notes.closing:
+            self._report(f"{session_id} is closed, but no caller has closed it")
+
+    async def _finish(self, session: Session) -> None:
+        """Wait until the session has no work and no schedules left. Approve all pending approvals."""
+        with trio.move_on_after(LAST_LIFE_SECONDS) as scope:
+            while True:
+                await session.wait_idle()
+                if not session.approvals:
+                    await trio.sleep(50)
+                    await session.wait_idle()
+                    if not (session.approvals or session.schedules or await self._has_open_tasks(session)):
+                        return
+                for approval in session.approvals:
+                    with suppress(ActgentError):
+                        await session.answer(approval, Approve(), by="approver")
+                await trio.sleep(0.01)
+        if scope.cancelled_caught:
+            self._report(f"{session.id} still has work after {LAST_LIFE_SECONDS:g} s in which nothing failed")
+
+    async def _has_open_tasks(self, session: Session) -> bool:
+        """Return True if a task of the session has work left. Its session may be only in the journal."""
+        name = f"{TASK_PREFIX}{session.id}-"
+        found = await self._runtime.sessions(limit=1000)
+        return any(name in each.session_id and each.unfinished for each in found)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    async def _send_messages(self, agent: Agent, session_id: str, caller: int) -> None:
+        choices, notes = self.world.choices, self.notes
+        prefix = f"{session_id}-{caller}"
+        for message_id in self.plan.messages:
+            if not message_id.startswith(prefix) or message_id in notes.erased:
+                continue
+            copies = 1
+            if message_id in notes.accepted:
+                copies = int(self._happens(f"repeat of {message_id}", "repeat"))
+            elif self._happens(f"two calls of {message_id}", "repeat"):
+                copies = 2
+            if copies:
+                await trio.sleep(choices.pick(f"pause of {prefix}", (0, 0, 0.01, 1, 30)))
+            async with trio.open_nursery() as nursery:
+                for copy in range(copies):
+                    nursery.start_soon(self._send_until_accepted, agent, session_id, message_id, copy)
+
+    async def _send_until_accepted(self, agent: Agent, session_id: str, message_id: str, copy: int) -> None:
+        name = f"retry of {message_id.rpartition('-')[0]}" if not copy else f"copy of {message_id}"
+        while message_id not in self.notes.erased:
+            session = await self._open(agent, session_id)
+            if session is None or message_id in self.notes.erased:  # it may have been deleted in the meantime
+                return
+            if await self._send(agent, session, message_id):
+                return
+            await trio.sleep(self.world.choices.pick(name, (0.1, 2)))
+
+    async def _send(self, agent: Agent, session: Session, message_id: str) -> bool:
+        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted."""
+        world, notes, text = self.world, self.notes, self.plan.messages[message_id]
+        self.story.session(agent.name, session.id).said[message_id] = text
+        notes.sent[message_id] = session.id
+        options, waits = self._draw_options(message_id)
+        shown = "".join(f", {name}={value}" for name, value in options.items())
+        world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
+        begun = notes.first_sent.setdefault(message_id, len(world.events))
+        started, era = world.now, notes.era(session.id)
+        notes.note_sending(message_id)
+        if self._chance["slow"] and not waits:
+            options["enqueue_timeout"] = ENQUEUE_SECONDS
+        notes.in_flight[message_id] += 1
+        is_first = notes.in_flight[message_id] == 1
+        try:
+            async with self._patience(f"call of {message_id}") as scope:
+                if waits:
+                    await agent.run(text, session=session, message_id=message_id)
+                else:
+                    await session.chat(text, message_id=message_id, **options)
+        except _RETRIED as error:
+            world.record("call", f"not accepted: {type(error).__name__}")
+            if is_first:
+                self._check_duration(session.id, started, options)
+            return False
+        except Exception as error:  # noqa: BLE001 - the error of a turn, which may be any of the model's
+            self._check_refusal(error, session.id, waits=waits)
+            return True
+        finally:
+            notes.in_flight -= Counter([message_id])
+        if scope.cancelled_caught:
+            world.record("call", "the caller cancels")
+            return waits
+        if is_first:  # a repetition also waits for the first call
+            self._check_duration(session.id, started, options)
+        if self._is_alive and notes.is_valid(session.id, era):
+            notes.accepted[message_id] = session.id
+            if not waits and not options:
+                notes.order.append((begun, len(world.events), message_id, session.id))
+        return True
+
+    def _draw_options(self, message_id: str) -> tuple[dict[str, Any], bool]:
+        """Draw the options of `chat()`. Also return True if the caller waits for the answer."""
+        options: dict[str, Any] = {}
+        if self._happens(f"priority of {message_id}", "priority"):
+            options = dict(self.world.choices.pick(f"options of {message_id}", _MESSAGE_OPTIONS))
+        waits = not options and self.world.choices.pick(f"waits for {message_id}", (True, False, False))
+        return options, waits
+
+    def _check_refusal(self, error: Exception, session_id: str, *, waits: bool) -> None:
+        """Report a broken rule if no caller should receive this error of a call.
+
+        A caller that waits receives the errors of the turn.
+        """
+        if isinstance(error, SessionClosed):
+            self._check_closed(session_id)
+        elif not waits and not isinstance(error, Interrupted):
+            self._report(f"chat() raised {error!r}")
+
+    def _check_duration(self, session_id: str, started: float, options: Mapping[str, Any]) -> None:
+        """Report a call of `chat()` that took longer than its time limit. A close may delay the error."""
+        limit = options.get("enqueue_timeout")
+        seconds = self.world.now - started
+        if limit is not None and seconds > limit + 1 and session_id not in self.notes.closing:
+            self._report(f"chat(enqueue_timeout={limit:g}) in {session_id} took {seconds:g} s")
+
+    # --- interrupting and closing -----------------------------------------------------------------
+
+    async def _control(self, agent: Agent, session_id: str, controller: int) -> None:
+        """Interrupt messages at random times, also ones that have not arrived, and close the session.
+
+        Some of these calls are cancelled.
+        """
+        world, choices = self.world, self.world.choices
+        name = f"controller {controller} of {session_id}"
+        ids = [each for each in self.plan.messages if each.startswith(f"{session_id}-")]
+        for _ in range(4):
+            await trio.sleep(choices.pick(f"{name}: pause", (0, 0.002, 0.05, 1, 15)))
+            patience = choices.pick(
+                f"{name}: patience", (0, 0.0005, 0.02, SLOW_SECONDS, SLOW_SECONDS, SLOW_SECONDS)
+            )
+            if ids and self._happens(f"{name}: interrupt", "interrupt"):
+                if (session := await self._open(agent, session_id)) is None:
+                    return
+                await self._interrupt(session, choices.pick(f"{name}: message", (*ids, "")), patience)
+            elif self._happens(f"{name}: close", "close"):
+                if (session := await self._open(agent, session_id)) is None:
+                    return
+                world.record("close", f"ada closes {session_id}")
+                await self._close(session, patience)
+                return
+            else:
+                await self._wait_idle(agent, session_id, patience)
+
+    async def _interrupt(self, session: Session, message_id: str, patience: float) -> None:
+        """Stop a message of a session; if the id is empty, stop the running turn and all queued messages."""
+        world, notes, era = self.world, self.notes, self.notes.era(session.id)
+        world.record("interrupt", f"ada stops {message_id or 'all messages'} of {session.id}")
+        with suppress(ActgentError), trio.move_on_after(patience) as scope:
+            if not message_id:
+                await session.interrupt(drop_queued=True)
+                return
+            await session.interrupt(message_id=message_id)
+            if self._is_alive and not scope.cancelled_caught and notes.is_valid(session.id, era):
+                notes.stopped.setdefault(message_id, world.now)
+
+    async def _close(self, session: Session, patience: float) -> None:
+        notes, era = self.notes, self.notes.era(session.id)
+        notes.closing.add(session.id)
+        is_known = True
+        try:
+            with trio.move_on_after(patience) as scope:
+                await session.aclose()
+        except ActgentError as error:
+            is_known = isinstance(error, JournalError)
+        else:
+            if self._is_alive and not scope.cancelled_caught and notes.is_valid(session.id, era):
+                notes.closed.add(session.id)
+        if is_known and self._is_alive:
+            notes.close_begun.setdefault(session.id, self._life.number)
+
+    async def _wait_idle(self, agent: Agent, session_id: str, patience: float) -> None:
+        """Wait until a session is idle, and check that no decision about its approvals is being written then."""
+        with suppress(ActgentError), trio.move_on_after(patience) as scope:
+            session = await agent.open_session(session_id)
+            await session.wait_idle()
+            if scope.cancel_called or not self._is_alive or self.plan.loaded < self.plan.sessions:
+                return
+            running = [self._deciding.get(each.id, []) for each in session.approvals]
+            if running and all(len(each) == 1 and each[0] < self.world.now for each in running):
+                self._report(f"wait_idle() of {session_id} returned while its approvals were being decided")
+
+    # --- approvals --------------------------------------------------------------------------------
+
+    async def decide_approvals(self, agent: Agent, finished: Mapping[int, trio.Event]) -> None:
+        """Decide the open approvals of an agent at random times, some of them by two approvers at once."""
+        choices = self.world.choices
+        while not all(event.is_set() for event in finished.values()):
+            await trio.sleep(choices.pick("approver delay", (0.5, 5, 60, 900)))
+            decided = set(self.notes.decided)
+            found: tuple[Approval, ...] = ()
+            with suppress(ActgentError):
+                found = await agent.approvals()
+            async with trio.open_nursery() as nursery:
+                for approval in found:
+                    if approval.id in decided and self._is_alive:
+                        self._report(f"the approval {approval.id} is open, although answer() has returned")
+                    for _ in range(choices.pick("decisions", (1, 1, 2))):
+                        nursery.start_soon(self._decide, agent, approval)
+                    if not self._is_last and choices.pick("waiter during a decision", (True, False, False)):
+                        await trio.sleep(choices.pick("waiter: pause", (0.0001, 0.001, 0.01)))
+                        nursery.start_soon(self._wait_idle, agent, approval.session_id, SLOW_SECONDS)
+
+    async def _decide(self, agent: Agent, approval: Approval) -> None:
+        world, notes = self.world, self.notes
+        decision: Decision = Approve() if world.choices.fraction("decision") < APPROVED else Reject("no")
+        name, era = type(decision).__name__, notes.era(approval.session_id)
+        world.record("approval", f"{approval.tool_name} in {approval.session_id}: {name}")
+        begun = self._deciding.setdefault(approval.id, [])
+        begun.append(world.now)
+        try:
+            async with self._patience(f"decision of {approval.session_id}") as scope:
+                await agent.answer(approval.id, decision, by="approver")
+        except ActgentError:
+            return
+        finally:
+            begun.pop()
+        if self._is_alive and not scope.cancelled_caught and notes.is_valid(approval.session_id, era):
+            notes.decided.setdefault(approval.id, []).append((approval.session_id, approval.call_id, name))
+
+    # --- schedules and tasks ----------------------------------------------------------------------
+
+    async def _schedule(self, agent: Agent, session_id: str) -> None:
+        """Set schedules, and remove some of them."""
+        choices = self.world.choices
+        for number in range(2):
+            name = f"schedule {number} of {session_id}"
+            await trio.sleep(choices.pick(f"{name}: pause", (0, 0.05, 2)))
+            if not self._happens(name, "schedule"):
+                continue
+            if (session := await self._open(agent, session_id)) is None:
+                return
+            text = f"timer {number} of life {self._life.number} of {session_id}"
+            after = choices.pick(f"{name}: after", (0.0001, 0.01, 0.05, 1, 60, 5000))
+            self.world.record("schedule", f"ada sets {text} after {after:g} s")
+            set_up = await self._note(
+                text, session_id, partial(session.schedule, text, after=after, key=text)
+            )
+            if set_up is not None and self._happens(f"{name}: removal", "schedule"):
+                await trio.sleep(choices.pick(f"{name}: removal after", (0, 0.01, 1)))
+                self.world.record("schedule", f"ada removes {text}")
+                await self._note(text, session_id, partial(session.unschedule, set_up.id), begins="removing")
+
+    async def _delegate(self, agent: Agent, session_id: str) -> None:
+        """Delegate a task of a session to another agent, and cancel some tasks."""
+        choices, name = self.world.choices, f"task of {session_id}"
+        others = [each.name for each in self._program.all_agents if each is not agent]
+        if not others:
+            return
+        await trio.sleep(choices.pick(f"{name}: pause", (0, 0.05, 2)))
+        if not self._happens(name, "task") or (session := await self._open(agent, session_id)) is None:
+            return
+        task = f"{TASK_PREFIX}{session_id}-{self._life.number}"
+        self.world.record("task", f"ada gives {task} to {others[0]}")
+        given = await self._note(
+            task, session_id, partial(session.delegate, others[0], "do it", task_id=task)
+        )
+        if given is not None and self._happens(f"{name}: removal", "task"):
+            await trio.sleep(choices.pick(f"{name}: removal after", (0, 0.5, 5)))
+            self.world.record("task", f"ada cancels {task}")
+            await self._note(task, session_id, partial(session.cancel_task, task), begins="removing")
+
+    async def _note(
+        self, key: str, session_id: str, call: Callable[[], Awaitable[Any]], *, begins: str = "setting"
+    ) -> Any:
+        """Make a call that sets or removes a schedule or task, and note its outcome.
+
+        Return the result of the call; None if it failed or was cancelled.
+        """
+        notes, era = self.notes, self.notes.era(session_id)
+        notes.timed[key] = (session_id, begins)
+        state, result = begins, None
+        try:
+            async with self._patience(key) as scope:
+                result = await call()
+        except JournalError:
+            state = "failed" if begins == "setting" else begins
+        except ActgentError:
+            pass
+        else:
+            if not scope.cancelled_caught:
+                state = "set" if begins == "setting" else "removed" if result else "sent"
+        if not self._is_alive:
+            return None
+        notes.timed[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
+        return result
+
+    # --- copies and erasure -----------------------------------------------------------------------
+
+    async def _fork(self, agent: Agent, session_id: str) -> None:
+        """Copy a session under one new id by two callers at once."""
+        name, done = f"copy of {session_id}", list[str]()
+        await trio.sleep(self.world.choices.pick(f"{name}: pause", (0, 0.05, 2, 60)))
+        if not self._happens(name, "fork"):
+            return
+        new_id = f"{COPY_PREFIX}{session_id}-{self._life.number}"
+        self.world.record("fork", f"two callers copy {session_id}")
+
+        async def fork() -> None:
+            with suppress(ActgentError):
+                async with self._patience(name) as scope:
+                    await self._runtime.fork(session_id, agent=agent.name, new_id=new_id)
+                if not scope.cancelled_caught:
+                    done.append(new_id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fork)
+            nursery.start_soon(fork)
+        if len(done) > 1 and self._is_alive:
+            self._report(f"two calls of fork() returned for the new id {new_id}")
+
+    async def _erase(self, agent: Agent, session_id: str) -> None:
+        """Delete a session. Other callers may use it at the same time, and create it again afterwards."""
+        name, notes = f"erasure of {session_id}", self.notes
+        await trio.sleep(self.world.choices.pick(f"{name}: pause", (0, 0.01, 0.5, 3, 30)))
+        if not self._happens(name, "erase"):
+            return
+        self.world.record("erase", f"ada deletes {session_id}")
+        notes.begin_erasure(session_id)
+        opened = None if self._opening.get(session_id) else notes.opened.get(session_id, 0)
+        try:
+            async with self._patience(name) as scope:
+                await self._runtime.delete_session(session_id, agent=agent.name)
+        except ActgentError:  # the runtime may have closed
+            return
+        if self._is_alive and not scope.cancelled_caught:
+            notes.end_erasure(session_id)
+            if opened == notes.opened.get(session_id, 0):
+                notes.gone.add(session_id)
+
+    # --- agents -----------------------------------------------------------------------------------
+
+    async def restart_agents(self) -> None:
+        """Stop agents of the program at random times, and start them again."""
+        choices = self.world.choices
+        for number in range(3):
+            await trio.sleep(choices.pick(f"restart {number}: pause", (0.001, 0.05, 1, 5, 30)))
+            if not self._happens(f"restart {number}", "restart"):
+                continue
+            agent = choices.pick(f"restart {number}: agent", self._program.agents)
+            self.world.record("restart", f"the agent {agent.name} is stopped")
+            self._runtime.stop(agent.name)
+            await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2)))
+            await self._start_again(agent)
+
+    async def _start_again(self, agent: Agent) -> None:
+        while True:
+            try:
+                await self._runtime.start(agent)
+            except ConfigurationError:  # the agent has not ended yet
+                await trio.sleep(0.1)
+            except JournalError:
+                self._runtime.stop(agent.name)
+                await trio.sleep(1)
+            except ActgentError:  # the runtime is closing
+                return
+            else:
+                return
