@@ -25,7 +25,7 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import ApprovalDecisionRecord
 from actgent.journal.wrappers import WrappedJournal
-from actgent.runtime.sessions import table as session_table
+from actgent.runtime.sessions import session_table
 from actgent.testing import CrashingJournal, check_transcript
 
 
