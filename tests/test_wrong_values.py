@@ -10,6 +10,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     File,
+    GatewayLimits,
     HTTPTool,
     Image,
     MCPServer,
@@ -421,3 +422,10 @@ async def test_an_unknown_session_without_an_agent():
         await runtime.start(clerk())
         with pytest.raises(SessionNotFound, match=r"^the runtime has no session 's9'"):
             await runtime.fork("s9", to=3)
+
+
+@pytest.mark.parametrize("rate", ["20", -1, True, None])
+def test_a_rate_is_a_number_of_requests_per_second(rate):
+    """The error names the unit, which is not seconds."""
+    with pytest.raises(ConfigurationError, match=r"rate is a number of requests per second, at least 0, not"):
+        GatewayLimits(rate=rate)

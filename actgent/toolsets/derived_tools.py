@@ -12,8 +12,11 @@ Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 """Function from tools to tools; it must not change the given tools."""
 
 
-def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
-    """Return a function that selects tools for `Toolset.filtered`, by name or by a predicate."""
+def filter_tools(keep: Callable[[Tool], bool] | Iterable[str], *, owner: str) -> Derive:
+    """Return a function that selects tools for `Toolset.filtered`, by name or by a predicate.
+
+    `owner` is the toolset, for the error about unknown names.
+    """
     if callable(keep) and not isinstance(keep, Tool):
         check_rule_function("filtered()", keep, takes="(tool)")
         return lambda tools: [tool for tool in tools if rule_allows("the function of filtered()", keep(tool))]
@@ -21,7 +24,35 @@ def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
     for name in names:
         if not isinstance(name, str):
             raise ConfigurationError(f"filtered() requires tool names or a sync function, not {name!r:.200}")
-    return lambda tools: [tool for tool in tools if tool.name in names]
+
+    return _check_first_tools(
+        lambda tools: [tool for tool in tools if tool.name in names], names, f"toolset {owner!r}: filtered()"
+    )
+
+
+def _check_first_tools(derive: Derive, names: Iterable[str], place: str) -> Derive:
+    """Return `derive` with a check that the first tools which it receives have all these names.
+
+    Later tools are not checked, because a server may remove a tool, and its other tools must stay available.
+    """
+    unchecked = set(names)
+
+    def derive_checked(tools: Sequence[Tool]) -> Sequence[Tool]:
+        if unchecked:
+            _check_tool_names(unchecked, tools, place)
+            unchecked.clear()
+        return derive(tools)
+
+    return derive_checked
+
+
+def _check_tool_names(names: Iterable[str], tools: Sequence[Tool], place: str) -> None:
+    """Raise if `tools` lack one of these names. `place` begins the error."""
+    if unknown := sorted(set(names) - {tool.name for tool in tools}):
+        raise ConfigurationError(
+            f"{place} names the tool {unknown[0]!r}, which it does not have "
+            f"(tools: {', '.join(tool.name for tool in tools) or 'none'})"
+        )
 
 
 def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
@@ -32,9 +63,15 @@ def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
     return lambda tools: [WrappedTool(tool, **options(tool)) for tool in tools]
 
 
-def rename_tools(new_name: Callable[[str], str]) -> Derive:
-    """Return a function that renames each tool to `new_name(name)`."""
-    return override_options(lambda tool: {"name": new_name(tool.name)})
+def rename_tools(new_names: Mapping[str, str] | Callable[[str], str], *, owner: str) -> Derive:
+    """Return a function that renames tools: those in a mapping, or each tool to `new_names(name)`.
+
+    `owner` is the toolset, for the error about unknown names.
+    """
+    if callable(new_names):
+        return override_options(lambda tool: {"name": new_names(tool.name)})
+    renamed = override_options(lambda tool: {"name": new_names.get(tool.name, tool.name)})
+    return _check_first_tools(renamed, new_names, f"toolset {owner!r}: renamed()")
 
 
 def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
@@ -76,11 +113,7 @@ def declare_labels(sinks: Mapping[str, Iterable[str]], trusted: Iterable[str], *
     own = frozenset(trusted)
 
     def derive(tools: Sequence[Tool]) -> list[Tool]:
-        if unknown := sorted((declared.keys() | own) - {tool.name for tool in tools}):
-            raise ConfigurationError(
-                f"toolset {owner!r}: labelled() names the tool {unknown[0]!r}, which it does not have "
-                f"(tools: {', '.join(tool.name for tool in tools) or 'none'})"
-            )
+        _check_tool_names(declared.keys() | own, tools, f"toolset {owner!r}: labelled()")
         return [_declare_labels(tool, declared.get(tool.name), is_trusted=tool.name in own) for tool in tools]
 
     return derive

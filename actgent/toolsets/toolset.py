@@ -78,19 +78,22 @@ class Toolset(abc.ABC):
         """Return a toolset with only the tools that have one of these names, or for which a function returns True.
 
         Raises:
-            ConfigurationError: The argument is neither names nor a sync function of the tool.
+            ConfigurationError: The argument is neither names nor a sync function of the tool, or the connected toolset has
+                no tool with one of the names.
         """
-        return DerivedToolset(self, derived_tools.filter_tools(keep))
+        return DerivedToolset(self, derived_tools.filter_tools(keep, owner=self.name))
 
     def prefixed(self, prefix: str) -> "Toolset":
         """Return a toolset that puts `prefix` before each tool name, e.g. to keep two toolsets apart."""
-        return DerivedToolset(self, derived_tools.rename_tools(lambda name: prefix + name))
+        return DerivedToolset(self, derived_tools.rename_tools(lambda name: prefix + name, owner=self.name))
 
     def renamed(self, names: Mapping[str, str] | Callable[[str], str]) -> "Toolset":
-        """Return a toolset with renamed tools. Names that a mapping does not contain are unchanged."""
-        return DerivedToolset(
-            self, derived_tools.rename_tools(names if callable(names) else lambda name: names.get(name, name))
-        )
+        """Return a toolset with renamed tools. Names that a mapping does not contain are unchanged.
+
+        Raises:
+            ConfigurationError: The connected toolset has no tool with one of the mapping's names.
+        """
+        return DerivedToolset(self, derived_tools.rename_tools(names, owner=self.name))
 
     def approved(self, rule: ApprovalRequest | ApprovalRule | None = None) -> "Toolset":
         """Return a toolset whose calls require approval: all calls, or the calls for which `rule` returns True or an `ApprovalRequest`.

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from actgent.control.argument_checks import at_least_one, check_seconds
+from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
@@ -34,12 +35,19 @@ def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
     check_seconds(field.name, value)
 
 
+def _rate(_: object, field: "attrs.Attribute[float]", value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigurationError(
+            f"{field.name} is a number of requests per second, at least 0, not {value!r:.200}"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class GatewayLimits:
     """Limits of a gateway.
 
     Raises:
-        ConfigurationError: A count is below 1, or a number of seconds is negative.
+        ConfigurationError: A count is below 1, a number of seconds is negative, or a rate is not a number of at least 0.
     """
 
     header_bytes: int = attrs.field(default=32_768, validator=_count)
@@ -66,7 +74,7 @@ class GatewayLimits:
     """Maximum number of unknown tokens and login keys from one address per minute; further requests get status 429."""
     messages: int | None = attrs.field(default=100, validator=_count_if_any)
     """Maximum number of unfinished messages that one token may have sent; None disables the limit."""
-    rate: float = attrs.field(default=20.0, validator=_seconds)
+    rate: float = attrs.field(default=20.0, validator=_rate)
     """Requests per second of one token."""
     burst: int = attrs.field(default=100, validator=_count)
     """Maximum number of requests that one token may send at once after a pause."""

@@ -51,6 +51,23 @@ async def test_filtered(keep):
     assert list(await tools_of(WORLD.filtered(keep))) == ["weather"]
 
 
+@pytest.mark.parametrize(
+    ("derived", "words"),
+    [
+        (WORLD.filtered(["weather", "wether"]), r"filtered\(\) names the tool 'wether'"),
+        (WORLD.renamed({"wether": "sky"}), r"renamed\(\) names the tool 'wether'"),
+    ],
+    ids=["filtered", "renamed"],
+)
+async def test_a_name_that_no_tool_has_is_rejected(derived, words):
+    """The error names the toolset's tools. Tools that a server removes later are no error."""
+    with pytest.raises(ConfigurationError, match=words + r".*tools: weather, send_mail"):
+        derived.tools_from(WORLD.tools)
+    known = WORLD.filtered(["weather", "send_mail"])
+    assert len(known.tools_from(WORLD.tools)) == 2
+    assert len(known.tools_from(WORLD.tools[:1])) == 1
+
+
 async def test_names_change_and_the_tools_stay():
     """A prefix and new names reach the copies only."""
     assert list(await tools_of(WORLD.prefixed("w_"))) == ["w_weather", "w_send_mail"]
