@@ -45,7 +45,7 @@ def check_run(
         unsure_requests: Number of model requests of a session that a crash or stop may leave uncounted.
     """
     for session in story.sessions():
-        if session.id.startswith(COPY_PREFIX):
+        if COPY_PREFIX in session.id:
             yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
             continue
         yield from _check_messages(session, notes)
