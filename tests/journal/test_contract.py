@@ -406,7 +406,7 @@ async def test_a_journal_is_acquired_before_it_is_used(url):
         with pytest.raises(UsageError, match="acquire"):
             await journal.load("s")
         epoch = await journal.acquire()
-    with pytest.raises(UsageError, match="block"):
+    with pytest.raises(JournalFailed, match="block"):
         await journal.commit(entry, epoch=epoch)
     with pytest.raises(UsageError, match="block"):
         await journal.acquire()
