@@ -9,7 +9,7 @@ _MARK = "..."
 _SMALLEST_CHARS = len('"..."')
 """Length as JSON of the shortest truncated text."""
 _LEFT_OUT = object()
-"""Stands for a value that does not fit, not even shortened."""
+"""Marks a value that does not fit, even if it is shortened."""
 
 
 def encode_content(value: object) -> str:

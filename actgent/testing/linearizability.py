@@ -23,7 +23,7 @@ class ClientOperation:
     """One call of a client."""
 
     action: Any
-    """What the client asked for, for example `("append", "hello")`."""
+    """Requested action, for example `("append", "hello")`."""
     result: Any = None
     """Result of the call. It is unknown for a call that did not return."""
     began: float

@@ -106,9 +106,9 @@ class PolicyCheck:
         return tool.effect == "once" and self._has_run_before(call, sinks, arguments)
 
     def _has_run_before(self, call: ToolCall, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
-        """Return True if an earlier call of this tool had the same sink values, and may have run.
+        """Return True if the tool was called earlier with the same sink values, and that call may have run.
 
-        An instruction such as "repeat the last payment" uses only values of the user.
+        Untrusted text such as "repeat the last payment" leads to a call that contains only values of the user.
         """
         key = call.name, _values_of(sinks, arguments)
         if self._first_calls.setdefault(key, call.id) != call.id:
