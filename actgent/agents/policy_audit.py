@@ -282,7 +282,7 @@ class _Audit:
             not isinstance(start.decided.get(each.id), Grant | None) for each in self._approvals_of(call)
         ):
             return False  # an approver gave the result
-        if (tool := self._tools.get(call.name)) is None or not _are_valid(call, tool):
+        if (tool := self._tools.get(call.name)) is None or not _arguments_match_schema(call, tool):
             return False
         return bool(result.status in ("success", "outcome_unknown") or result.raised or result.origin)
 
@@ -299,8 +299,8 @@ class _Audit:
         )
 
 
-def _are_valid(call: ToolCall, tool: Tool) -> bool:
-    """Return True if the arguments of a call match the tool's schema. If not, the call did not run."""
+def _arguments_match_schema(call: ToolCall, tool: Tool) -> bool:
+    """Return True if the arguments of a call match the tool's schema. Other calls were rejected before they ran."""
     try:
         tool.argument_validator.validate(call.arguments)
     except InvalidArguments:

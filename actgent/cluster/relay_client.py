@@ -243,7 +243,7 @@ class NodeTransport(Transport):
     # --- requests of this process --------------------------------------------------------
 
     async def call(self, request: RemoteRequest) -> Any:
-        request, over = _adapt(request), trio.current_time() + _deadline_of(request)
+        request, over = _adapt(request), trio.current_time() + _inbox_timeout_of(request)
         while True:
             try:
                 return await self._call(_shorten(request, over - trio.current_time()))
@@ -523,8 +523,8 @@ def _session_of(request: RemoteRequest) -> str:
     return request.session_id
 
 
-def _deadline_of(request: RemoteRequest) -> float:
-    """Return the seconds for which a message may wait for room in a full inbox; 0 for other requests."""
+def _inbox_timeout_of(request: RemoteRequest) -> float:
+    """Return the maximum seconds that the message in a request waits for room in a full inbox; 0 for other requests."""
     return float((request.body or {}).get("deadline", 0)) if request.operation == "say" else 0.0
 
 
@@ -533,7 +533,7 @@ def _shorten(request: RemoteRequest, seconds: float) -> RemoteRequest:
 
     So the sender notices early if its node loses the session.
     """
-    if _deadline_of(request) <= ROOM_SECONDS:
+    if _inbox_timeout_of(request) <= ROOM_SECONDS:
         return request
     deadline = min(max(seconds, 1.0), ROOM_SECONDS)
     return attrs.evolve(request, body={**(request.body or {}), "deadline": deadline})

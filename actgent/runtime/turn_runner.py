@@ -554,7 +554,10 @@ class TurnRunner:
             log.add(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
-        """Return the reason why the suspended turn of `message` must end early; empty if it need not."""
+        """Return why the suspended turn of `message` must end instead of being resumed, as text for its error.
+
+        The text is empty if the turn may resume.
+        """
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT

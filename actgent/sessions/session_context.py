@@ -1008,7 +1008,7 @@ class SessionContext:
             self.children.drop(child)
 
     def release_public_session(self) -> None:
-        """Replace the reference to the public `Session` by a weak one, once this session and all its children have ended.
+        """Replace the reference to the public `Session` by a weak one if this session and all its children have ended.
 
         Otherwise the two objects would stay in memory until the garbage collector runs.
         """

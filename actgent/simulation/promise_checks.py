@@ -114,7 +114,7 @@ def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Check that each tool call has exactly one result, and its status agrees with the effect."""
+    """Yield a problem for each tool call without exactly one result, or with a status that contradicts its tool's effect."""
     calls, results = calls_and_results(session.records)
     counts = Counter(each.call_id for each in results)
     for call in calls.values():

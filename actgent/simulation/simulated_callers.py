@@ -346,7 +346,10 @@ class Callers:
             notes.close_begun.setdefault(session.id, self._life.number)
 
     async def _wait_idle(self, agent: Agent, session_id: str, patience: float) -> None:
-        """Wait until a session is idle, and check that no decision about its approvals is being written then."""
+        """Wait at most `patience` seconds until a session is idle.
+
+        Report a problem if a decision about its approvals is still being written then.
+        """
         with suppress(ActgentError), trio.move_on_after(patience) as scope:
             session = await agent.open_session(session_id)
             await session.wait_idle()

@@ -72,7 +72,10 @@ def _make_exporters(signal: str) -> list[Any]:
 
 
 def _load_exporter(name: str, signal: str, variable: str) -> Any:
-    """Return the class of an exporter, from the entry points of the installed packages."""
+    """Load the class of an exporter from the entry points of the installed packages.
+
+    `variable` is the environment variable that names the exporter, for the error if it is not installed.
+    """
     known = entry_points(group=f"opentelemetry_{signal}_exporter")
     entry = _otlp_entry() if name == "otlp" else name
     if entry not in known.names:

@@ -103,12 +103,15 @@ class PolicyCheck:
         said = _trusted_text(self.context.conversation.messages)
         if not all(occurs(arguments[name], said) for name in sinks):
             return True
-        return tool.effect == "once" and self._has_run_before(call, sinks, arguments)
+        return tool.effect == "once" and self._may_have_run_before(call, sinks, arguments)
 
-    def _has_run_before(self, call: ToolCall, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+    def _may_have_run_before(
+        self, call: ToolCall, sinks: Sequence[str], arguments: Mapping[str, Any]
+    ) -> bool:
         """Return True if the tool was called earlier with the same sink values, and that call may have run.
 
-        Untrusted text such as "repeat the last payment" leads to a call that contains only values of the user.
+        Sinks are the parameters that the policy protects. Untrusted text such as "repeat the last payment" leads to a call whose
+        sink values all come from the user, so only the repetition shows the attack.
         """
         key = call.name, _values_of(sinks, arguments)
         if self._first_calls.setdefault(key, call.id) != call.id:
