@@ -82,7 +82,7 @@ async def download(requests: RequestSender, request: RemoteRequest, file: Binary
         await trio.to_thread.run_sync(target.clear)
         begun = trio.current_time()
         try:
-            async with requests.transport.download(request) as pieces:
+            async with requests.transport.download(broken.add_count(request)) as pieces:
                 async for piece in pieces:
                     await target.write(piece)
                 return target.size

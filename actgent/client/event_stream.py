@@ -66,7 +66,7 @@ class ReconnectingStream:
             failure: ConnectionLost | Refused | None = None
             minimum, begun = 0.0, trio.current_time()
             try:
-                async with self.transport.events(self._request()) as events:
+                async with self.transport.events(broken.add_count(self._request())) as events:
                     if events is None:
                         return
                     if await self._read(events, on_record, backoff):

@@ -88,6 +88,13 @@ class BrokenConnections:
     request: RemoteRequest
     count: int = 0
 
+    def add_count(self, request: RemoteRequest) -> RemoteRequest:
+        """Return a request with the number of connections that broke during its earlier tries.
+
+        A gateway that does not know this number reports a break without waiting for the death of a node.
+        """
+        return attrs.evolve(request, breaks=self.count)
+
     async def wait_calm(self) -> None:
         """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts."""
         if self.count == MAX_BROKEN_CONNECTIONS - 1:
@@ -194,7 +201,7 @@ class RequestSender:
                 raise error
             begun = trio.current_time()
             try:
-                return await self._try(attrs.evolve(request, breaks=broken.count), remaining), may_be_done
+                return await self._try(broken.add_count(request), remaining), may_be_done
             except Refused as refused:
                 may_be_done |= refused.may_be_done  # by a gateway that has sent it before
                 if may_be_done and refused.kind in done_by and refused.fields.get("as_asked", True):

@@ -86,6 +86,10 @@ async def read_observations(client):
             pass
 
 
+async def export(client, folder):
+    await client.export_session("s1", folder / "s1.jsonl")
+
+
 @pytest.mark.parametrize(
     ("ask", "operation"),
     [
@@ -162,6 +166,30 @@ async def test_the_last_try_waits_until_no_node_has_crashed_for_a_while(autojump
     assert trio.current_time() - began >= 20 + CALM_SECONDS
 
 
+@pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, read_observations, "download"])
+async def test_each_try_reports_the_breaks_of_earlier_tries(autojump_clock, tmp_path, ask):
+    """From the number a gateway decides whether it must first see the death of the node, or another break would count."""
+
+    class Recording(Failing):
+        async def call(self, request):
+            breaks.append(request.breaks)
+            return await super().call(request)
+
+        def events(self, request):
+            breaks.append(request.breaks)
+            return super().events(request)
+
+        def download(self, request):
+            breaks.append(request.breaks)
+            return super().download(request)
+
+    breaks: list[int] = []
+    async with open_client(Recording(broken), retry_timeout=1000) as client:
+        with pytest.raises(ServerUnreachable, match="3 connections broke"):
+            await (export(client, tmp_path) if ask == "download" else ask(client))
+    assert breaks == list(range(MAX_BROKEN_CONNECTIONS))
+
+
 @pytest.mark.parametrize("ask", [list_sessions, read_observations, "download"])
 async def test_the_wait_for_calm_ends_with_the_retry_timeout(autojump_clock, tmp_path, ask):
     """In a cluster whose nodes crash all the time, no request waits longer than its retry timeout."""
@@ -171,13 +199,10 @@ async def test_the_wait_for_calm_ends_with_the_retry_timeout(autojump_clock, tmp
             await trio.lowlevel.checkpoint()
             return 0.0
 
-    async def export(client):
-        await client.export_session("s1", tmp_path / "s1.jsonl")
-
     transport, began = NeverCalm(broken), trio.current_time()
     async with open_client(transport, retry_timeout=100) as client:
         with trio.fail_after(1000), pytest.raises(ServerUnreachable):
-            await (export if ask == "download" else ask)(client)
+            await (export(client, tmp_path) if ask == "download" else ask(client))
     assert 80 <= trio.current_time() - began <= 110
     assert len(transport.asked) == MAX_BROKEN_CONNECTIONS - 1
 
