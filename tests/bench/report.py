@@ -172,7 +172,7 @@ def _markdown(results: Results) -> str:
     lines = [
         f"{machine()}, {date}; medians of {results.rounds} rounds.",
         "",
-        "| " + " | ".join((*HEADS[:-1], "kept")) + " |",
+        "| " + " | ".join((*HEADS[:-1], "bar met")) + " |",
         "|---|---|---|---:|---:|---:|---:|---|",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in rows(results)]

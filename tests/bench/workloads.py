@@ -33,23 +33,28 @@ class Workload:
 
 WORKLOADS = (
     Workload(
-        "W1", "hop", "an ask between two actors", 100_000, 5_000, (Bar("hop_us", 3), Bar("tell_us", 9.4))
+        "W1",
+        "hop",
+        "an ask from one actor to another",
+        100_000,
+        5_000,
+        (Bar("hop_us", 3), Bar("tell_us", 9.4)),
     ),
     # 9.4 is 2.5 times pykka, and 3.2 is autogen-agentchat, both in November 2026.
     Workload("W2", "turns", "a turn with an instant model", 2_000, 500, (Bar("turn_us", 2.3),)),
     Workload(
         "W3",
         "growing_history",
-        "500 turns of one session",
+        "500 turns in one session",
         500,
         500,
         (Bar("growth", 1.3, "value"), Bar("first_us", 3.2), Bar("last_us", 4), Bar("rss_turn", 2)),
     ),
-    Workload("W4", "tool_loop", "a tool loop", 1_000, 300, (Bar("turn_us", 3.2),)),
+    Workload("W4", "tool_loop", "a turn with one tool call", 1_000, 300, (Bar("turn_us", 3.2),)),
     Workload(
         "W5",
         "fan_out",
-        "all sessions at once, a model of 100 ms",
+        "10,000 sessions at once, model takes 100 ms",
         10_000,
         1_000,
         (Bar("wall_s", 1.1), Bar("turn_us", 1.5), Bar("rss_each", 1), Bar("p99_s", 1)),
@@ -57,7 +62,7 @@ WORKLOADS = (
     Workload(
         "W6",
         "idle",
-        "idle memory",
+        "memory of an idle session and agent",
         5_000,
         1_000,
         (
@@ -70,7 +75,7 @@ WORKLOADS = (
     Workload(
         "W7",
         "durable",
-        "durable turns, 100 at once and one alone",
+        "durable turns in 100 sessions, and in one",
         2_000,
         500,
         (
@@ -84,30 +89,37 @@ WORKLOADS = (
     Workload(
         "W8",
         "start",
-        "import and the first agent",
+        "import actgent and run a first agent",
         15,
         5,
         # autogen-core and 50 ms more took 2.3 times the floor in November 2026.
         (Bar("first_agent_s", 2.3), Bar("modules", 300, "value"), Bar("rss_mb", 45, "value")),
     ),
-    Workload("W9", "streaming", "a streamed chunk", 1_000, 1_000, (Bar("chunk_us", 2),)),
+    Workload("W9", "streaming", "one chunk of a streamed answer", 1_000, 1_000, (Bar("chunk_us", 2),)),
     Workload(
         "JSON",
         "json_streaming",
-        "a streamed answer in JSON, 1 MB",
+        "a streamed JSON answer of 1 MB",
         1_000_000,
         100_000,
         (Bar("growth", 1.5, "value"),),
     ),
     Workload(
-        "TREE", "tree", "a turn with 10,000 sessions below it", 10_000, 1_000, (Bar("growth", 1.2, "value"),)
+        "TREE",
+        "tree",
+        "a turn in a session with 10,000 child sessions",
+        10_000,
+        1_000,
+        (Bar("growth", 1.2, "value"),),
     ),
-    Workload("URGENT", "urgent", "URGENT stops a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
-    Workload("FOLDER", "folder", "100 instructions read", 100, 20, (Bar("first_ms", 150, "scaled"),)),
+    Workload("URGENT", "urgent", "an URGENT message ends a stream", 200, 50, (Bar("p99_ms", 50, "scaled"),)),
+    Workload(
+        "FOLDER", "folder", "read a folder with 100 instructions", 100, 20, (Bar("first_ms", 150, "scaled"),)
+    ),
     Workload(
         "RESUME",
         "recover",
-        "10,000 records opened, 100 sessions resumed, 800 KB written",
+        "open 10,000 records, resume 100 sessions, write 800 KB",
         10_000,
         1_000,
         (
@@ -120,7 +132,7 @@ WORKLOADS = (
     Workload(
         "LOOPS",
         "loops",
-        "a step of steps, plan and goal against one of react",
+        "a step with the protocols steps, plan and goal, relative to react",
         100,
         20,
         (Bar("steps_ratio", 1.5, "value"), Bar("plan_ratio", 1.5, "value"), Bar("goal_ratio", 1.5, "value")),
@@ -128,7 +140,7 @@ WORKLOADS = (
     Workload(
         "PORTAL",
         "carry_over",
-        "a turn through a portal, beyond one on trio",
+        "a turn through a portal, relative to one on trio",
         2_000,
         300,
         (Bar("sync_us", 150, "scaled"), Bar("asyncio_us", 150, "scaled")),
@@ -136,7 +148,7 @@ WORKLOADS = (
     Workload(
         "TRACED",
         "traced",
-        "a turn with telemetry, beyond one without",
+        "a turn with telemetry, relative to one without",
         5_000,
         1_000,
         (Bar("api_us", 60, "scaled"), Bar("sampled_us", 100, "scaled"), Bar("all_us", 200, "scaled")),
@@ -144,7 +156,7 @@ WORKLOADS = (
     Workload(
         "ADAPTED",
         "adapted",
-        "a turn with a model without the base class, beyond one with it",
+        "a turn with a model without the base class, relative to one with it",
         5_000,
         500,
         (Bar("object_us", 5, "scaled"), Bar("function_us", 5, "scaled")),
@@ -152,7 +164,7 @@ WORKLOADS = (
     Workload(
         "LIMITS",
         "limited",
-        "a tool loop with every limit that is shared, against one without",
+        "a turn with a tool and all shared limits, relative to one without limits",
         1_000,
         300,
         (Bar("limits_ratio", 1.5, "value"),),
@@ -160,7 +172,7 @@ WORKLOADS = (
     Workload(
         "LIMITER",
         "granted",
-        "500 sessions use what a provider grants",
+        "500 sessions share a provider's rate limit",
         500,
         200,
         (
@@ -173,7 +185,7 @@ WORKLOADS = (
     Workload(
         "TIMERS",
         "timers",
-        "100,000 sessions asleep with a date each, after a restart",
+        "100,000 evicted sessions with one schedule each, after a restart",
         100_000,
         2_000,
         (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
@@ -181,7 +193,7 @@ WORKLOADS = (
     Workload(
         "WAITS",
         "waits",
-        "100,000 sessions asleep that wait for people, after a restart",
+        "100,000 evicted sessions with one open approval each, after a restart",
         100_000,
         2_000,
         (Bar("rss_mb", 100, "value"), Bar("late_s", 1, "scaled")),
@@ -189,7 +201,7 @@ WORKLOADS = (
     Workload(
         "ASLEEP",
         "asleep",
-        "1,000,000 sessions in a journal, of which a thousand are awake",
+        "1,000,000 sessions in a journal, 1,000 of them in memory",
         1_000_000,
         50_000,
         (Bar("rss_ratio", 1.5, "value"),),
@@ -197,7 +209,7 @@ WORKLOADS = (
     Workload(
         "MEMORY",
         "lasting",
-        "100,000 memories of one owner, remembered and recalled",
+        "store and recall 100,000 memories of one owner",
         100_000,
         5_000,
         (
@@ -209,7 +221,7 @@ WORKLOADS = (
     Workload(
         "LONG",
         "long_sessions",
-        "a session of 50,000 turns, live and after a restart",
+        "a session of 50,000 turns, running and after a restart",
         50_000,
         5_000,
         (
@@ -230,11 +242,11 @@ WORKLOADS = (
     Workload(
         "BESIDE",
         "beside",
-        "messages while summaries are written and conversations read",
+        "messages while other conversations are summarized and consolidated",
         600,
         200,
         (Bar("added_ms", 50, "scaled"),),
     ),
-    Workload("CANCEL", "cancel", "cancel running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
+    Workload("CANCEL", "cancel", "cancel 10,000 running sessions", 10_000, 1_000, (Bar("wall_s", 2),)),
 )
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

@@ -486,23 +486,25 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
             "runs",
             "failed",
             "requests",
-            "without the task",
-            "runs that lost it",
-            f"without the last {LAST} results",
-            "with one of these shortened",
-            "broken pairs",
-            "over the window",
+            "requests without the task",
+            "runs with such a request",
+            f"requests without one of the last {LAST} results",
+            f"requests with one of the last {LAST} results shortened",
+            "requests with an unpaired call or result",
+            "requests above the window",
             "cuts",
-            "outside 45 % to 55 %",
-            "room after a cut: least, median, most",
-            f"cuts of a task and {LAST} results that take more",
+            "cuts to less than 45 % or more than 55 %",
+            "share of the room after a cut: minimum, median, maximum",
+            f"cuts where task and last {LAST} results exceed 55 %",
         ),
         rows=tuple(_replay_row(label, found) for label, found in rows),
         note=f"""\
-Bars: no request without the task or the last {LAST} results; after a cut {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room.
-Not in the second bar: cuts after which the task and the last {LAST} results alone take more than {MOST_SHARE:.0%}.
-Not in the first: {sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
-Tokens are those of the provider: each message has those by which the provider's count grew with it.""",
+A *cut* removes old messages from the request; *room* is the context window without the space that is reserved for the answer.
+First bar: each request has the task and the last {LAST} results. \
+Exempt are {sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
+Second bar, for the default memory: after a cut, a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room. \
+Exempt are cuts after which the task and the last {LAST} results alone take more.
+The tokens of a message are the tokens by which the provider's count grew when the message was added.""",
         failures=tuple(failures),
     )
 
@@ -542,13 +544,13 @@ def counts_table(counts: Counts) -> Table:
     )
     too_high = sum(ratio > MOST_HIGH for ratio in counts.high)
     return Table(
-        title="Bounds of a request before it is sent, over the provider's count",
-        heads=("figure", "requests", "below", "min", "p1", "median", "p99", "max"),
+        title="Estimated tokens of a request, divided by the provider's count",
+        heads=("estimate", "requests", "below the count", "min", "p1", "median", "p99", "max"),
         rows=(
             ("`upper_bound`", f"{counts.requests:,}", f"{counts.short:,}", *_spread(counts.high)),
             ("`expected_tokens`", f"{counts.requests:,}", "", *_spread(counts.expected)),
         ),
-        note=f"Bar: `upper_bound` is never below. It is more than 10 % too high in {too_high:,} requests.",
+        note=f"Bar: `upper_bound` is never below the count. It is more than 10 % above the count in {too_high:,} requests.",
         failures=tuple(failures),
     )
 
@@ -574,7 +576,7 @@ def histories_table(found: Sequence[Histories]) -> Table:
     ]
     return Table(
         title="Recordings as `history=` of a session",
-        heads=("recordings of", "recordings", "with calls", "accepted", "with broken pairs"),
+        heads=("recordings of", "recordings", "with calls", "accepted", "with an unpaired call or result"),
         rows=tuple(
             (
                 each.kind,
@@ -585,6 +587,6 @@ def histories_table(found: Sequence[Histories]) -> Table:
             )
             for each in found
         ),
-        note="Bar: all are accepted.",
+        note="Bar: all recordings are accepted.",
         failures=tuple(failures),
     )

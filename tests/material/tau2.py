@@ -364,11 +364,11 @@ def make_table(rows: Sequence[tuple[str, Played]]) -> Table:
             "domain",
             "tasks",
             "actions",
-            "of the user",
-            "refused by their own tools",
-            "databases equal",
-            "assertions as in tau2-bench",
-            "ended by the user as achieved",
+            "actions of the user",
+            "actions that tau2-bench's own tools reject",
+            "tasks with equal databases",
+            "tasks with the same assertions true",
+            "tasks that the user ended as achieved",
             "journal per task, KB",
         ),
         rows=tuple(
@@ -385,6 +385,6 @@ def make_table(rows: Sequence[tuple[str, Played]]) -> Table:
             )
             for name, found in rows
         ),
-        note="Bars: all databases are equal, the assistant's and the user's, and as many assertions hold.",
+        note="Bars: the databases of the assistant and of the user are equal, and the same number of assertions hold as in tau2-bench.",
         failures=tuple(failures),
     )

@@ -52,7 +52,7 @@ def test_the_command_prints_three_tables(material):
     """Runs, counts and histories are in the output; nothing is missing."""
     code, output = run_command(material, "--only", "recorded")
     assert code in {0, 1}
-    for title in ("Runs of mini-swe-agent", "Bounds of a request", "Recordings as `history=`"):
+    for title in ("Runs of mini-swe-agent", "Estimated tokens of a request", "Recordings as `history=`"):
         assert title in output
 
 
