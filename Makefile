@@ -16,7 +16,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/definitions/test_instructions.py \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_cancel_at_each_step.py \
 	tests/agents/properties/test_named_types.py \
-	tests/agents/properties/test_session_log.py \
+	tests/agents/properties/test_session_record_writer.py \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes tests/cluster/test_takeover.py \
 	tests/agents/labels/test_paths.py tests/agents/labels/test_random_programs.py \
 	tests/memory/longterm tests/memory/test_histories.py tests/simulation

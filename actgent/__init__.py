@@ -222,7 +222,7 @@ _NAMES = {
     "toolsets.http.connection_guard": ("Guard",),
     "toolsets.http.http_tool": ("HTTPTool", "api_tool"),
     "toolsets.mcp.config": ("mcp_servers",),
-    "toolsets.mcp.server": ("MCPServer",),
+    "toolsets.mcp.server_toolset": ("MCPServer",),
     "toolsets.openapi.toolset": ("OpenAPI",),
     "toolsets.toolset": ("Deferred", "StaticToolset", "Toolset", "open_toolset"),
     "web.gateway_limits": ("GatewayLimits",),

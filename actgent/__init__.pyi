@@ -413,7 +413,7 @@ from .toolsets.http.http_tool import (
 from .toolsets.mcp.config import (
     mcp_servers as mcp_servers,
 )
-from .toolsets.mcp.server import (
+from .toolsets.mcp.server_toolset import (
     MCPServer as MCPServer,
 )
 from .toolsets.openapi.toolset import (

@@ -6,7 +6,7 @@ import pytest
 
 from actgent import ConfigurationError
 from actgent.forms import KINDS, Field, fields_of, form_misfit, to_form
-from actgent.tools.schemas.json_schema import compile_schema
+from actgent.tools.schemas.schema_validation import compile_schema
 
 ALL = [
     Field("sure", "boolean", default=False),

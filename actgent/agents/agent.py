@@ -32,7 +32,7 @@ from actgent.errors import (
 )
 from actgent.labels import Policy
 from actgent.llm.base import LLM
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory

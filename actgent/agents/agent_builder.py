@@ -15,7 +15,7 @@ from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.labels import Policy
 from actgent.llm.base import LLM
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_resolution import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike

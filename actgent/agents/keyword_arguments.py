@@ -6,7 +6,7 @@ from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.labels import Policy
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.messages import OnBusy, Priority, PriorityName, Sender

@@ -16,8 +16,8 @@ from actgent.definitions.agent_folder import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
 from actgent.errors.text_escaping import counted
 from actgent.evaluation import DecisionReport, DecisionVariant, compare_decisions, decisions_to_html
-from actgent.evaluation.compare_decisions import join_reports
-from actgent.evaluation.decision_html import figures_table
+from actgent.evaluation.decision_comparison import join_reports
+from actgent.evaluation.decision_comparison_html import figures_table
 from actgent.evaluation.html_parts import cost_words
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionFilter

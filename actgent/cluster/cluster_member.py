@@ -26,11 +26,11 @@ from actgent.web.problem_documents import Problem
 from actgent.web.server.relayed_requests import LIMITS, relay_application
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
+from .cross_pool_delegation import PoolApplication, PoolLinks
 from .node import Node, node_name
 from .operations.node_metrics import OnSeconds
 from .ownership import PartitionState
 from .pending_messages import PendingMessages
-from .pools import PoolApplication, PoolLinks
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays
 

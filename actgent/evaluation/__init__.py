@@ -1,11 +1,11 @@
 """Evaluation: run cases with checks several times, and compare agents, models and prompts."""
 
 from .case_files import case_from, load_cases, save_cases
-from .cases import Case, CheckResult, Trial
+from .cases_and_results import Case, CheckResult, Trial
 from .checks import calls, calls_no_tool, contains, equals, goal_reached, matches
-from .compare_decisions import DecisionVariant, compare_decisions
-from .decision_html import decisions_to_html
-from .decision_report import ComparedDecision, DecisionFigures, DecisionReport, UnreachedDecisions
+from .decision_comparison import DecisionVariant, compare_decisions
+from .decision_comparison_html import decisions_to_html
+from .decision_comparison_report import ComparedDecision, DecisionFigures, DecisionReport, UnreachedDecisions
 from .evaluate import evaluate
 from .html_report import to_html
 from .journal_cases import cases_from_journal

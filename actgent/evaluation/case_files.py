@@ -11,7 +11,7 @@ from actgent.definitions.front_matter import split_front_matter
 from actgent.errors import ConfigurationError
 from actgent.support.strict_json import load_document
 
-from .cases import Case, Check
+from .cases_and_results import Case, Check
 from .checks import calls, calls_no_tool, contains, equals, matches
 from .simulated_user import SimulatedUser
 

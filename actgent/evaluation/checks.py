@@ -9,7 +9,7 @@ from actgent.errors.text_escaping import counted
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
-from .cases import Case, Check, CheckResult, Trial
+from .cases_and_results import Case, Check, CheckResult, Trial
 
 PASSING_SCORE = 0.5
 """Score from which a check that returns a number passes."""

@@ -10,12 +10,12 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.messages import NO_USAGE
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
-from .cases import Case, CheckResult, Trial
+from .cases_and_results import Case, CheckResult, Trial
 from .checks import checks_of, result_of
 from .judge import Judge, criteria_of, make_judge
 from .report import Report

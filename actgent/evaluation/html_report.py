@@ -5,7 +5,7 @@ from html import escape
 
 from actgent.errors.text_escaping import counted
 
-from .cases import Case, Trial
+from .cases_and_results import Case, Trial
 from .html_parts import cost_words, html_cells, html_entry, html_page, html_table, time_words
 from .report import Figures, Report
 

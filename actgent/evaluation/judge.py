@@ -8,11 +8,11 @@ import msgspec
 
 from actgent.agents.bare_agent import BareAgent
 from actgent.errors import UsageError
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.messages import NO_USAGE, Usage
 from actgent.tools.outputs.result_text import describe
 
-from .cases import Check, CheckResult, Trial
+from .cases_and_results import Check, CheckResult, Trial
 
 PASSING_SCORE = 0.7
 """Score from which a judged answer passes."""

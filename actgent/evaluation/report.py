@@ -9,7 +9,7 @@ import attrs
 
 from actgent.messages import NO_USAGE, Usage
 
-from .cases import Case, Trial
+from .cases_and_results import Case, Trial
 from .simulated_user import Simulation
 
 FORMAT = "actgent-evaluation 1"

@@ -12,7 +12,7 @@ from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.messages import NO_USAGE, Message, Reply, ToolCall, Usage
 from actgent.tools import Tool
 from actgent.tools.tool_adapters import ToolProtocol

@@ -14,7 +14,7 @@ import attrs
 from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
 
-from .feed_readers import FeedReader, Written
+from .record_feed_backlog import FeedReader, Written
 from .records import Record
 from .session_lists import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 

@@ -15,8 +15,8 @@ import trio
 from actgent.errors import UsageError
 
 from .base import Backup, Entry, SessionSummary, Snapshot
-from .feed_readers import FeedReader
 from .grouped import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
+from .record_feed_backlog import FeedReader
 from .session_lists import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 

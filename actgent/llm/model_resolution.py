@@ -10,7 +10,7 @@ from actgent.errors import ConfigurationError, nearest
 
 from .base import LLM
 from .clients import COMPATIBLE
-from .model_adapters import ModelLike, adapt_model
+from .custom_model_adapters import ModelLike, adapt_model
 
 # Client modules are imported when a model is resolved: httpx2 and the SDKs take about a second to import.
 

@@ -15,7 +15,7 @@ from actgent.messages import NO_USAGE, Usage
 
 from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error, wrapped
-from .model_adapters import ModelLike
+from .custom_model_adapters import ModelLike
 from .model_call_spans import complete_as_span
 from .model_resolution import resolve_model
 from .rate_limiter_statistics import RateLimiterProtocol

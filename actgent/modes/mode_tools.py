@@ -10,10 +10,10 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.function_tool import tool
 from actgent.tools.registry import ToolRegistry
 
-from .integration_tools import integration_state, integration_tools
+from .integration_mode_tools import integration_state, integration_tools
 from .mode_changes import changes_in
 from .modes import SET_MODE, Modes
-from .onboarding_tools import missing_settings, onboarding_tools
+from .onboarding_mode_tools import missing_settings, onboarding_tools
 
 OTHER = "Other..."
 

@@ -41,7 +41,7 @@ from actgent.messages import Message, Sender
 from actgent.sessions.pending.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext
-from actgent.sessions.session_log import unless_written
+from actgent.sessions.session_record_writer import unless_written
 from actgent.tools import schemas
 from actgent.tools.outputs.result_text import to_text
 

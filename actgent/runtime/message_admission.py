@@ -26,7 +26,7 @@ from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing

@@ -674,7 +674,7 @@ async def _indexed(
     elif journal is None:
         raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
     else:
-        from actgent.session_index.index import IndexedJournal, open_index  # noqa: PLC0415 - loads 8 modules
+        from actgent.session_index.session_index import IndexedJournal, open_index  # noqa: PLC0415 - loads 8 modules
 
         async with open_index(journal) as index:
             yield IndexedJournal(journal, index), index

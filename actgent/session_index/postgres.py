@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from actgent.errors import JournalFailed
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.session_lists import SessionKey
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,

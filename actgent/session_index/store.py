@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.session_lists import SessionKey
 from actgent.support.sql_connection import Row, SQLConnection
 

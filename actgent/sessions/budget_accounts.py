@@ -23,7 +23,7 @@ from actgent.messages import Message
 from .quota_accounts import HOLDER, QuotaAccounts
 from .restore import RestoredSession
 from .session_context import SessionContext, Turn
-from .session_log import SessionLog
+from .session_record_writer import SessionLog
 
 
 @attrs.define(eq=False)

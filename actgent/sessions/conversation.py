@@ -20,7 +20,7 @@ from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins
 
-from .recent_records import Entry, RecentRecords
+from .in_memory_records import Entry, RecentRecords
 
 MAX_DESCRIPTION_CHARS = 2000
 """Maximum length of a session's description in characters. The first message has the complete text."""

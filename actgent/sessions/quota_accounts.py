@@ -17,7 +17,7 @@ from actgent.journal.records import AccountKey, NextTimerRecord, SessionCreatedR
 from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import Sender
 
-from .session_log import SessionLog
+from .session_record_writer import SessionLog
 
 HOLDER = "quotas\n"
 """Reserved agent name of quota accounts. It contains a newline, which names of real agents cannot contain."""

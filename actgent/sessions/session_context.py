@@ -90,7 +90,7 @@ from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalL
 from .pending.tasks import Task
 from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
 from .pending.turn_future import CallOptions, Outcome, TurnFuture
-from .session_log import SessionLog
+from .session_record_writer import SessionLog
 from .session_tree import Children, SessionTree
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})

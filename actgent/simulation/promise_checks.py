@@ -15,7 +15,7 @@ from actgent.journal.records import (
     OutcomeRecord,
 )
 from actgent.messages import Message, Text, ToolResult
-from actgent.testing.history_checks import (
+from actgent.testing.journal_history_checks import (
     REPEATABLE_ENDS,
     ClientCall,
     calls_and_results,

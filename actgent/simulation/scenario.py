@@ -20,7 +20,7 @@ from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Failure, Reply, Text, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.sessions import session_table
-from actgent.sessions import session_log
+from actgent.sessions import session_record_writer
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
@@ -105,7 +105,7 @@ class _Run:
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
         self.settings = settings
-        self.plan = draw_plan(world.choices, settings, session_log.SNAPSHOT_RECORDS)
+        self.plan = draw_plan(world.choices, settings, session_record_writer.SNAPSHOT_RECORDS)
         self.storage = Storage(world, settings.journal, 0.0)
         self.story = Story(seed=world.choices.seed)
         self.problems: list[str] = []
@@ -139,7 +139,7 @@ class _Run:
         with (
             own_modules(self.settings.program) as end_process,
             mock.patch.object(session_table, "MAX_LOADED_IDLE", self.plan.loaded),
-            mock.patch.object(session_log, "SNAPSHOT_RECORDS", self.plan.snapshot_records),
+            mock.patch.object(session_record_writer, "SNAPSHOT_RECORDS", self.plan.snapshot_records),
             mock.patch.object(AgentModels, "resolve", self._make_resolver()),
         ):
             for number in range(1, self.plan.lives + 1):

@@ -2,8 +2,8 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
-from .history_checks import ClientCall, find_contradictions, load_client_calls
 from .journal_faults import CrashingJournal, FaultyJournal
+from .journal_history_checks import ClientCall, find_contradictions, load_client_calls
 from .leak_detection import assert_no_leaks
 from .linearizability import ClientOperation, NotLinearizable, find_linearization, message_log
 from .provider import (
@@ -26,7 +26,7 @@ from .provider import (
 from .provider_apis import ProviderRequest
 from .recorded_sessions import Difference, Recording, assert_replays, load_recording
 from .transcript_validation import assert_valid_transcript, check_transcript
-from .undeclared_sources import find_leaks
+from .undeclared_untrusted_tools import find_leaks
 
 __all__ = [
     "ClientCall",

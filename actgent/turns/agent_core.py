@@ -56,7 +56,7 @@ from actgent.protocols.prompts import PromptManager
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code_calls import convert_user_error
 

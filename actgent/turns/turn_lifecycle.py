@@ -44,7 +44,7 @@ from actgent.sessions.session_context import (
     Turn,
     checkpoint_of,
 )
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.registry import ToolRegistry
 

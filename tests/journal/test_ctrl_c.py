@@ -20,7 +20,7 @@ from actgent.journal.records import (
 )
 from actgent.messages import Sender
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.storage_thread import StorageThread
 from actgent.turns.turn_lifecycle import TurnLifecycle
 

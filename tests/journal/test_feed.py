@@ -10,9 +10,9 @@ import trio.testing
 
 from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed, UsageError
 from actgent.journal.base import Entry
-from actgent.journal.feed_readers import Erased
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.record_feed_backlog import Erased
 from actgent.journal.records import (
     AgentMessageRecord,
     CallFinishedRecord,
@@ -342,7 +342,7 @@ def incompressible(size):
 
 async def test_the_backlog_of_a_reader_is_bounded_in_bytes(brittle, make_writer, monkeypatch):
     """A thousand steps may be large ones; one that is larger than the bound is told all the same."""
-    monkeypatch.setattr("actgent.journal.feed_readers.FEED_BYTES", 1000)
+    monkeypatch.setattr("actgent.journal.record_feed_backlog.FEED_BYTES", 1000)
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         for _ in range(3):

@@ -28,7 +28,7 @@ SUITES: dict[str, Sequence[str]] = {
         *AGENTS,
         "tests/journal/test_loops.py",
         "tests/cluster/test_allowances.py",
-        "tests/cluster/test_pools.py",
+        "tests/cluster/test_cross_pool_delegation.py",
     ],
     "actgent/sessions/*.py": AGENTS,
     "actgent/turns/*.py": [*AGENTS, "tests/memory/test_context_window.py"],

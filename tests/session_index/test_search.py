@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, SearchFilter, ToolCall, open_runtime
-from actgent.session_index.index import open_index
+from actgent.session_index.session_index import open_index
 
 
 def agent_of(*answers, name="clerk"):

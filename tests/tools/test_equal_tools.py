@@ -6,7 +6,7 @@ import pytest
 
 from actgent import tool
 from actgent.errors import InvalidArguments
-from actgent.tools.schemas import json_schema, python_types
+from actgent.tools.schemas import python_types, schema_validation
 
 
 class Desk:
@@ -27,11 +27,11 @@ def test_tools_of_the_same_method_are_compiled_once():
     """A second object of the class adds no compiled signature and no compiled schema."""
     tool(Desk().note)
     schemas, signatures = (
-        len(json_schema._compiled_schemas),
+        len(schema_validation._compiled_schemas),
         python_types._compile_plain_fields.cache_info().misses,
     )
     made = [tool(Desk().note) for _ in range(3)]
-    assert len(json_schema._compiled_schemas) == schemas
+    assert len(schema_validation._compiled_schemas) == schemas
     assert python_types._compile_plain_fields.cache_info().misses == signatures
     assert made[0].parameters == made[1].parameters
 
@@ -84,6 +84,6 @@ def test_parameter_class_is_compiled_each_time():
 
 def test_oldest_compiled_schema_is_evicted():
     """No more than the bound are kept, however many schemas a program compiles."""
-    for number in range(json_schema._MAX_CACHED_SCHEMAS + 10):
-        json_schema.compile_schema({"type": "object", "properties": {f"p{number}": {}}}, owner="test")
-    assert len(json_schema._compiled_schemas) == json_schema._MAX_CACHED_SCHEMAS
+    for number in range(schema_validation._MAX_CACHED_SCHEMAS + 10):
+        schema_validation.compile_schema({"type": "object", "properties": {f"p{number}": {}}}, owner="test")
+    assert len(schema_validation._compiled_schemas) == schema_validation._MAX_CACHED_SCHEMAS

@@ -166,7 +166,7 @@ FITS = [
 def test_matching_values_are_converted(annotation, value, expected):
     """The schema takes the value, and the type is built from it."""
     compiled = compile_type(annotation)
-    from actgent.tools.schemas.json_schema import compile_schema
+    from actgent.tools.schemas.schema_validation import compile_schema
 
     assert compile_schema(compiled.schema, owner="test").reason(value) is None
     built = read(annotation, value)

@@ -8,7 +8,7 @@ from actgent.agents.session import Session, SessionServices, internal_context
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.database.database import Database
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_resolution import resolve_model
 from actgent.messages import OnBusy
 from actgent.runtime.agent_actor import AgentActor

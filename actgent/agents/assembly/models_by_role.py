@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import attrs
 
 from actgent.llm.base import LLM
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_resolution import resolve_model
 from actgent.llm.settings import LLMSettings
 

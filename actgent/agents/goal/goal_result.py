@@ -21,7 +21,7 @@ from actgent.protocols.goal import (
 from actgent.protocols.text_rendering import conversation_text
 from actgent.support.serializable import Serializable
 from actgent.support.user_code_calls import explained_text
-from actgent.tools.outputs.state_offloading import copy_state
+from actgent.tools.outputs.oversized_state_values import copy_state
 
 from .metrics import RunMetrics, metrics_of
 

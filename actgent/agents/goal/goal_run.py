@@ -11,7 +11,7 @@ from actgent.agents.keyword_arguments import FormT, Tools
 from actgent.agents.verbose_output import Verbose
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.protocols.goal import CustomAction
 

@@ -21,7 +21,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
 from actgent.errors.text_escaping import counted
 from actgent.llm.base import ModelResponse
-from actgent.llm.model_adapters import ModelLike
+from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.longterm import LongTermMemory, MemoryMatch
 from actgent.memory.notice_delimiters import neutralize

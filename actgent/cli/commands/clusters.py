@@ -25,7 +25,7 @@ def cluster_status(*, json: Flag = False, full: Flag = False, cluster: ClusterOp
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import show_status  # noqa: PLC0415
+    from actgent.cli.serving.cluster_administration import show_status  # noqa: PLC0415
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: show_status(options, terminal, json=json, full=full))
@@ -40,7 +40,7 @@ def cluster_drain(node: str, /, *, cluster: ClusterOptions | None = None) -> int
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import drain_node  # noqa: PLC0415
+    from actgent.cli.serving.cluster_administration import drain_node  # noqa: PLC0415
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: drain_node(options, node, terminal))
@@ -57,7 +57,7 @@ def cluster_repartition(partitions: Count, *, cluster: ClusterOptions | None = N
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import change_partitions  # noqa: PLC0415
+    from actgent.cli.serving.cluster_administration import change_partitions  # noqa: PLC0415
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: change_partitions(options, partitions, terminal))
@@ -74,7 +74,7 @@ def cluster_release(agent: str, /, *, cluster: ClusterOptions | None = None) -> 
         cluster: Journal, and name of the cluster that has hosted the agent so far.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import release_agent  # noqa: PLC0415
+    from actgent.cli.serving.cluster_administration import release_agent  # noqa: PLC0415
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: release_agent(options, agent, terminal))
@@ -88,7 +88,7 @@ def cluster_finish_upgrade(*, cluster: ClusterOptions | None = None) -> int:
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import end_upgrade  # noqa: PLC0415
+    from actgent.cli.serving.cluster_administration import end_upgrade  # noqa: PLC0415
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: end_upgrade(options, terminal))
@@ -110,7 +110,7 @@ def dead_list(*, json: Flag = False, cluster: ClusterOptions | None = None) -> i
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import list_dead_letters  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.cluster_administration import list_dead_letters  # noqa: PLC0415 - the SDKs take two seconds
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: list_dead_letters(options, terminal, json=json))
@@ -126,7 +126,7 @@ def dead_retry(message: str, /, *, session: str | None = None, cluster: ClusterO
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import redeliver_dead_letter  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.cluster_administration import redeliver_dead_letter  # noqa: PLC0415 - the SDKs take two seconds
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: redeliver_dead_letter(options, message, terminal, session=session))
@@ -142,7 +142,7 @@ def dead_drop(message: str, /, *, session: str | None = None, cluster: ClusterOp
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
-    from actgent.cli.serving.cluster import drop_dead_letter  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.cluster_administration import drop_dead_letter  # noqa: PLC0415 - the SDKs take two seconds
 
     options = cluster or ClusterOptions()
     return run_command(lambda terminal, _: drop_dead_letter(options, message, terminal, session=session))

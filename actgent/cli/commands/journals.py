@@ -36,7 +36,7 @@ def inspect(
         code: With --step, the agent whose code rebuilds the request: agent folder, Python file, or FILE.py:NAME.
     """
     if context or step is not None or code is not None:
-        from actgent.cli.journals.model_requests import check_context_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
+        from actgent.cli.journals.recorded_model_requests import check_context_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
 
         check_context_options(session, step, code)
         session_id = session or ""

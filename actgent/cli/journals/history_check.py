@@ -6,7 +6,7 @@ from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, JournalDamaged, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.session_lists import SessionFilter
-from actgent.testing.history_checks import ClientCall, find_contradictions, load_client_calls
+from actgent.testing.journal_history_checks import ClientCall, find_contradictions, load_client_calls
 
 from .journal_commands import open_read_only
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from actgent.cli.terminal import Terminal, one_line
 from actgent.session_index import SearchFilter, SearchHit
-from actgent.session_index.index import open_index
+from actgent.session_index.session_index import open_index
 
 from .journal_commands import open_read_only
 

@@ -17,7 +17,7 @@ import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.support.safe_logging import logger_of

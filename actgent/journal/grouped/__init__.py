@@ -27,7 +27,7 @@ from .row_format import (
 )
 from .snapshots import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
 from .step_queue import QueuedStep
-from .storage import HeadFound
+from .storage_interface import HeadFound
 
 __all__ = [
     "ALL_SESSIONS",

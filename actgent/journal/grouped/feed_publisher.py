@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from actgent.errors import ActgentError, ConfigurationError
-from actgent.journal.feed_readers import Backlog, Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Backlog, Erased, FeedReader, Written
 from actgent.journal.records import (
     AgentMessageRecord,
     CallsStartedRecord,

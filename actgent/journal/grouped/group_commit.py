@@ -32,7 +32,7 @@ from actgent.errors import (
 from actgent.errors.text_escaping import counted
 from actgent.journal.base import Entry, JournalStatistics, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
-from actgent.journal.feed_readers import FeedReader, Written
+from actgent.journal.record_feed_backlog import FeedReader, Written
 from actgent.journal.records import Record
 from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
 from actgent.support.safe_logging import logger_of
@@ -52,7 +52,7 @@ from .row_format import (
 )
 from .session_pages import Pages
 from .step_queue import QueuedStep, StepQueue, Steps, make_queued
-from .storage import HeadFound, StoredJournal, Work
+from .storage_interface import HeadFound, StoredJournal, Work
 
 logger = logger_of(__name__)
 

@@ -16,8 +16,8 @@ import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.base import SessionSummary
-from actgent.journal.feed_readers import FeedReader
 from actgent.journal.grouped import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
+from actgent.journal.record_feed_backlog import FeedReader
 from actgent.journal.session_lists import SessionKey, State
 from actgent.messages import new_secret
 

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from actgent.journal.base import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
-from actgent.journal.feed_readers import FeedReader, Written
+from actgent.journal.record_feed_backlog import FeedReader, Written
 from actgent.journal.records import CallsStartedRecord, Record
 from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State
 

@@ -36,7 +36,7 @@ from .named_months import named_months
 from .owner_visibility import Scope, check_owner
 from .store import Found, MemoryStore
 from .store_access import MAX_GROUP, StoreAccess
-from .store_operations import (
+from .store_commands import (
     Associate,
     Embed,
     Erase,

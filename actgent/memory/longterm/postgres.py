@@ -14,7 +14,7 @@ from actgent.support.postgres_connection import DIALECT, PostgresConnection
 from .owner_visibility import Scope
 from .recall_ranking import check_dimensions
 from .store import TABLES, UPGRADE, MemoryStore
-from .store_operations import Operation, Put, Replace, Transaction
+from .store_commands import Operation, Put, Replace, Transaction
 from .word_index import TABLE
 
 VERSION = 2

@@ -13,7 +13,7 @@ from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from .owner_visibility import Scope
 from .recall_ranking import check_dimensions
 from .store import TABLES, UPGRADE, MemoryStore
-from .store_operations import Erase, ForgetMemories, Operation, Transaction
+from .store_commands import Erase, ForgetMemories, Operation, Transaction
 from .word_index import TABLE
 
 VERSION = 2

@@ -41,7 +41,7 @@ from .recall_ranking import (
     spread,
     worth,
 )
-from .store_operations import (
+from .store_commands import (
     Associate,
     Embed,
     Erase,

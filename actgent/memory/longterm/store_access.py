@@ -12,7 +12,7 @@ from actgent.errors import UsageError
 from actgent.support.sql_connection import ThreadedStore
 
 from .store import MemoryStore
-from .store_operations import Operation, Transaction, Use
+from .store_commands import Operation, Transaction, Use
 
 T = TypeVar("T")
 

@@ -34,8 +34,8 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompts import WHO
 from actgent.support.user_code_calls import convert_user_error
+from actgent.tools.outputs.oversized_state_values import copy_state
 from actgent.tools.outputs.result_text import canonical_json, describe, to_text, truncate
-from actgent.tools.outputs.state_offloading import copy_state
 from actgent.tools.registry import HELPER_TOOLS
 from actgent.tools.state_tools import parse_changes
 

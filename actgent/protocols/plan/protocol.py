@@ -35,7 +35,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.partial_answers import PartialAnswer, follow_prose
 from actgent.protocols.prompts import WHO
-from actgent.protocols.tool_status import status_of_tools
+from actgent.protocols.tool_call_summary import status_of_tools
 from actgent.structured.extract_json import extract_only, unfenced
 
 from .plan_answers import (

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from actgent.protocols.tool_status import ToolsStatus
+from actgent.protocols.tool_call_summary import ToolsStatus
 from actgent.support.serializable import Serializable
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]

@@ -60,7 +60,7 @@ from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import owner_of
 from actgent.sessions.session_context import SessionContext, host_of
-from actgent.sessions.session_log import accepted_record, unless_written
+from actgent.sessions.session_record_writer import accepted_record, unless_written
 from actgent.support.safe_logging import LogVariable, logger_of
 
 from .pool_tasks import Pools

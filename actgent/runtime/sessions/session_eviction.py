@@ -15,7 +15,7 @@ from actgent.errors import ConfigurationError, Fenced, SessionMoved
 from actgent.journal.base import Journal
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 
 SessionPredicate = Callable[[str], bool]
 """Function of a session id; returns True if the session leaves this process."""

@@ -36,7 +36,7 @@ from actgent.sessions.session_context import (
     host_of,
     is_inside,
 )
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.turns.turn_lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 
 from .session_eviction import SessionEviction, SessionPredicate

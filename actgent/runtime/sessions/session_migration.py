@@ -18,7 +18,7 @@ from actgent.runtime.agent_directory import Directory
 from actgent.runtime.retention import RetentionJob
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext, Turn, host_of
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.safe_logging import LogVariable, logger_of
 
 from .remote_sessions import RemoteSessions

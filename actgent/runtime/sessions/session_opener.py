@@ -27,8 +27,8 @@ from actgent.runtime.start_phase import StartPhase
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
+from actgent.sessions.in_memory_records import RecentRecords
 from actgent.sessions.pending.tasks import Task, TaskDeadline
-from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_tree import SessionTree

@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, n
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.sessions.session_table import SessionTable
-from actgent.sessions.recent_records import RecentRecords
+from actgent.sessions.in_memory_records import RecentRecords
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import (
     FollowedRecord,

@@ -19,7 +19,7 @@ from actgent.errors import (
     SessionNotFound,
 )
 from actgent.journal.base import Journal
-from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import CallProgress

@@ -25,7 +25,7 @@ from actgent.journal.records import (
 )
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.session_context import SessionContext
-from actgent.sessions.session_log import unless_written
+from actgent.sessions.session_record_writer import unless_written
 
 T = TypeVar("T")
 

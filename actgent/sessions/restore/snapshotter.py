@@ -15,7 +15,7 @@ from actgent.memory.base import Memory
 from actgent.messages import Sender
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
 from actgent.sessions.session_context import SessionContext
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text

@@ -9,9 +9,9 @@ from .followed_records import (
     WakeableReader,
     turn_at_end,
 )
+from .in_memory_record_reader import RecentHistory
 from .message_search import MessageFilter, MessageTrace, find_links, read_matching
 from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
-from .recent_record_reader import RecentHistory
 
 __all__ = [
     "FollowedItem",

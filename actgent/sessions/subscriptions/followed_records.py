@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord, Record
 from actgent.messages import CallProgress, Token
 from actgent.protocols.partial_answers import PartialAnswer

@@ -9,7 +9,7 @@ import attrs
 from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
-from .anthropic_rules import check_anthropic_messages, check_anthropic_request
+from .anthropic_request_validation import check_anthropic_messages, check_anthropic_request
 from .reply_plan import (
     ErrorBody,
     Pieces,

@@ -14,7 +14,7 @@ from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseF
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .openai_errors import openai_error
-from .openai_rules import check_chat_messages, check_chat_request
+from .openai_request_validation import check_chat_messages, check_chat_request
 from .reply_plan import (
     NEW_YEAR,
     ErrorBody,

@@ -28,7 +28,7 @@ __all__ = [
 # Type checkers read the same names in `__init__.pyi`; tests/test_repository.py compares the two.
 _NAMES = {
     "docstring_schema": ("schema_from_annotation", "schema_from_docstring"),
-    "json_schema": ("MAX_LEVELS", "CompiledSchema", "compile_schema", "is_deep"),
+    "schema_validation": ("MAX_LEVELS", "CompiledSchema", "compile_schema", "is_deep"),
     "python_types": (
         "CompiledType",
         "compile_signature",

@@ -10,7 +10,7 @@ from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSche
 from actgent.support.strict_json import loads
 
 from .argument_coercion import coerce
-from .json_schema import CompiledSchema, compile_schema
+from .schema_validation import CompiledSchema, compile_schema
 
 
 def _require_object_schema(name: str, parameters: Any) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] 
     """
     if form is None:
         return None
-    from .json_schema import compile_schema  # noqa: PLC0415 - loads a library, and few agents have forms
+    from .schema_validation import compile_schema  # noqa: PLC0415 - loads a library, and few agents have forms
 
     compile_schema(form, owner=owner)
     try:

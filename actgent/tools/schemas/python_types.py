@@ -25,7 +25,6 @@ from docstring_parser import Docstring
 
 from actgent.errors import ConfigurationError
 
-from .json_schema import copy_schema
 from .placeholders import (
     Definitions,
     Placeholder,
@@ -39,6 +38,7 @@ from .placeholders import (
     schema_in,
     union_label,
 )
+from .schema_validation import copy_schema
 
 _STRING = msgspec.Meta(extra_json_schema={"type": "string"})
 _EMPTY = inspect.Parameter.empty

@@ -4,7 +4,7 @@ from .connection_guard import Guard
 from .credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
 from .http_requests import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
 from .http_tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
-from .url_checks import is_http_url, origin_of
+from .http_url_parsing import is_http_url, origin_of
 
 __all__ = [
     "METHOD_EFFECTS",

@@ -21,7 +21,7 @@ from actgent.toolsets.toolset import Publish, Toolset
 from .connection_guard import Guard
 from .credentials import Auth, check_auth, get_credentials
 from .http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError
-from .url_checks import is_http_url
+from .http_url_parsing import is_http_url
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 Parameters = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Tools of Model Context Protocol (MCP) servers."""
 
 from .config import AllowedEnvironment, listed_servers, make_server, mcp_servers
-from .server import MCPServer
+from .server_toolset import MCPServer
 from .tool_lock import LOCK, ToolLock, prompt_digest, tool_digest
 
 __all__ = [

@@ -12,7 +12,7 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import shown
 from actgent.support.strict_json import load_document
 
-from .server import MCPServer
+from .server_toolset import MCPServer
 from .token_file import resolve_token_path
 from .tool_lock import LOCK
 

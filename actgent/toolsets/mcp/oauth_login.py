@@ -11,7 +11,7 @@ from mcp.shared.auth import AuthorizationCodeResult
 from actgent.errors import ConfigurationError
 
 from .oauth import LoginPrompt, check_authorization_url, delete_tokens, registered_port
-from .server import MCPServer
+from .server_toolset import MCPServer
 from .token_file import OAuthSettings
 
 LOGIN_TIMEOUT_SECONDS = 300.0

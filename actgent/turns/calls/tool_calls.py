@@ -20,7 +20,7 @@ from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.caller_tools import with_caller_tools

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from actgent.errors import Fenced, JournalError
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import STATES
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.prometheus_metrics import MEDIA_TYPE, gauges_of
 
@@ -28,7 +28,9 @@ TOTALS = {
 }
 
 
-async def list_agents(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.AgentDocument]]:
+async def list_agents(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.AgentDocument]]:
     """List the running agents."""
     access = call.gateway.access
     agents, known = access.runtime.agents, {each.agent: each for each in access.statistics(call.caller)}
@@ -39,7 +41,7 @@ async def list_agents(call: HTTPCall) -> JSON[json_documents.PageDocument[json_d
     return JSON({"items": found, "next": None})
 
 
-async def get_agent(call: HTTPCall) -> JSON[json_documents.AgentDocument]:
+async def get_agent(call: HTTPCall) -> JSON[json_response_types.AgentDocument]:
     """Return an agent: its description, modes, tools and limits."""
     access, name = call.gateway.access, call.path["a"]
     opener = access.known_opener(name)
@@ -48,7 +50,7 @@ async def get_agent(call: HTTPCall) -> JSON[json_documents.AgentDocument]:
     return JSON(of_agent(agents[name], agents.agent(name), opener, known))
 
 
-async def live(call: HTTPCall) -> JSON[json_documents.Liveness]:
+async def live(call: HTTPCall) -> JSON[json_response_types.Liveness]:
     """Liveness probe: the process answers. A cluster node adds the seconds for which no node of its cluster has died."""
     member = call.gateway.access.runtime.membership
     if member is None:
@@ -56,7 +58,7 @@ async def live(call: HTTPCall) -> JSON[json_documents.Liveness]:
     return JSON({"status": "live", "calm_seconds": round(member.calm_seconds(), 3)})
 
 
-async def ready(call: HTTPCall) -> JSON[json_documents.Readiness]:
+async def ready(call: HTTPCall) -> JSON[json_response_types.Readiness]:
     """Readiness probe: messages are accepted."""
     reasons = [*_full(call), *await _unwritable(call.gateway.access.journal)]
     if reasons:
@@ -102,14 +104,14 @@ async def _unwritable(journal: Journal) -> Iterable[str]:
     return ()
 
 
-async def statistics(call: HTTPCall) -> JSON[json_documents.Statistics]:
+async def statistics(call: HTTPCall) -> JSON[json_response_types.Statistics]:
     """Return statistics of the agents, for the caller's sessions. With the scope `metrics` they cover all sessions."""
     access = call.gateway.access
     agents: dict[str, Any] = {each.agent: attrs.asdict(each) for each in access.statistics(call.caller)}
     if "totals" in call.query and call.caller.allows("metrics"):
         await call.gateway.metrics.wait_past()
         agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}
-    document: json_documents.Statistics = {"agents": agents}
+    document: json_response_types.Statistics = {"agents": agents}
     if call.caller.is_admin:
         counts = await access.journal.counts()
         document["sessions"] = {state: counts.get(state, 0) for state in STATES}
@@ -131,12 +133,16 @@ async def show_metrics(call: HTTPCall) -> Response:
     return Response(gateway.metrics.text(gauges), media_type=MEDIA_TYPE)
 
 
-async def list_webhooks(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.WebhookDocument]]:
+async def list_webhooks(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.WebhookDocument]]:
     """List webhooks with counts of deliveries, pending retries and failed deliveries."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
 
 
-async def redeliver(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.FailedDelivery]]:
+async def redeliver(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.FailedDelivery]]:
     """Redeliver failed notifications of a webhook: those with the given ids, or all. Delivered ones are removed from `failed`."""
     outbox = next((each for each in call.gateway.outboxes if each.webhook.id == call.path["w"]), None)
     if outbox is None:
@@ -148,7 +154,7 @@ async def redeliver(call: HTTPCall) -> JSON[json_documents.PageDocument[json_doc
     return JSON({"items": items, "next": None}, status_code=202)
 
 
-async def openapi(call: HTTPCall) -> JSON[json_documents.JSONObject]:
+async def openapi(call: HTTPCall) -> JSON[json_response_types.JSONObject]:
     """Return the OpenAPI document of the gateway."""
     return JSON(dict(call.gateway.document()))
 

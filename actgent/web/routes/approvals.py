@@ -9,7 +9,7 @@ from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_
 from actgent.errors import ApprovalAlreadyDecided, NotRunning, SessionClosed
 from actgent.messages import Sender
 from actgent.tools.outputs.result_text import to_text
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 from actgent.web.problem_documents import Problem, missing
 
@@ -32,7 +32,7 @@ _DECISION = {
             "description": "New arguments of the tool call.",
         },
         "respond": {
-            **json_documents.ANY_JSON,
+            **json_response_types.ANY_JSON,
             "description": "Result of the tool call; the tool does not run.",
         },
         "reason": {"type": "string", "maxLength": 2000, "description": "Reason for approve or edit."},
@@ -43,7 +43,7 @@ _DECISION = {
 _RESULT = {
     "type": "object",
     "properties": {
-        "respond": {**json_documents.ANY_JSON, "description": "Result of the call."},
+        "respond": {**json_response_types.ANY_JSON, "description": "Result of the call."},
         "reject": {"type": "string", "maxLength": 2000, "description": "Reason, which the model receives."},
     },
     "oneOf": [{"required": ["respond"]}, {"required": ["reject"]}],
@@ -64,7 +64,9 @@ _MODE = {
 }
 
 
-async def get_approvals(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.ApprovalDocument]]:
+async def get_approvals(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.ApprovalDocument]]:
     """List open approvals, the oldest first."""
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     at, approval_id = parse_cursor(call.query["after"], float, str) if "after" in call.query else (0.0, "")
@@ -77,7 +79,7 @@ async def get_approvals(call: HTTPCall) -> JSON[json_documents.PageDocument[json
 
 async def list_of_session(
     call: HTTPCall,
-) -> JSON[json_documents.PageDocument[json_documents.ApprovalDocument]]:
+) -> JSON[json_response_types.PageDocument[json_response_types.ApprovalDocument]]:
     """List the open approvals of a session and its child sessions."""
     head = await call.head()
     try:
@@ -105,7 +107,7 @@ async def _decide(session: Session, approval_id: str, decision: Decision, *, by:
         raise Problem("already-decided", str(decided), approval_id=approval_id, **known) from decided
 
 
-async def get_calls(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.CallerCall]]:
+async def get_calls(call: HTTPCall) -> JSON[json_response_types.PageDocument[json_response_types.CallerCall]]:
     """List the open calls of the caller's own tools in a session, the oldest first."""
     head = await call.head()
     try:
@@ -176,7 +178,7 @@ def _decision_of(body: Any) -> Decision:
     return Reject(body["reject"]) if "reject" in body else Respond(body["respond"])
 
 
-async def put_mode(call: HTTPCall) -> JSON[json_documents.SessionMode]:
+async def put_mode(call: HTTPCall) -> JSON[json_response_types.SessionMode]:
     """Set the mode of a session."""
     body, force = call.body, call.body.get("force", False)
     if force and not call.caller.is_admin:

@@ -3,7 +3,7 @@
 from actgent.actors.dead_letters import DeadLetter
 from actgent.errors.text_escaping import quoted, shown
 from actgent.messages import Message, Sender
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import missing
 
 from .endpoints import JSON, Endpoint, HTTPCall
@@ -15,13 +15,13 @@ MAX_TEXT_CHARS = 4000
 
 async def get_dead_letters(
     call: HTTPCall,
-) -> JSON[json_documents.PageDocument[json_documents.DeadLetterDocument]]:
+) -> JSON[json_response_types.PageDocument[json_response_types.DeadLetterDocument]]:
     """List dead letters, the newest first."""
     letters = reversed(call.gateway.access.runtime.dead_letters)
     return JSON({"items": [_of_letter(letter) for letter in letters], "next": None})
 
 
-async def send_dead_letter(call: HTTPCall) -> JSON[json_documents.DeadLetterDocument]:
+async def send_dead_letter(call: HTTPCall) -> JSON[json_response_types.DeadLetterDocument]:
     """Send a dead letter to its agent or actor again. It leaves the list after it was accepted."""
     runtime = call.gateway.access.runtime
     letter = next((each for each in runtime.dead_letters if each.id == call.path["l"]), None)
@@ -31,7 +31,7 @@ async def send_dead_letter(call: HTTPCall) -> JSON[json_documents.DeadLetterDocu
     return JSON(_of_letter(letter), status_code=202)
 
 
-def _of_letter(letter: DeadLetter) -> json_documents.DeadLetterDocument:
+def _of_letter(letter: DeadLetter) -> json_response_types.DeadLetterDocument:
     payload = letter.payload
     is_message = isinstance(payload, Message)
     owner = letter.owner

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from actgent.client.http.http_request import EVENTS_ALONG_HEADER, EVENTS_HEADER
 from actgent.errors.text_escaping import counted
 from actgent.sessions.subscriptions import ObservedType
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem
 from actgent.web.streaming.broadcast import SessionEventStream
 from actgent.web.streaming.change_feed import WATCHED, ChangeStream
@@ -27,7 +27,7 @@ WHOLE = {
 
 async def get_events(
     call: HTTPCall,
-) -> JSON[json_documents.EventPage] | StreamedEvents[json_documents.SessionStreamEvent] | Response:
+) -> JSON[json_response_types.EventPage] | StreamedEvents[json_response_types.SessionStreamEvent] | Response:
     """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
     after = _after_of(call)
@@ -48,7 +48,7 @@ async def get_events(
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
-async def watch(call: HTTPCall) -> StreamedEvents[json_documents.ChangeEvent]:
+async def watch(call: HTTPCall) -> StreamedEvents[json_response_types.ChangeEvent]:
     """Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
     gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
     if not set(kinds) <= set(WATCHED):
@@ -61,7 +61,11 @@ async def watch(call: HTTPCall) -> StreamedEvents[json_documents.ChangeEvent]:
 
 async def get_observations(
     call: HTTPCall,
-) -> JSON[json_documents.ObservationPage] | StreamedEvents[json_documents.ObservationEvent] | Response:
+) -> (
+    JSON[json_response_types.ObservationPage]
+    | StreamedEvents[json_response_types.ObservationEvent]
+    | Response
+):
     """Stream the observations of a session: intents, plans, thoughts, tools, answers and errors.
 
     `Accept: application/json` returns a page instead.
@@ -134,7 +138,7 @@ def _after_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def _page(call: HTTPCall, after: int) -> JSON[json_documents.EventPage]:
+async def _page(call: HTTPCall, after: int) -> JSON[json_response_types.EventPage]:
     """Return the events of the next records as a JSON page.
 
     Its `cursor` is the number of the last record that was read.

@@ -10,7 +10,7 @@ from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.rate_limiter_statistics import RateLimiterStatistics
 from actgent.runtime.introspection import OpenBudget, SetSchedule
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 
 from .endpoints import JSON, Endpoint, HTTPCall
@@ -46,7 +46,7 @@ async def _visible(
 
 async def list_all_schedules(
     call: HTTPCall,
-) -> JSON[json_documents.PageDocument[json_documents.SessionSchedule]]:
+) -> JSON[json_response_types.PageDocument[json_response_types.SessionSchedule]]:
     """List the schedules of all sessions, ordered by due time."""
     after = None
     if "after" in call.query:
@@ -57,13 +57,13 @@ async def list_all_schedules(
     found, is_more = await _visible(
         call, after, lambda place, limit: runtime.schedules(after=place, limit=limit)
     )
-    items: list[json_documents.SessionSchedule] = [
+    items: list[json_response_types.SessionSchedule] = [
         {"agent": each.agent, "session_id": each.session_id, **of_schedule(each.schedule)} for each in found
     ]
     return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
 
 
-async def list_budgets(call: HTTPCall) -> JSON[json_documents.PageDocument[OpenBudget]]:
+async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[OpenBudget]]:
     """List the budgets of sessions in memory and of their turns."""
     after = None
     if "after" in call.query:
@@ -80,13 +80,15 @@ async def list_budgets(call: HTTPCall) -> JSON[json_documents.PageDocument[OpenB
     return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
 
 
-async def list_rate_limiters(call: HTTPCall) -> JSON[json_documents.PageDocument[RateLimiterStatistics]]:
+async def list_rate_limiters(call: HTTPCall) -> JSON[json_response_types.PageDocument[RateLimiterStatistics]]:
     """List the rate limiters of model providers: concurrency windows, waiting calls, limits and pauses."""
     found = call.gateway.access.runtime.rate_limiters()
     return JSON({"items": [as_document(each) for each in found], "next": None})
 
 
-async def list_errors(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.ErrorGroup]]:
+async def list_errors(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.ErrorGroup]]:
     """List errors grouped by kind and class, the newest first, including errors from before a restart.
 
     Only admins see dead letters.
@@ -193,9 +195,9 @@ class _ErrorGroup:
             self.sessions.pop(session, None)
             self.sessions[session] = None
 
-    def document(self, *, shows_foreign: bool) -> json_documents.ErrorGroup:
+    def document(self, *, shows_foreign: bool) -> json_response_types.ErrorGroup:
         """Return the group as JSON. `shows_foreign=True` includes `cause`, the message of an exception of user code."""
-        document: json_documents.ErrorGroup = {
+        document: json_response_types.ErrorGroup = {
             "kind": self.kind,
             "error": self.error,
             "words": self.words,

@@ -31,7 +31,7 @@ from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.tools.base import Tool
-from actgent.web import json_documents
+from actgent.web import json_response_types
 
 T = TypeVar("T")
 MAX_WAITING = 100
@@ -56,7 +56,7 @@ def as_document(value: T) -> T:
     return cast("T", attrs.asdict(value))  # type: ignore[arg-type]  # attrs classes have no common base
 
 
-def of_head(head: SessionSummary) -> json_documents.SessionSummaryDocument:
+def of_head(head: SessionSummary) -> json_response_types.SessionSummaryDocument:
     """Return the JSON of a session summary: the fields that the journal has without loading the session."""
     return {
         "id": head.session_id,
@@ -73,7 +73,7 @@ def of_head(head: SessionSummary) -> json_documents.SessionSummaryDocument:
 
 def of_session(
     head: SessionSummary, session: Session | None, children: Sequence[SessionSummary]
-) -> json_documents.SessionDocument:
+) -> json_response_types.SessionDocument:
     """Return the JSON of a session with its child sessions.
 
     Args:
@@ -81,11 +81,11 @@ def of_session(
         session: The opened session; None if it is closed, or its agent does not run. Its live fields are left out then.
         children: Summaries of the session's child sessions.
     """
-    below: list[json_documents.ChildSession] = [
+    below: list[json_response_types.ChildSession] = [
         {"agent": child.agent, "id": child.session_id, "state": child.state} for child in children
     ]
     if session is None:
-        return cast("json_documents.SessionDocument", {**of_head(head), "children": below})
+        return cast("json_response_types.SessionDocument", {**of_head(head), "children": below})
     context = context_of(session)
     return {
         **of_head(head),
@@ -104,7 +104,7 @@ def of_session(
     }
 
 
-def shown_status(session: Session) -> json_documents.SessionStatus:
+def shown_status(session: Session) -> json_response_types.SessionStatus:
     """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
     context = context_of(session)
     if context.host is not None or context.acceptances is None:
@@ -120,7 +120,7 @@ def mode_of(session: Session) -> str | None:
         return None
 
 
-def of_usage(usage: Usage) -> json_documents.UsageDocument:
+def of_usage(usage: Usage) -> json_response_types.UsageDocument:
     """Return the JSON of a usage: the session's own usage, and as `total` the usage including its child sessions."""
     own = _own_usage(usage)
     return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
@@ -129,19 +129,19 @@ def of_usage(usage: Usage) -> json_documents.UsageDocument:
 _OF_USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
 
 
-def _own_usage(usage: Usage) -> json_documents.OwnUsage:
-    return cast("json_documents.OwnUsage", {name: getattr(usage, name) for name in _OF_USAGE})
+def _own_usage(usage: Usage) -> json_response_types.OwnUsage:
+    return cast("json_response_types.OwnUsage", {name: getattr(usage, name) for name in _OF_USAGE})
 
 
-def of_budget(budget: Budget | None) -> json_documents.BudgetDocument | None:
+def of_budget(budget: Budget | None) -> json_response_types.BudgetDocument | None:
     """Return the remaining amounts of a budget, without unlimited ones; None if there is no budget."""
     if budget is None:
         return None
     known = {name: left for name, left in dict(budget.left).items() if left != math.inf}
-    return cast("json_documents.BudgetDocument", known)
+    return cast("json_response_types.BudgetDocument", known)
 
 
-def of_approval(approval: Approval) -> json_documents.ApprovalDocument:
+def of_approval(approval: Approval) -> json_response_types.ApprovalDocument:
     """Return the JSON of an approval: a tool call that waits for an approver's decision."""
     return {
         "id": approval.id,
@@ -161,18 +161,18 @@ def of_approval(approval: Approval) -> json_documents.ApprovalDocument:
     }
 
 
-def of_labels(approval: Approval) -> json_documents.SinkLabels:
+def of_labels(approval: Approval) -> json_response_types.SinkLabels:
     """Return the field `labels` of an approval: the untrusted sources of each sink; no field if all are trusted."""
     labels = {name: sorted(label.sources) for name, label in approval.labels.items()}
     return {"labels": labels} if labels else {}
 
 
-def of_label(label: Label) -> json_documents.Labelled:
+def of_label(label: Label) -> json_response_types.Labelled:
     """Return the field `sources` of a message, result or reply; no field if it is trusted."""
     return {"sources": sorted(label.sources)} if label.sources else {}
 
 
-def of_caller_call(approval: Approval) -> json_documents.CallerCall:
+def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
     """Return the JSON of a call to a tool of the caller. The caller runs the tool and sends its result."""
     return {
         "id": approval.id,
@@ -184,7 +184,7 @@ def of_caller_call(approval: Approval) -> json_documents.CallerCall:
     }
 
 
-def of_schedule(schedule: Schedule) -> json_documents.ScheduleDocument:
+def of_schedule(schedule: Schedule) -> json_response_types.ScheduleDocument:
     """Return the JSON of a schedule: its description, due date, recurrence and priority."""
     return {
         "id": schedule.id,
@@ -199,7 +199,7 @@ def of_schedule(schedule: Schedule) -> json_documents.ScheduleDocument:
 
 def of_agent(
     card: AgentCard, agent: Listed | None, opener: SessionOpener, known: AgentStatistics
-) -> json_documents.AgentDocument:
+) -> json_response_types.AgentDocument:
     """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
 
     Args:
@@ -228,7 +228,7 @@ def of_agent(
     }
 
 
-def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_documents.AgentLink]:
+def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_response_types.AgentLink]:
     """Yield the agents that an agent calls as tools, hands conversations over to, routes to, or runs as steps.
 
     `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.
@@ -247,7 +247,7 @@ def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_docu
             yield {"agent": target.name, "kind": "route", "name": action}
 
 
-def of_rating(rating: RatingRecord) -> json_documents.Feedback:
+def of_rating(rating: RatingRecord) -> json_response_types.Feedback:
     """Return the JSON of a rating."""
     return {
         "message_id": rating.message_id,
@@ -286,7 +286,7 @@ def media_ids(number: int, record: Record) -> MediaIds:
 
 def of_parts(
     parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
-) -> list[json_documents.Part]:
+) -> list[json_response_types.Part]:
     """Return the JSON of a message's parts, without thinking and provider-specific blocks.
 
     Args:
@@ -299,7 +299,7 @@ def of_parts(
     ]
 
 
-def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_documents.Part | None:
+def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_response_types.Part | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Medium):
@@ -311,9 +311,11 @@ def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_document
     return None
 
 
-def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> "json_documents.ImagePart | json_documents.FilePart":
+def of_medium(
+    medium: Medium, ids: MediaIds = NO_IDS
+) -> "json_response_types.ImagePart | json_response_types.FilePart":
     """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
-    view: json_documents.ImagePart | json_documents.FilePart
+    view: json_response_types.ImagePart | json_response_types.FilePart
     if isinstance(medium, File):
         view = {"type": "file", "media_type": medium.media_type, "url": medium.url, "name": medium.name}
     else:
@@ -323,7 +325,7 @@ def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> "json_documents.ImagePa
     return view
 
 
-def of_call(call: ToolCall) -> json_documents.ToolCallDocument:
+def of_call(call: ToolCall) -> json_response_types.ToolCallDocument:
     """Return the JSON of a tool call. Arguments that are not valid JSON stay a text."""
     arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
     return {"id": call.id, "name": call.name, "arguments": arguments}
@@ -335,7 +337,7 @@ def of_result(
     *,
     most: int = MAX_CONTENT_CHARACTERS,
     shows_foreign: bool = False,
-) -> json_documents.ToolResultDocument:
+) -> json_response_types.ToolResultDocument:
     """Return the JSON of a tool result.
 
     Args:
@@ -366,7 +368,7 @@ def foreign_error(raised: str) -> str:
     return f"the tool raised {raised}; the scope journal shows its words"
 
 
-def message_to_json(message: Message, *, shows_foreign: bool = False) -> json_documents.HistoryMessage:
+def message_to_json(message: Message, *, shows_foreign: bool = False) -> json_response_types.HistoryMessage:
     """Return the JSON of a history message, with its turn and time.
 
     `shows_foreign=True` includes messages of exceptions from user code or libraries.
@@ -380,7 +382,7 @@ def message_to_json(message: Message, *, shows_foreign: bool = False) -> json_do
 
 def of_message(
     message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
-) -> json_documents.MessageDocument:
+) -> json_response_types.MessageDocument:
     """Return the JSON of a message. `ids` and `shows_foreign` are those of `of_parts`."""
     return {
         "message_id": message.id,

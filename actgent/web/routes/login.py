@@ -2,7 +2,7 @@
 
 import trio
 
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.access_tokens import SCOPES
 from actgent.web.problem_documents import Problem
 
@@ -17,7 +17,7 @@ _LOGIN = {
 }
 
 
-async def exchange_key(call: HTTPCall) -> JSON[json_documents.LoginToken]:
+async def exchange_key(call: HTTPCall) -> JSON[json_response_types.LoginToken]:
     """Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it."""
     gateway = call.gateway
     found = gateway.logins.exchange(call.body["key"], now=gateway.access.runtime.clock.now())
@@ -31,7 +31,7 @@ async def exchange_key(call: HTTPCall) -> JSON[json_documents.LoginToken]:
     return JSON({"token": secret, "owner": token.owner, "expires_at": to_date(token.expires or 0.0)})
 
 
-async def get_me(call: HTTPCall) -> JSON[json_documents.Identity]:
+async def get_me(call: HTTPCall) -> JSON[json_response_types.Identity]:
     """Return owner, scopes and expiry of the request's token."""
     caller = call.caller
     return JSON(

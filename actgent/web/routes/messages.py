@@ -15,12 +15,12 @@ from starlette.responses import Response
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import Record
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
 from actgent.tools.caller_tools import MAX_TOOLS, to_spec
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message
 
@@ -159,7 +159,7 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 # --- sending -------------------------------------------------------------------------------
 
 
-async def say(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
+async def say(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
     """Send a message to a session."""
     gateway, body = call.gateway, call.body
     message_id, content = call.chosen_id("message_id"), to_content(body["content"])
@@ -208,7 +208,7 @@ def _check_not_suspended(session: Session) -> None:
 
 def _document(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
-) -> json_documents.MessageStatus:
+) -> json_response_types.MessageStatus:
     if not progress.is_over and _is_working(call, head, progress):
         progress.status = "working"
     return progress.document(head.key)
@@ -216,7 +216,7 @@ def _document(
 
 def _accepted_row(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
-) -> JSON[json_documents.MessageStatus]:
+) -> JSON[json_response_types.MessageStatus]:
     location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
     return JSON(
         _document(call, head, progress),
@@ -225,7 +225,9 @@ def _accepted_row(
     )
 
 
-def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[json_documents.MessageStatus]:
+def accepted(
+    call: HTTPCall, head: SessionSummary, message_id: str
+) -> JSON[json_response_types.MessageStatus]:
     """Return the 202 response for a message that is stored for a later owner.
 
     No node owns its session at the moment.
@@ -344,7 +346,7 @@ def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress)
     return turn is not None and any(each.id == progress.message_id for each in (*turn.joined, turn.message))
 
 
-async def get_message(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
+async def get_message(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
     """Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome."""
     journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
@@ -356,7 +358,9 @@ async def get_message(call: HTTPCall) -> JSON[json_documents.MessageStatus]:
     return JSON(_document(call, head, progress))
 
 
-async def get_feedback(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.Feedback]]:
+async def get_feedback(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.Feedback]]:
     """List the feedback on the answer to a message."""
     head = await call.head()
     found = await read_ratings(call.gateway.access.journal, head.key, call.path["m"])
@@ -379,7 +383,7 @@ async def give_feedback(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-async def get_messages(call: HTTPCall) -> JSON[json_documents.MessagePageDocument]:
+async def get_messages(call: HTTPCall) -> JSON[json_response_types.MessagePageDocument]:
     """List messages of a session: the newest, those before a position, or those after a position."""
     query, session = call.query, await call.readable_session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)

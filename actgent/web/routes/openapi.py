@@ -7,7 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import MEDIA_TYPE, TITLES
 from actgent.web.streaming.sse import StreamedEvents
 
@@ -177,7 +177,7 @@ class _DocumentBuilder:
     def _problem_response(self, status: int | None) -> Schema:
         """Return the OpenAPI response for problems with an HTTP status; None means any status."""
         kinds = [kind for kind, (number, _) in TITLES.items() if status in (None, number)]
-        schema = self.types.schema(json_documents.Problem)
+        schema = self.types.schema(json_response_types.Problem)
         first = kinds[0]
         known = {"type": f"/errors/{first}", "title": TITLES[first][1], "status": TITLES[first][0]}
         example = known | {"detail": "the reason, in words for people", "instance": "0197c2d6a1f4"}

@@ -12,7 +12,7 @@ from actgent.messages import Message, to_parts
 from actgent.runtime.delegation.task_delegation import child_ids
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.session_context import SessionContext
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
@@ -60,13 +60,13 @@ _TASK = {
 
 async def list_schedules(
     call: HTTPCall,
-) -> JSON[json_documents.PageDocument[json_documents.ScheduleDocument]]:
+) -> JSON[json_response_types.PageDocument[json_response_types.ScheduleDocument]]:
     """List the schedules of a session, ordered by due time."""
     session = await call.readable_session()
     return JSON({"items": [of_schedule(each) for each in session.schedules], "next": None})
 
 
-async def schedule(call: HTTPCall) -> JSON[json_documents.ScheduleDocument]:
+async def schedule(call: HTTPCall) -> JSON[json_response_types.ScheduleDocument]:
     """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
     body, session = call.body, await call.session()
     digest = request_digest(call) if call.idempotency_key else ""
@@ -104,7 +104,9 @@ async def unschedule(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-async def list_tasks(call: HTTPCall) -> JSON[json_documents.PageDocument[json_documents.TaskDocument]]:
+async def list_tasks(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.TaskDocument]]:
     """List the tasks that a session has delegated."""
     context = context_of(await call.readable_session())
     below = (context.children or {}).values()
@@ -112,7 +114,7 @@ async def list_tasks(call: HTTPCall) -> JSON[json_documents.PageDocument[json_do
     return JSON({"items": found, "next": None})
 
 
-def _of_task(child: Any) -> json_documents.TaskDocument:
+def _of_task(child: Any) -> json_response_types.TaskDocument:
     return {
         "id": child.task.name or child.id,
         "agent": child.agent,
@@ -121,7 +123,7 @@ def _of_task(child: Any) -> json_documents.TaskDocument:
     }
 
 
-async def delegate(call: HTTPCall) -> JSON[json_documents.DelegatedTask]:
+async def delegate(call: HTTPCall) -> JSON[json_response_types.DelegatedTask]:
     """Delegate a task to another agent. Its result is sent to this session as a message."""
     body, session = call.body, await call.session()
     call.gateway.access.known_opener(body["agent"])

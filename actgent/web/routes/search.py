@@ -5,9 +5,9 @@ from typing import cast
 import attrs
 
 from actgent.session_index import SearchFilter, SearchHit, Trends
-from actgent.session_index.index import GROUPS
 from actgent.session_index.queries import MAX_QUERY_CHARS
-from actgent.web import json_documents
+from actgent.session_index.session_index import GROUPS
+from actgent.web import json_response_types
 from actgent.web.access_control import owner_in
 
 from .endpoints import JSON, Endpoint, HTTPCall
@@ -48,7 +48,7 @@ _TRENDS = {
 }
 
 
-async def find_messages(call: HTTPCall) -> JSON[json_documents.FoundPage]:
+async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
     """Find messages by their words, the newest first. The server needs the option `--index`."""
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
@@ -79,8 +79,8 @@ async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
     return head is not None and await access.sees(call.caller, head)
 
 
-def _of_hit(hit: SearchHit) -> json_documents.FoundMessage:
-    return cast("json_documents.FoundMessage", {**attrs.asdict(hit), "at": to_date(hit.at)})
+def _of_hit(hit: SearchHit) -> json_response_types.FoundMessage:
+    return cast("json_response_types.FoundMessage", {**attrs.asdict(hit), "at": to_date(hit.at)})
 
 
 async def get_trends(call: HTTPCall) -> JSON[Trends]:

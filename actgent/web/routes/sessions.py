@@ -12,7 +12,7 @@ from actgent.errors.text_escaping import quoted
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
@@ -72,13 +72,13 @@ NEW_SESSION = {
 
 async def list_sessions(
     call: HTTPCall,
-) -> JSON[json_documents.PageDocument[json_documents.SessionSummaryDocument]]:
+) -> JSON[json_response_types.PageDocument[json_response_types.SessionSummaryDocument]]:
     """List sessions, the last changed first."""
     page = await call.gateway.access.page(call.caller, call.query, call.gateway.limits.page)
     return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
 
 
-async def put_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
+async def put_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
     """Create a session with this id. A retry with the same body changes nothing.
 
     A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
@@ -88,7 +88,7 @@ async def put_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
     return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
-async def post_session(call: HTTPCall) -> JSON[json_documents.CreatedSession]:
+async def post_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
     """Create a session with an id chosen by the server."""
     key = call.idempotency_key
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
@@ -180,11 +180,11 @@ async def _check_receiver(call: HTTPCall) -> None:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 
-def _created_session(call: HTTPCall, head: SessionSummary) -> json_documents.CreatedSession:
+def _created_session(call: HTTPCall, head: SessionSummary) -> json_response_types.CreatedSession:
     """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
-        return cast("json_documents.CreatedSession", of_head(head))
+        return cast("json_response_types.CreatedSession", of_head(head))
     secret = session_keys(webhook, head.key, notify[0]).newest
     return {**of_head(head), "notify": {"url": notify[0], "events": notify[1:], "secret": secret}}
 
@@ -248,7 +248,7 @@ async def _set_initial_mode(session: Session, mode: str | None) -> None:
         await session.set_mode(mode, reason="asked for with the session")
 
 
-async def get_session(call: HTTPCall) -> JSON[json_documents.SessionDocument] | Response:
+async def get_session(call: HTTPCall) -> JSON[json_response_types.SessionDocument] | Response:
     """Get the current state of a session."""
     access = call.gateway.access
     head = await call.head()

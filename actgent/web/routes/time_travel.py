@@ -15,7 +15,7 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
@@ -46,14 +46,14 @@ def as_plain_json(value: Any) -> Any:
     return [as_plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-async def get_records(call: HTTPCall) -> JSON[json_documents.RecordPage]:
+async def get_records(call: HTTPCall) -> JSON[json_response_types.RecordPage]:
     """List the journal records of a session."""
     head, after = await call.head(), call.query.get("after", 0)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     steps = await call.gateway.access.journal.read_steps(
         head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
     )
-    items: list[json_documents.JournalRecord] = [
+    items: list[json_response_types.JournalRecord] = [
         {"number": number, "at": to_date(step.at or 0.0), "record": as_plain_json(record)}
         for step in steps
         for number, record in enumerate(step.records, step.first)
@@ -74,7 +74,7 @@ async def _number_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def get_past(call: HTTPCall) -> JSON[json_documents.PastSessionDocument]:
+async def get_past(call: HTTPCall) -> JSON[json_response_types.PastSessionDocument]:
     """Return history, state and digest of a session after a record."""
     head, number = await call.head(), await _number_of(call)
     found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
@@ -90,7 +90,7 @@ async def get_past(call: HTTPCall) -> JSON[json_documents.PastSessionDocument]:
     )
 
 
-async def get_state(call: HTTPCall) -> JSON[json_documents.SessionState]:
+async def get_state(call: HTTPCall) -> JSON[json_response_types.SessionState]:
     """Return the state of a session, now or after a record."""
     head = await call.head()
     number = call.query.get("at", head.records)
@@ -100,7 +100,7 @@ async def get_state(call: HTTPCall) -> JSON[json_documents.SessionState]:
     return JSON({"number": found.step, "state": as_plain_json(found.state)})
 
 
-async def post_compare(call: HTTPCall) -> JSON[json_documents.Comparison]:
+async def post_compare(call: HTTPCall) -> JSON[json_response_types.Comparison]:
     """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
     head = await call.head()
     number = call.body.get("at", head.records)
@@ -113,7 +113,7 @@ async def post_compare(call: HTTPCall) -> JSON[json_documents.Comparison]:
     return JSON({"number": number, "difference": None if found is None else as_document(found)})
 
 
-async def get_request(call: HTTPCall) -> JSON[json_documents.NextRequest]:
+async def get_request(call: HTTPCall) -> JSON[json_response_types.NextRequest]:
     """Return the model request for the next answer at or after a record, built by the current code of the agent."""
     head, number = await call.head(), await _number_of(call)
     asking = partial(
@@ -123,7 +123,7 @@ async def get_request(call: HTTPCall) -> JSON[json_documents.NextRequest]:
     return JSON({"number": number, "request": None if found is None else _of_request(found)})
 
 
-def _of_request(shown: ShownRequest) -> json_documents.ModelRequestDocument:
+def _of_request(shown: ShownRequest) -> json_response_types.ModelRequestDocument:
     chat = shown.chat
     return {
         "answer": shown.step,
@@ -171,7 +171,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
     return None
 
 
-async def post_fork(call: HTTPCall) -> JSON[json_documents.SessionSummaryDocument]:
+async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDocument]:
     """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
     head, body, access = await call.head(), call.body, call.gateway.access
     key = call.idempotency_key

@@ -1,4 +1,4 @@
-"""Converts the types of `actgent.web.json_documents` to JSON Schemas of an OpenAPI document, and makes examples of schemas."""
+"""Converts the types of `actgent.web.json_response_types` to JSON Schemas of an OpenAPI document, and makes examples of schemas."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ from typing import (
 
 import attrs
 
-from actgent.web.json_documents import Named
+from actgent.web.json_response_types import Named
 
 Schema = dict[str, Any]
 _PLAIN: Mapping[Any, str] = {

@@ -14,7 +14,7 @@ import trio
 
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.base import Journal
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import Record, SessionClosedRecord
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import CallProgress

@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import FeedLagged
 from actgent.journal.base import SessionSummary
-from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord, MessageEndRecord, Record
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.introspection import AgentStatistics

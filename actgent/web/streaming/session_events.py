@@ -41,7 +41,7 @@ from actgent.journal.session_lists import SessionKey
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
 from actgent.support.fast_init import fast_init
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.routes.json_views import (
     MAX_CONTENT_CHARACTERS,
     MediaIds,
@@ -60,7 +60,7 @@ from actgent.web.routes.json_views import (
 PAGE_SIZE = 200
 """Number of records read from the journal at a time."""
 Data = Mapping[str, Any]
-"""Fields of an event; `SessionEvent` in `actgent.web.json_documents` has the type of each."""
+"""Fields of an event; `SessionEvent` in `actgent.web.json_response_types` has the type of each."""
 
 
 @fast_init
@@ -335,7 +335,7 @@ class MessageProgress:
     """Status, reply and usage of one message, computed from the records of its session."""
 
     message_id: str
-    status: json_documents.MessageState = "waiting"
+    status: json_response_types.MessageState = "waiting"
     reply: Data = attrs.field(factory=dict)
     """Data of the last reply, or id and text of the last model answer; empty before the first."""
     ended: MessageEndRecord | None = None
@@ -351,7 +351,7 @@ class MessageProgress:
     """Requested approvals and open calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
-    _label: json_documents.Labelled = attrs.field(factory=json_documents.Labelled)
+    _label: json_response_types.Labelled = attrs.field(factory=json_response_types.Labelled)
     """Field `sources` of the last answer; empty if the answer is trusted."""
 
     def apply(self, number: int, record: Record) -> None:
@@ -421,9 +421,9 @@ class MessageProgress:
         self._waits_for = ids
         self.status = "suspended" if ids else "working"
 
-    def document(self, key: SessionKey) -> json_documents.MessageStatus:
+    def document(self, key: SessionKey) -> json_response_types.MessageStatus:
         """Return the message's status as the JSON document that clients receive."""
-        outcome: json_documents.MessageOutcome | None = None
+        outcome: json_response_types.MessageOutcome | None = None
         if self.ended is not None:
             reply = self.reply if self.ended.failed is None else {}
             outcome = {
@@ -449,7 +449,7 @@ class MessageProgress:
 
     def _waiting(
         self, approval_id: str
-    ) -> "json_documents.PendingApproval | json_documents.PendingCallerCall":
+    ) -> "json_response_types.PendingApproval | json_response_types.PendingCallerCall":
         """Return the object that the turn waits for. It is an approval, or a call of a tool of the caller."""
         asked = self._asked.get(approval_id)
         if asked is not None and asked.for_caller:

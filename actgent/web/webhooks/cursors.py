@@ -17,7 +17,7 @@ from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import WEBHOOKS
 from actgent.support.safe_logging import logger_of
-from actgent.web import json_documents
+from actgent.web import json_response_types
 
 CLOCK_SLACK_SECONDS = 3600.0
 """Seconds before `since` that are scanned again after a start, because the clock may have been set back."""
@@ -42,7 +42,7 @@ class DeliveryCursors:
     """Unix time in seconds at which the webhook was created; earlier records are not reported."""
     since: float
     """Unix time in seconds up to which all records were processed."""
-    failed: tuple[json_documents.FailedDelivery, ...] = ()
+    failed: tuple[json_response_types.FailedDelivery, ...] = ()
     """Failed deliveries, the newest last."""
     _seen: dict[SessionKey, tuple[int, float]] = attrs.field(factory=dict)
     """Number and Unix time in seconds of the last processed record, by session."""
@@ -121,7 +121,7 @@ class DeliveryCursors:
             self._seen[key] = (0, self.since)
             self._write(self._entry(key))
 
-    def fail(self, delivery: json_documents.FailedDelivery) -> None:
+    def fail(self, delivery: json_response_types.FailedDelivery) -> None:
         """Add a failed delivery to the list, or replace the entry with the same webhook id."""
         others = [each for each in self.failed if each["webhook_id"] != delivery["webhook_id"]]
         self._set_failed((*others, delivery)[-MAX_FAILED:])
@@ -130,7 +130,7 @@ class DeliveryCursors:
         """Remove a failed delivery from the list; an unknown id is ignored."""
         self._set_failed(tuple(each for each in self.failed if each["webhook_id"] != webhook_id))
 
-    def _set_failed(self, failed: tuple[json_documents.FailedDelivery, ...]) -> None:
+    def _set_failed(self, failed: tuple[json_response_types.FailedDelivery, ...]) -> None:
         if failed != self.failed:
             self.failed = failed
             self._write({_FAILED: list(failed)})

@@ -7,7 +7,7 @@ import attrs
 import orjson
 
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import (
     REFUSED,
     ApprovalRequestRecord,
@@ -19,7 +19,7 @@ from actgent.journal.records import (
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.support.strict_json import encode_json
-from actgent.web import json_documents
+from actgent.web import json_response_types
 from actgent.web.routes.json_views import to_date
 from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
@@ -122,7 +122,7 @@ async def last_record_before(journal: Journal, head: SessionSummary, at: float) 
     return 0
 
 
-def to_failed(key: SessionKey, notification: Notification, reason: str) -> json_documents.FailedDelivery:
+def to_failed(key: SessionKey, notification: Notification, reason: str) -> json_response_types.FailedDelivery:
     """Return a failed delivery as a JSON object for administrators."""
     return {
         "webhook_id": notification.id,

@@ -16,13 +16,13 @@ import trio
 from actgent.errors import FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.toolsets.http import Guard
-from actgent.web import json_documents
+from actgent.web import json_response_types
 
 from .cursors import DeliveryCursors
 from .delivery import MAX_PAUSE_SECONDS, Attempt, deliver
@@ -80,9 +80,9 @@ class Outbox:
         """Number of sessions with pending notifications."""
         return len(self._streams)
 
-    def describe(self) -> json_documents.WebhookDocument:
+    def describe(self) -> json_response_types.WebhookDocument:
         """Return the webhook, its counts and its failed deliveries as a JSON object for administrators."""
-        late: list[json_documents.LateDelivery] = [
+        late: list[json_response_types.LateDelivery] = [
             {"agent": stream.key.agent, "session_id": stream.key.session_id, "attempts": stream.attempts}
             for stream in self._queue.waiting_for_retry(MAX_LISTED_RETRIES)
         ]
@@ -212,7 +212,7 @@ class Outbox:
         url, *events = opened.notify
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
-    async def redeliver(self, ids: Collection[str] | None = None) -> list[json_documents.FailedDelivery]:
+    async def redeliver(self, ids: Collection[str] | None = None) -> list[json_response_types.FailedDelivery]:
         """Queue failed notifications again, with all retries. Each stays in the list of failures until it is delivered.
 
         Args:

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, LongTermMemory, ScriptedLLM, ToolCall
 from actgent.journal.memory import MemoryJournal
-from actgent.sessions import session_log
+from actgent.sessions import session_record_writer
 from actgent.sessions.restore import snapshotter
 
 from .paths import Walker, random_path
@@ -20,7 +20,7 @@ SECONDS = 100_000
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Snapshots after few records and messages."""
-    monkeypatch.setattr(session_log, "SNAPSHOT_RECORDS", 12)
+    monkeypatch.setattr(session_record_writer, "SNAPSHOT_RECORDS", 12)
     monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 4)
 
 

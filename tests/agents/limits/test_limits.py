@@ -23,7 +23,7 @@ from actgent import (
 from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
 from actgent.llm.base import ModelResponse
-from actgent.tools.schemas.json_schema import compile_schema
+from actgent.tools.schemas.schema_validation import compile_schema
 
 
 @tool(thread=False)

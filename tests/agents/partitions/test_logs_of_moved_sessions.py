@@ -5,7 +5,7 @@ import pytest
 from actgent import Sender, SessionMoved
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 
 
 def change(number):

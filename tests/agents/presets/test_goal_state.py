@@ -7,7 +7,7 @@ import pytest
 from actgent import GoalAgent, ScriptedLLM, open_runtime, run_agent
 from actgent.protocols.goal import CustomAction
 from actgent.state.reducers import append
-from actgent.tools.outputs.state_offloading import is_offloaded
+from actgent.tools.outputs.oversized_state_values import is_offloaded
 
 
 def act(action, **params):

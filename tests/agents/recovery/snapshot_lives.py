@@ -12,7 +12,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.journal_url import open_journal
 from actgent.journal.wrappers import WrappedJournal
-from actgent.sessions import session_log
+from actgent.sessions import session_record_writer
 
 
 class DeadlyJournal(WrappedJournal):
@@ -60,7 +60,7 @@ def make():
 
 async def live(url, turns, write):
     """Go on from wherever the last life ended."""
-    session_log.SNAPSHOT_RECORDS = 30
+    session_record_writer.SNAPSHOT_RECORDS = 30
     async with open_journal(url) as inner, open_runtime(journal=DeadlyJournal(inner, write)) as runtime:
         session = await (await runtime.start(make())).ensure_session("ada", "s")
         for _ in range(turns):

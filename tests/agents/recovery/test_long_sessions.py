@@ -12,7 +12,7 @@ from actgent.journal.base import Entry, Snapshot
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.session_lists import SessionKey
-from actgent.sessions import session_log
+from actgent.sessions import session_record_writer
 from actgent.sessions.conversation import RecordedMessages
 from actgent.sessions.restore import session_loader, snapshotter
 from actgent.sessions.restore.snapshotter import SnapshotBuilder
@@ -23,7 +23,7 @@ TURNS = 40
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Snapshots after few records."""
-    monkeypatch.setattr(session_log, "SNAPSHOT_RECORDS", 50)
+    monkeypatch.setattr(session_record_writer, "SNAPSHOT_RECORDS", 50)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_a_snapshot_follows_the_one_before(url):
 async def test_a_session_of_before_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
     """Nobody has to say anything in it."""
     with monkeypatch.context() as patched:
-        patched.setattr(session_log, "SNAPSHOT_RECORDS", 10_000)
+        patched.setattr(session_record_writer, "SNAPSHOT_RECORDS", 10_000)
         await live(url, memory=ShortTermMemory())
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())

@@ -123,7 +123,7 @@ async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
     deed, autojump_clock, monkeypatch
 ):
     """Whether it came before that one died, or comes now; and it ends once, whoever says it again."""
-    monkeypatch.setattr("actgent.sessions.session_log.SNAPSHOT_RECORDS", 10)
+    monkeypatch.setattr("actgent.sessions.session_record_writer.SNAPSHOT_RECORDS", 10)
     left = await Life(SlowJournal()).run(deed)
 
     async def say(life, session):

@@ -196,8 +196,8 @@ async def test_state_updates_have_a_title_and_structured_content(runtime):
 
 async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
     """Memory is bounded; the numbers of what is left stay the same."""
-    monkeypatch.setattr("actgent.sessions.recent_records.MAX_RECORDS", 40)
-    monkeypatch.setattr("actgent.sessions.recent_records.RecentRecords.TRIM_AT", 50)
+    monkeypatch.setattr("actgent.sessions.in_memory_records.MAX_RECORDS", 40)
+    monkeypatch.setattr("actgent.sessions.in_memory_records.RecentRecords.TRIM_AT", 50)
     async with BareAgent("a", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text)) as agent:
         session = await agent.create_session("ada")
         for n in range(5):

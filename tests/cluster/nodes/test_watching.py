@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
-from actgent.cli.serving.cluster import show_status
+from actgent.cli.serving.cluster_administration import show_status
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.events import PartitionsTaken
 from actgent.journal.postgres.cluster_tables import read_cluster_tables

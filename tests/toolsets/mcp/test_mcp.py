@@ -38,7 +38,7 @@ from actgent.errors import (
 from actgent.toolsets.mcp.connection import MAX_PAGES, MAX_TOOLS
 from actgent.toolsets.mcp.multi_round_requests import MAX_ROUNDS
 from actgent.toolsets.mcp.sampling import MAX_SAMPLES
-from actgent.toolsets.mcp.server import LIST_INTERVAL_SECONDS
+from actgent.toolsets.mcp.server_toolset import LIST_INTERVAL_SECONDS
 from actgent.toolsets.toolset_manager import MIN_RETRY_DELAY_SECONDS
 
 HERE = Path(__file__).parent

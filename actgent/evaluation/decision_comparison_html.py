@@ -6,7 +6,7 @@ from itertools import groupby
 
 from actgent.errors.text_escaping import counted
 
-from .decision_report import (
+from .decision_comparison_report import (
     ACCEPTED,
     ComparedDecision,
     DecisionReport,

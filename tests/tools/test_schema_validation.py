@@ -15,7 +15,7 @@ from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.structured.instruction_schemas import schema_check
 from actgent.structured.output_type import form_output
-from actgent.tools.schemas.json_schema import compile_schema
+from actgent.tools.schemas.schema_validation import compile_schema
 
 
 def object_with(schema, defs=None):

@@ -22,7 +22,7 @@ from actgent.errors import (
 )
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.encryption import current_keys
-from actgent.journal.feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.session_lists import SessionFilter, SessionKey, is_storable
 from actgent.journal.wrappers import WrappedJournal
 from actgent.sessions.quota_accounts import is_holder

@@ -1,6 +1,6 @@
 """Read the recent records that a session without a journal keeps in memory."""
 
-from actgent.journal.feed_readers import Written
+from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import (
     AgentMessageRecord,
     DeliveryRecord,
@@ -10,7 +10,7 @@ from actgent.journal.records import (
     Record,
 )
 from actgent.messages import Event, Message, Reply, Route
-from actgent.sessions.recent_records import Entry, RecentRecords
+from actgent.sessions.in_memory_records import Entry, RecentRecords
 from actgent.tools.outputs.result_text import to_json_text
 
 from .followed_records import FollowedRecord, TurnAssigner

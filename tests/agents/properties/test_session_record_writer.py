@@ -24,7 +24,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.sessions.session_log import SessionLog
+from actgent.sessions.session_record_writer import SessionLog
 
 SEEDS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
 STEPS = 12
