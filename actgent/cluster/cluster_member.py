@@ -97,9 +97,7 @@ class ClusterMember:
         store, node = TokenStore([]), self.node
         pending = PendingMessages(node.journal, node.journal.pending_messages)
         key = await node.journal.nodes.cluster_key()
-        transport = NodeTransport(
-            node.directory, key=key, now=node.now, pending=pending, calm_seconds=self.calm_seconds
-        )
+        transport = NodeTransport(node.directory, key=key, now=node.now, pending=pending)
 
         async def wait_released(session_id: str, seconds: float = HOLD_SECONDS) -> None:
             with trio.move_on_after(seconds):
@@ -173,8 +171,8 @@ class ClusterMember:
         return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
 
     def calm_seconds(self) -> float:
-        """Return the seconds since this node started, or since it last noticed a crash of a node."""
-        return trio.current_time() - self.node.figures.calm_since
+        """Return the seconds since this node started, or since it last noticed the death of a node."""
+        return trio.current_time() - self.node.directory.calm_since
 
     def observe_takeovers(self, on_seconds: OnSeconds | None) -> None:
         """Set the function that is called with the duration of each takeover. None removes the function."""

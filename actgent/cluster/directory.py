@@ -3,6 +3,7 @@
 Each request reads `PoolDirectory` to find the owner of its session. A node's membership or `follow_pool` keeps it current.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import attrs
@@ -10,6 +11,8 @@ import trio
 
 from actgent.journal.postgres import NodeRow, PartitionOwner, partition_of_slot, slot_of
 
+MAX_DEAD_NODES = 64
+"""Maximum number of dead nodes whose names are kept."""
 Refresh = Callable[[], Awaitable[None]]
 
 
@@ -42,6 +45,12 @@ class PoolDirectory:
         self.partitions = partitions
         self.nodes: Mapping[str, NodeRow] = {}
         """Live nodes of the pool, by name."""
+        self.calm_since = trio.current_time()
+        """Monotonic time in seconds at which the last death of a node was seen, or at which this directory was created."""
+        self._dead: deque[str] = deque(maxlen=MAX_DEAD_NODES)
+        """Names of the last nodes that were seen to die."""
+        self._missing: set[str] = set()
+        """Names of owners that are not live, and have not given their partitions back."""
         self._owners: Mapping[int, PartitionOwner] = {}
         self._serving: set[int] = set()
         self._refresh = refresh
@@ -78,6 +87,10 @@ class PoolDirectory:
         """
         await self._refresh()
 
+    def is_dead(self, node: str) -> bool:
+        """Return True if a node was seen to die. A node that left as planned did not die."""
+        return node in self._dead and node not in self.nodes
+
     async def wait_changed(self) -> None:
         """Wait until a node or an owner changes, or until this node starts or stops serving a partition."""
         await self._changed.wait()
@@ -85,8 +98,21 @@ class PoolDirectory:
     # --- for the node --------------------------------------------------------------------
 
     def update(self, nodes: Iterable[NodeRow], owners: Mapping[int, PartitionOwner]) -> None:
-        """Replace the live nodes and the partition owners. Wake `wait_changed` if they differ."""
+        """Replace the live nodes and the partition owners, and note deaths. Wake `wait_changed` if they differ.
+
+        Most nodes acquire no partition of a dead node, so they learn of its death only from its missing row.
+        """
         known = {each.name: each for each in nodes}
+        missing = {each.owner for each in owners.values() if not each.is_given_back} - {"", *known}
+        gone = {
+            name
+            for name, row in self.nodes.items()
+            if name not in known and (not row.is_leaving or self._has_lost_partitions(name, owners))
+        }
+        if dead := gone | (missing - self._missing):
+            self.calm_since = trio.current_time()
+            self._dead.extend(dead)
+        self._missing = missing
         if (known, owners) != (self.nodes, self._owners):
             self.nodes, self._owners = known, owners
             self._notify_changed()
@@ -96,6 +122,15 @@ class PoolDirectory:
         if (serving := set(partitions)) != self._serving:
             self._serving = serving
             self._notify_changed()
+
+    def _has_lost_partitions(self, node: str, owners: Mapping[int, PartitionOwner]) -> bool:
+        """Return True if other nodes acquired partitions that a node had not given back when it was last seen."""
+        return any(
+            before.owner == node
+            and not before.is_given_back
+            and owners.get(number, before).epoch != before.epoch
+            for number, before in self._owners.items()
+        )
 
     def _notify_changed(self) -> None:
         changed, self._changed = self._changed, trio.Event()

@@ -148,7 +148,6 @@ class Node:
         try:
             async with plain_nursery() as nursery:
                 self.nursery = nursery
-                self.figures.now = trio.lowlevel.current_clock().current_time
                 nursery.start_soon(
                     partial(self._acquisitions.run, self._acquire, window_seconds=BATCH_WINDOW_SECONDS)
                 )
@@ -207,7 +206,6 @@ class Node:
         Drain this node if an operator requested it, or if the layout changed.
         """
         self.journal.drop_lost(view.partitions)
-        self.figures.note_pool(view.nodes, view.partitions)
         self.directory.update(view.nodes, view.partitions)
         staying = {each.name: each.agents for each in view.nodes if not each.is_leaving}
         places = assign_partitions(self.journal.count, fit_nodes(staying))

@@ -4,7 +4,6 @@ A request is sent once; its sender retries it with the same ids. When the owner 
 owner end with `ConnectionLost`, because that node may hang without closing its connections.
 """
 
-import math
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -198,7 +197,6 @@ class NodeTransport(Transport):
         now: Callable[[], float],
         owner: str = "user",
         pending: PendingMessages | None = None,
-        calm_seconds: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Create a transport without connections. Run `run` in the background.
 
@@ -208,10 +206,9 @@ class NodeTransport(Transport):
             now: Unix time in seconds by the clock of the database.
             owner: Owner to act for in requests that name none.
             pending: Stores messages for sessions without an owner; None makes them wait for an owner.
-            calm_seconds: Seconds for which no node of the pool has died.
         """
         self.directory, self._key, self._now, self._owner = directory, key, now, owner
-        self._pending, self._calm_seconds = pending, calm_seconds
+        self._pending = pending
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Exchange] = set()
         """Exchanges that are not completed yet."""
@@ -309,13 +306,10 @@ class NodeTransport(Transport):
 
     async def has_died(self, node: str) -> bool:
         """Return True if a node dies within `DEATH_SECONDS`. A planned end is not a death."""
-        row = None
         with trio.move_on_after(DEATH_SECONDS):
-            while (now := self.directory.nodes.get(node)) is not None:
-                row = now
+            while node in self.directory.nodes:
                 await self.directory.wait_changed()
-            return row is None or not row.is_leaving
-        return False
+        return self.directory.is_dead(node)
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
         """Store a message for the next owner of its session. Return False if an owner exists; see `OwnerClient.store`."""
@@ -461,7 +455,7 @@ class NodeTransport(Transport):
 
     async def calm_seconds(self) -> float:
         await trio.lowlevel.checkpoint()
-        return self._calm_seconds()
+        return trio.current_time() - self.directory.calm_since
 
     async def aclose(self) -> None:
         self._close()

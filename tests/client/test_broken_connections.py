@@ -270,6 +270,8 @@ class Server:
     def __init__(self, answer):
         self._answer, self.paths, self.heads, self.url = answer, [], [], ""
         self.alive = ALIVE
+        self.broken_probes = 0
+        """Number of further probes whose connection is closed without an answer."""
 
     async def serve(self, stream):
         async with stream:
@@ -283,6 +285,9 @@ class Server:
                 head, _, data = data.partition(b"\r\n\r\n")
                 path = head.split(b" ")[1].decode().partition("?")[0]
                 self.heads.append(head.decode().lower())
+                if path == PROBE and self.broken_probes:
+                    self.broken_probes -= 1
+                    return
                 if path == PROBE:
                     await stream.send_all(self.alive)
                     continue
@@ -434,12 +439,16 @@ async def test_request_ends_within_a_tenth_of_its_retry_timeout(autojump_clock, 
 
 
 async def test_a_node_reports_for_how_long_no_node_has_crashed():
-    """A server outside a cluster does not report it. A server that does not answer may have crashed just now."""
+    """A server outside a cluster does not report it. A server that answers none of three probes may have crashed just now."""
     async with open_server(lambda: EMPTY) as server:
         transport = HTTPTransport(server.url, token="act_x")
         assert await transport.calm_seconds() == math.inf
         server.alive = HEAD + b'content-length: 20\r\n\r\n{"calm_seconds":1.5}'
         assert await transport.calm_seconds() == 1.5
+        server.broken_probes = 2
+        assert await transport.calm_seconds() == 1.5
+        server.broken_probes = 3
+        assert await transport.calm_seconds() == 0
         await transport.aclose()
     gone = HTTPTransport(await closed_address(), token="act_x")
     assert await gone.calm_seconds() == 0

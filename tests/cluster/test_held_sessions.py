@@ -62,10 +62,10 @@ async def test_node_reports_seconds_since_the_last_death(open_cluster):
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair:
             url = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"
-            figures = pair.one.membership.node.figures
+            directory = pair.one.membership.node.directory
             _, known, _ = await get(url, "/health/live", {})
-            assert 0 < known["calm_seconds"] <= trio.current_time() - figures.calm_since
-            figures.calm_since -= 1000
+            assert 0 < known["calm_seconds"] <= trio.current_time() - directory.calm_since
+            directory.calm_since -= 1000
             _, known, _ = await get(url, "/health/live", {})
             assert known["calm_seconds"] > 1000
 
@@ -86,7 +86,7 @@ async def test_each_node_notices_the_death_of_another_node(open_cluster, end):
                 await table.beat(attrs.evolve(row, is_leaving=True))
                 await wait_for_nodes(nodes, lambda known: known["three"].is_leaving)
             for each in nodes:
-                each.figures.calm_since -= 1000
+                each.directory.calm_since -= 1000
             if end == "leaves":
                 await table.remove_ours()
             table.close()

@@ -43,11 +43,12 @@ _HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
 _UNAVAILABLE_STATUSES = (502, 503, 504)
 """HTTP statuses after which the next request goes to the next gateway."""
 PROBE_SECONDS = 10.0
-"""Timeout in seconds of one probe of `is_up`."""
+"""Timeout in seconds of one probe of a gateway."""
 PROBE_PAUSES = 0.0, 0.1, 0.4
-"""Pauses in seconds before each probe of `is_up`. There are several probes, because the first may reach a process
-that is ending.
+"""Pauses in seconds before each probe. There are several probes, because the first may reach a process that is ending,
+or use an idle connection to it.
 """
+_PROBE_ERRORS = httpx2.TransportError, httpx2.StreamError, EventTooLarge, ValueError, AttributeError
 _PROBE = HTTPRequest(verb="GET", path="/health/live", query="", headers={}, body=None)
 _BROKEN_ERRORS = (httpx2.ReadError, httpx2.RemoteProtocolError)
 _received_sizes: ContextVar[list[int]] = ContextVar("_received_sizes")
@@ -172,20 +173,24 @@ class HTTPTransport(Transport):
             self._current = (index + 1) % len(self._bases)
 
     async def is_up(self) -> bool:
-        for pause in PROBE_PAUSES:
-            await trio.sleep(pause)
-            with suppress(httpx2.TransportError, httpx2.StreamError):
-                async with self._open_response(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
-                    if answer.is_success:
-                        return True
-        return False
+        return await self._probe() is not None
 
     async def calm_seconds(self) -> float:
-        with suppress(httpx2.TransportError, httpx2.StreamError, EventTooLarge, ValueError, AttributeError):
-            async with self._open_response(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
-                known = orjson.loads(await _read(answer)) if answer.is_success else {"calm_seconds": 0}
-                return float(known.get("calm_seconds", math.inf))
-        return 0.0
+        known = await self._probe()
+        return 0.0 if known is None else known
+
+    async def _probe(self) -> float | None:
+        """Return the seconds for which a gateway has seen no node die; infinite if it does not report them.
+
+        Return None if no gateway answers.
+        """
+        for pause in PROBE_PAUSES:
+            await trio.sleep(pause)
+            with suppress(*_PROBE_ERRORS):
+                async with self._open_response(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
+                    if answer.is_success:
+                        return float(orjson.loads(await _read(answer)).get("calm_seconds", math.inf))
+        return None
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -1,7 +1,7 @@
 """Metrics of a node: acquired partitions, evicted turns, lost partitions, and relayed requests."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import attrs
@@ -9,14 +9,14 @@ import trio
 
 from actgent.errors.text_escaping import counted
 from actgent.events import EventStream, PartitionsTaken
-from actgent.journal.postgres import NodeRow, PartitionOwner, Taken
+from actgent.journal.postgres import Taken
 from actgent.support import span_names as names
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan
 
 OnSeconds = Callable[[str, float], object]
 """Callback for the duration of a takeover. Arguments: its reason, and the duration in seconds."""
-_HOW = {"on_seconds", "now", "calm_since", "_under_way", "_nodes", "_owners"}
+_HOW = {"on_seconds", "_under_way"}
 _log = logger_of(__name__)
 
 
@@ -45,44 +45,13 @@ class NodeMetrics:
     """Number of requests that other nodes relayed to this one."""
     on_seconds: OnSeconds | None = None
     """Callback for the duration of each takeover; None if there is no subscriber."""
-    now: Callable[[], float] = trio.current_time
-    """Returns the monotonic time; the node replaces it by its clock's method, which is faster."""
-    calm_since: float = attrs.field(factory=trio.current_time)
-    """Monotonic time in seconds of the last detected death of a node, or of the start of this node."""
     _under_way: dict[int, _Takeover] = attrs.field(factory=dict)
-    _nodes: Mapping[str, NodeRow] = attrs.field(factory=dict)
-    """Live nodes of the last view of the pool, by name."""
-    _owners: Mapping[int, PartitionOwner] = attrs.field(factory=dict)
-    """Owners of the partitions in the last view of the pool."""
 
     def counted(self) -> dict[str, Any]:
         """Return all counters by name, for `ClusterStatistics`."""
         fields = attrs.fields(type(self))
         counted = {each.name: getattr(self, each.name) for each in fields if each.name not in _HOW}
         return counted | {"takeovers": dict(self.takeovers)}
-
-    def note_pool(self, nodes: Sequence[NodeRow], owners: Mapping[int, PartitionOwner]) -> None:
-        """Compare a view of the pool with the last view, and note the time of a death.
-
-        Most nodes acquire no partition of a dead node, so they learn of its death only from its missing row.
-        """
-        live = {each.name: each for each in nodes}
-        gone = [row for name, row in self._nodes.items() if name not in live]
-        if any(not row.is_leaving or self._has_left_partitions(row.name, owners) for row in gone):
-            self.calm_since = trio.current_time()
-        self._nodes, self._owners = live, owners
-
-    def _has_left_partitions(self, node: str, owners: Mapping[int, PartitionOwner]) -> bool:
-        """Return True if a node disappeared before it gave all its partitions back.
-
-        It then counts as dead.
-        """
-        for partition, before in self._owners.items():
-            after = owners.get(partition, before)
-            latest = after if after.epoch == before.epoch else before
-            if latest.owner == node and not latest.is_given_back:
-                return True
-        return False
 
     # --- takeovers -----------------------------------------------------------------------
 
@@ -132,8 +101,6 @@ class NodeMetrics:
         seconds = trio.current_time() - known.since
         self.takeovers[reason] += 1
         self.takeover_seconds += seconds
-        if reason == "died":  # also if a node died and this one joined later
-            self.calm_since = trio.current_time()
         if self.on_seconds is not None:
             self.on_seconds(reason, seconds)
         if known.span is not None:

@@ -9,7 +9,6 @@ each agent stay in memory. With `slowly=20` the model takes that many seconds fo
 With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
 with an effect. With `advertise=URL` other nodes reach it there. With `clock=3600` its clock is ahead by so many seconds. With `code=2`
 its agent is of another release, with one more tool. With `adds` it hosts one more agent.
-With `breaks=30` its gateway suspects a request only after so many broken connections.
 """
 
 import os
@@ -42,7 +41,6 @@ from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import session_table
 from actgent.web.access_control import AccessFilter
-from actgent.web.server import request_relay
 from actgent.web.server.relayed_requests import RelayApplication
 from actgent.web.server.request_relay import Relay, RelayedResponse
 from tests.clusters import LIMITS, TOKENS, own_loopback
@@ -217,7 +215,6 @@ async def main():
     options = dict(word.partition("=")[::2] for word in words)
     if "deaths" in options:
         DEATHS.append(Path(options["deaths"]))
-    request_relay.MAX_BROKEN_CONNECTIONS = int(options.get("breaks", request_relay.MAX_BROKEN_CONNECTIONS))
     if "clock" in options:
         set_clock_ahead(float(options["clock"]))
     Slow.slowly = float(options.get("slowly", Slow.slowly))

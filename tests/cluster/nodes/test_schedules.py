@@ -113,24 +113,17 @@ async def sampled_memory(world, seconds):
         yield samples
 
 
-MAX_BREAKS = 30
-"""Broken connections after which a request is suspected. In a chaos run nodes die of other causes, several within a minute."""
-
-
 @every_seed
-async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay, tmp_path, monkeypatch):
+async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay, tmp_path):
     """Clients talk all the time, and each fault happens: nothing is lost, twice or out of order, and memory does not grow."""
     schedule, database = draw_long(seed, CHAOS_SECONDS), Pair(make_services)
     print(schedule)  # noqa: T201 - shown where it fails
-    monkeypatch.setattr("actgent.client.request_sender.MAX_BROKEN_CONNECTIONS", MAX_BREAKS)
     await database.open()
     with trio.fail_after(LIMIT + CHAOS_SECONDS):
         async with (
             open_world(database, open_cluster, open_relay, lives, tmp_path / "tokens") as world,
             sampled_memory(world, CHAOS_SECONDS) as samples,
         ):
-            for crew in world.crews:
-                crew.nodes.options += (f"breaks={MAX_BREAKS}",)
             try:
                 await live_through(world, schedule, has_survivor=True)
                 accepted = [
