@@ -220,11 +220,15 @@ class NodeTransport(Transport):
         return f"<NodeTransport of {self.directory.name}>"
 
     async def run(self) -> None:
-        """End requests to nodes that no longer own the sessions, until cancelled. Close idle connections at the end."""
+        """End requests to nodes that no longer own the sessions, until cancelled. Close idle connections to nodes that have ended.
+
+        At the end, close all of them.
+        """
         try:
             while True:
                 for exchange in list(self._open):
                     self._check_owner(exchange)
+                self._forget_ended_nodes()
                 await self.directory.wait_changed()
         finally:
             self._close()
@@ -236,6 +240,15 @@ class NodeTransport(Transport):
             owner = self.directory.owner_of_partition(asked.partition)
             if owner.epoch != asked.epoch or _name_of(owner) != _name_of(asked):
                 exchange.move(is_alive=asked.node is not None and asked.node.name in self.directory.nodes)
+
+    def _forget_ended_nodes(self) -> None:
+        """Close the idle connections to nodes that have ended: no request goes to their addresses any more."""
+        nodes = self.directory.nodes
+        live = {each.address for each in nodes.values()}
+        for address in self._idle.keys() - live:
+            for connection in self._idle.pop(address):
+                connection.close()
+        self._unreachable = {name: until for name, until in self._unreachable.items() if name in nodes}
 
     # --- requests of this process --------------------------------------------------------
 
@@ -433,13 +446,16 @@ class NodeTransport(Transport):
             await self.directory.refresh()
 
     def _release(self, exchange: _Exchange) -> None:
-        """Keep the connection of a completed exchange for reuse.
+        """Keep the connection of a completed exchange for reuse while its node is live. Close the oldest one if it is unusable.
 
         Close any other connection, which cancels its answer.
         """
         connection = exchange.connection
-        idle = self._idle.setdefault(connection.address, [])
-        if exchange.is_over and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
+        is_live = _name_of(exchange.asked) in self.directory.nodes
+        idle = self._idle.setdefault(connection.address, []) if is_live else []
+        if idle and not idle[0].is_usable():
+            idle.pop(0).close()
+        if exchange.is_over and is_live and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
             connection.idle_since = trio.current_time()
             idle.append(connection)
         else:

@@ -1,5 +1,7 @@
 """Requests between nodes: what a relay listener refuses, and what it answers for sessions of other owners."""
 
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 
 import attrs
@@ -7,6 +9,8 @@ import pytest
 import trio
 
 from actgent.client.http.http_request import HTTPRequest
+from actgent.cluster.directory import PoolDirectory
+from actgent.cluster.relay_client import NodeTransport
 from actgent.cluster.relay_http import (
     EPOCH_HEADER,
     MAX_HEAD_BYTES,
@@ -20,6 +24,7 @@ from actgent.cluster.relay_http import (
     encode_request,
 )
 from actgent.cluster.relay_server import MISDIRECTED
+from actgent.journal.postgres import NodeRow, PartitionOwner
 from actgent.web.server.request_relay import RelayedRequest
 from tests.cluster.nodes.pairs import PATIENCE, Echo, make_clerk, open_pair
 
@@ -130,6 +135,90 @@ async def test_a_head_that_does_not_end_is_refused(data):
     """Because the connection ends within it, or because it is too long."""
     with pytest.raises(MalformedMessage):
         await MessageReader(Pieces(data)).read_head()
+
+
+# --- idle connections --------------------------------------------------------------------
+
+
+@attrs.define
+class CountingListener:
+    """Answers each request of a node, and counts the connections that are open."""
+
+    open_connections: int = 0
+    connections: int = 0
+
+    async def serve(self, stream):
+        self.open_connections, self.connections = self.open_connections + 1, self.connections + 1
+        reader = MessageReader(stream)
+        async with stream:
+            while await reader.read_head() is not None:
+                await stream.send_all(encode_answer(200, {}, b"{}"))
+        self.open_connections -= 1
+
+
+@asynccontextmanager
+async def open_transport():
+    """A transport to one node, the row of that node, and its listener."""
+    listener = CountingListener()
+    async with trio.open_nursery() as nursery:
+        (socket,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, listener.serve, [socket])
+        address = f"http://127.0.0.1:{socket.socket.getsockname()[1]}"
+        row = NodeRow(name="b", address=address, agents=("clerk",), release="1", reads=1)
+        directory = PoolDirectory("", 1, trio.lowlevel.checkpoint)
+        directory.update([row], {0: PartitionOwner(owner="b", epoch=1, is_given_back=False)})
+        transport = NodeTransport(directory, key=KEY, now=lambda: NOW)
+        nursery.start_soon(transport.run)
+        yield transport, row, listener
+        nursery.cancel_scope.cancel()
+
+
+READ = RelayedRequest(
+    http_request=attrs.evolve(FORM, verb="GET", body=None), session_id="s", owner="ada", scopes=("read",)
+)
+
+
+async def ask_at_once(transport, count):
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(partial(transport.exchange, READ, seconds=1.0))
+
+
+async def wait_closed(listener, count):
+    """Wait until so many connections are open."""
+    with trio.fail_after(PATIENCE):
+        while listener.open_connections != count:  # noqa: ASYNC110 - a listener counts
+            await trio.sleep(0.01)
+
+
+async def test_idle_connections_are_used_again_and_closed_when_their_node_has_ended():
+    """Each node that ended would else leave up to 64 sockets behind, as no request goes to its address any more."""
+    async with open_transport() as (transport, row, listener):
+        await ask_at_once(transport, 3)
+        await ask_at_once(transport, 2)
+        assert (listener.connections, listener.open_connections) == (3, 3)
+        transport.directory.update([attrs.evolve(row, name="c", address="http://127.0.0.1:9")], {})
+        await wait_closed(listener, 0)
+
+
+async def test_a_connection_is_not_kept_if_its_node_ended_during_the_request():
+    """The answer still arrives."""
+    async with open_transport() as (transport, _, listener):
+        async with transport.relay(READ, seconds=1.0) as answer:
+            transport.directory.update([], {0: PartitionOwner(owner="b", epoch=1, is_given_back=False)})
+            assert [each async for each in answer.pieces] == [b"{}"]
+        await wait_closed(listener, 0)
+
+
+async def test_an_old_idle_connection_is_closed_although_newer_ones_are_used(monkeypatch):
+    """After a burst of requests most connections are never used again."""
+    monkeypatch.setattr("actgent.cluster.relay_client.MAX_IDLE_SECONDS", 0.2)
+    async with open_transport() as (transport, _, listener):
+        await ask_at_once(transport, 3)
+        for _ in range(6):
+            await trio.sleep(0.1)
+            await ask_at_once(transport, 1)
+        await wait_closed(listener, 1)
 
 
 # --- a node ------------------------------------------------------------------------------
