@@ -106,8 +106,14 @@ class StoreAccess:
             UsageError: The store is not open.
         """
         reader = self._checked(self._reader)
-        async with reader.turn:
+        try:  # the lock is usually free, and waiting for it takes a pass of the event loop (30 µs)
+            reader.turn.acquire_nowait()
+        except trio.WouldBlock:
+            await reader.turn.acquire()
+        try:
             return await reader.thread.run(fn, reader.store, *args)
+        finally:
+            reader.turn.release()
 
     async def write(self, todo: Operation | None) -> object:
         """Execute an operation in a transaction and return its result; it is durable on return.

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, LongTermMemory
+from actgent.memory.longterm import word_index
 from actgent.memory.longterm.recall_ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
 from actgent.memory.longterm.tokenizer import MAX_WORDS, searched_words, spaced
 
@@ -240,3 +241,34 @@ async def test_scores_follow_the_memories_of_another_connection(tmp_path):
         fresh = await second.recall("lighthouse harbour", owner="ada", limit=60)
     assert len(before) == 2
     assert [each.score for each in after] == [each.score for each in fresh]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_sums_of_the_database_and_of_python_rank_alike(tmp_path, monkeypatch, seed):
+    """Few index rows are added in Python, many in SQL. Both give the same memories and scores, also with ties at the limit."""
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(1, 4))) for _ in range(400)]
+    questions = [" ".join(rng.choices(WORDS, k=2)) for _ in range(8)]
+    async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
+        for text in texts:
+            await memories.remember(text, owner="ada")
+        in_python = [await memories.recall(each, owner="ada", limit=100) for each in questions]
+        monkeypatch.setattr(word_index, "MAX_SUMMED_ROWS", 0)
+        in_sql = [await memories.recall(each, owner="ada", limit=100) for each in questions]
+    assert [[(each.memory.text, each.score) for each in found] for found in in_python] == [
+        [(each.memory.text, each.score) for each in found] for found in in_sql
+    ]
+    assert all(in_python)
+
+
+async def test_a_common_word_is_read_only_if_rarer_words_are_not_enough(memories):
+    """A word of 44 % of the memories finds them if the rarer words find few, and adds no score if they find many."""
+    for number in range(120):
+        await memories.remember(f"harbour {number}" if number % 3 else f"lighthouse {number}", owner="ada")
+    await memories.remember("jetty harbour", owner="ada")
+    assert len(await recalled(memories, "jetty harbour", limit=40)) == 40
+    for number in range(60):
+        await memories.remember(f"jetty {number}", owner="ada")
+    found = await memories.recall("jetty harbour", owner="ada", limit=61)
+    scores = {each.memory.text: each.score for each in found}
+    assert scores["jetty harbour"] == scores["jetty 7"]
