@@ -212,18 +212,12 @@ from .errors import (
     WouldDeadlock as WouldDeadlock,
     WrongOwner as WrongOwner,
 )
-from .journal.base import (
+from .journal.journal_interface import (
     SessionSummary as SessionSummary,
 )
 from .labels import (
     Label as Label,
     Policy as Policy,
-)
-from .llm.base import (
-    LLM as LLM,
-    ModelRequest as ModelRequest,
-    ModelResponse as ModelResponse,
-    ResponseFormat as ResponseFormat,
 )
 from .llm.clients.anthropic import (
     Anthropic as Anthropic,
@@ -234,8 +228,14 @@ from .llm.clients.openai import (
 from .llm.clients.openai_responses import (
     OpenAIResponses as OpenAIResponses,
 )
-from .llm.fallback import (
+from .llm.fallback_model import (
     FallbackModel as FallbackModel,
+)
+from .llm.model_interface import (
+    LLM as LLM,
+    ModelRequest as ModelRequest,
+    ModelResponse as ModelResponse,
+    ResponseFormat as ResponseFormat,
 )
 from .llm.model_resolution import (
     register_provider as register_provider,
@@ -243,20 +243,16 @@ from .llm.model_resolution import (
 from .llm.rate_limiting import (
     RateLimiter as RateLimiter,
 )
-from .llm.retry import (
+from .llm.retry_policy import (
     Retry as Retry,
 )
-from .llm.scripted import (
+from .llm.scripted_model import (
     ScriptedLLM as ScriptedLLM,
 )
 from .llm.wrapper_models import (
     CachedModel as CachedModel,
     RateLimitedModel as RateLimitedModel,
     RetryingModel as RetryingModel,
-)
-from .memory.base import (
-    Memory as Memory,
-    ModelView as ModelView,
 )
 from .memory.histories.compression import (
     SemanticCompression as SemanticCompression,
@@ -274,6 +270,10 @@ from .memory.longterm import (
     MemoryFilter as MemoryFilter,
     MemoryMatch as MemoryMatch,
     MemoryRecord as MemoryRecord,
+)
+from .memory.memory_interface import (
+    Memory as Memory,
+    ModelView as ModelView,
 )
 from .memory.short_term import (
     ShortTermMemory as ShortTermMemory,
@@ -334,7 +334,14 @@ from .portal.sync_portal import (
     PortalAgent as PortalAgent,
     PortalSession as PortalSession,
 )
-from .protocols.base import (
+from .protocols.goal import (
+    CustomAction as CustomAction,
+    detect_action_loop as detect_action_loop,
+)
+from .protocols.prompts import (
+    PromptManager as PromptManager,
+)
+from .protocols.protocol_interface import (
     CallTools as CallTools,
     ClassificationType as ClassificationType,
     Classifier as Classifier,
@@ -349,13 +356,6 @@ from .protocols.base import (
     SendReply as SendReply,
     TurnView as TurnView,
     UpdateState as UpdateState,
-)
-from .protocols.goal import (
-    CustomAction as CustomAction,
-    detect_action_loop as detect_action_loop,
-)
-from .protocols.prompts import (
-    PromptManager as PromptManager,
 )
 from .protocols.text_rendering import (
     conversation_text as conversation_text,
@@ -382,11 +382,6 @@ from .state.session_state import Store as Store
 from .structured.extract_json import (
     extract_only as extract_only,
 )
-from .tools.base import (
-    Tool as Tool,
-    ToolContext as ToolContext,
-    ToolHooks as ToolHooks,
-)
 from .tools.function_tool import (
     FunctionTool as FunctionTool,
     tool as tool,
@@ -396,6 +391,11 @@ from .tools.outputs.enveloped_tool import (
 )
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
+)
+from .tools.tool_interface import (
+    Tool as Tool,
+    ToolContext as ToolContext,
+    ToolHooks as ToolHooks,
 )
 from .toolsets.http.connection_guard import (
     Guard as Guard,

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, Limits, ScriptedLLM, ToolCall, tool
 from actgent.evaluation import Case, Trial, calls, contains, evaluate
-from actgent.llm.base import ModelRequest
+from actgent.llm.model_interface import ModelRequest
 
 
 @tool(thread=False, effect="pure")

@@ -10,8 +10,16 @@ from typing import Any, ClassVar
 import trio
 
 from actgent import Agent, Event, ScriptedLLM
-from actgent.llm.base import ModelResponse
-from actgent.protocols.base import Continue, Outcome, Protocol, Request, SendReply, TurnView, UpdateState
+from actgent.llm.model_interface import ModelResponse
+from actgent.protocols.protocol_interface import (
+    Continue,
+    Outcome,
+    Protocol,
+    Request,
+    SendReply,
+    TurnView,
+    UpdateState,
+)
 from actgent.structured.extract_json import extract_only
 
 ROUNDS = 3

@@ -41,7 +41,7 @@ from actgent.cli.model_options import open_models
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
 from actgent.interop import PROTOCOLS
-from actgent.llm.base import ModelRequest
+from actgent.llm.model_interface import ModelRequest
 from actgent.messages import ChatMessage
 from actgent.testing import open_provider
 

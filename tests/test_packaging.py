@@ -221,7 +221,7 @@ LOADED = {
 }
 """What is loaded by those who installed an extra, or none."""
 CHECKS = {
-    "cluster": "from actgent.journal.cluster_membership import check_cluster_extra as check; check()",
+    "cluster": "from actgent.journal.cluster_interface import check_cluster_extra as check; check()",
     "web": "from actgent.web.gateway import check_extra as check; check()",
 }
 """What says which extra is missing."""

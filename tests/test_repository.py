@@ -203,7 +203,7 @@ FACE = [
 ]
 
 FAMILIES = {
-    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrapper_models",
+    "llm": "clients.openai clients.openai_responses clients.anthropic scripted_model fallback_model wrapper_models",
     "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
 """The members that can replace each other, by family."""
@@ -546,27 +546,27 @@ SAID = (
     "control.schedule",
     "evaluation.cases_and_results",
     "evaluation.report",
-    "journal.base",
+    "journal.journal_interface",
     "journal.record_feed_backlog",
-    "journal.session_lists",
+    "journal.session_list_queries",
     "journal.transfer.export_file",
-    "llm.base",
-    "llm.retry",
-    "llm.settings",
+    "llm.model_interface",
+    "llm.retry_policy",
+    "llm.model_settings",
     "memory.longterm.memory_records",
     "memory.short_term",
     "memory.sliding_window",
     "modes.mode_changes",
     "modes.mode",
     "modes.system_notices",
-    "protocols.base",
+    "protocols.protocol_interface",
     "protocols.plan.todo",
     "protocols.prompt_layers",
     "runtime.agent_directory",
     "runtime.introspection",
     "sessions.session_context",
     "state.handoff_state",
-    "tools.base",
+    "tools.tool_interface",
     "toolsets.http.credentials",
 )
 """Modules of data that programs read, in which each field says what it is. It only gets longer."""

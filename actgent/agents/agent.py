@@ -31,10 +31,10 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.labels import Policy
-from actgent.llm.base import LLM
 from actgent.llm.custom_model_adapters import ModelLike
-from actgent.llm.settings import LLMSettings
-from actgent.memory.base import LongTermMemoryBase, MemoryLike
+from actgent.llm.model_interface import LLM
+from actgent.llm.model_settings import LLMSettings
+from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import (
     Content,
@@ -53,7 +53,9 @@ from actgent.messages import (
 from actgent.modes.modes import Modes
 from actgent.modes.modes_prompt import prompt_of
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import (
+from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import (
     ClassificationType,
     Instruction,
     Profile,
@@ -61,8 +63,6 @@ from actgent.protocols.base import (
     types_from,
     validate_types,
 )
-from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
-from actgent.protocols.prompts import PromptManager
 from actgent.runtime.agent_actor import CLOSE_TIMEOUT_SECONDS, AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
@@ -80,10 +80,10 @@ from actgent.support import span_names
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
 from actgent.support.name_hints import async_block, unknown_argument
 from actgent.support.safe_logging import logger_of
-from actgent.tools.base import DepsT, Tool, unwrap_tool
 from actgent.tools.caller_tools import CallerTools, check_caller_tools
 from actgent.tools.outputs.oversized_results import offer_read_result
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import DepsT, Tool, unwrap_tool
 from actgent.tools.worker_threads import AGENT_THREADS, RUNTIME_THREADS
 from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset, static_tools

@@ -14,19 +14,19 @@ from actgent.definitions.agent_folder import AgentFolder, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.labels import Policy
-from actgent.llm.base import LLM
 from actgent.llm.custom_model_adapters import ModelLike
+from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
-from actgent.llm.settings import LLMSettings, load_models, load_settings
-from actgent.memory.base import LongTermMemoryBase, MemoryLike
+from actgent.llm.model_settings import LLMSettings, load_models, load_settings
+from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import Prompt
+from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.protocols.simple_protocol import Simple
@@ -34,8 +34,8 @@ from actgent.protocols.steps_protocol import Steps
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.handlers import Handler
 from actgent.support.misuse_hints import hints_for_builders
-from actgent.tools.base import Tool
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.content_guards import GuardedKind
 

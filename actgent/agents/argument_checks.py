@@ -9,8 +9,14 @@ from actgent.actors.inbox import InboxBounds
 from actgent.control.argument_checks import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
 from actgent.labels import Policy
-from actgent.memory.base import Memory, MemoryLike
-from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
+from actgent.memory.memory_interface import Memory, MemoryLike
+from actgent.protocols.protocol_interface import (
+    ClassificationType,
+    Instruction,
+    Protocol,
+    to_instruction,
+    to_type,
+)
 from actgent.tools.callable_kinds import is_sync_callable
 from actgent.toolsets.toolset import Toolset
 

@@ -1,7 +1,7 @@
 """`BareAgent`, the agent class without an answer format."""
 
 from actgent.messages import DataT_co
-from actgent.tools.base import DepsT
+from actgent.tools.tool_interface import DepsT
 
 from .agent import Agent
 

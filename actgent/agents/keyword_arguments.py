@@ -7,16 +7,16 @@ from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.labels import Policy
 from actgent.llm.custom_model_adapters import ModelLike
-from actgent.llm.settings import LLMSettings
-from actgent.memory.base import LongTermMemoryBase, MemoryLike
+from actgent.llm.model_settings import LLMSettings
+from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.modes import Modes
-from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.prompt_layers import Prompt
+from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol
 from actgent.state.reducers import Reducer
-from actgent.tools.base import DepsT, Tool
 from actgent.tools.caller_tools import CallerTools
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import DepsT, Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.calls.approval_requests import NeedsPerson
 

@@ -9,7 +9,7 @@ from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, ToolCall
 from actgent.modes.mode_tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Planning
-from actgent.tools.base import DepsT, Tool, ToolContext
+from actgent.tools.tool_interface import DepsT, Tool, ToolContext
 from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent

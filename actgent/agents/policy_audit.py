@@ -11,7 +11,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.approvals import Approval, Decision, Grant
 from actgent.errors import InvalidArguments
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
@@ -25,8 +25,8 @@ from actgent.journal.records import (
 )
 from actgent.labels import TRUSTED, Label, label_of
 from actgent.messages import Message, ToolCall, ToolResult
-from actgent.tools.base import Tool
 from actgent.tools.registry import CALL_TOOL
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import static_tools
 from actgent.turns.calls.nested_calls import NestedCall, call_reference, nested_call_of
 from actgent.turns.calls.policy_checks import is_quoted, sinks_of, texts_of_owner

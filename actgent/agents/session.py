@@ -19,7 +19,7 @@ from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
 from actgent.journal.records import TurnOptions
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     CallProgress,

@@ -21,8 +21,8 @@ from actgent.messages import (
     ToolStatus,
     Usage,
 )
-from actgent.protocols.base import Protocol
 from actgent.protocols.plan import Plan, plan_of
+from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.tool_call_summary import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.turn_reader import mark_reported

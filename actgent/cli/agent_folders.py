@@ -11,8 +11,8 @@ from actgent.definitions.agent_folder import BRAIN, AgentFolder, read_folder
 from actgent.definitions.folder_creation import new_folder
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder, MissingKey
 from actgent.evaluation.case_files import SUFFIXES, TESTS, load_cases
-from actgent.llm.scripted import ScriptedLLM
-from actgent.llm.settings import LLMSettings, load_settings
+from actgent.llm.model_settings import LLMSettings, load_settings
+from actgent.llm.scripted_model import ScriptedLLM
 
 from .agent_files import load_agents
 from .model_options import live_models

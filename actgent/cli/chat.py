@@ -15,15 +15,15 @@ from actgent.cli.demos.scripted_models import CHUNK_CHARS, TOOLS, answer_with_de
 from actgent.cli.journals.journal_commands import SingleSessionJournal
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.session_lists import SessionFilter
-from actgent.llm.base import LLM
+from actgent.journal.session_list_queries import SessionFilter
+from actgent.llm.model_interface import LLM
 from actgent.messages import Content, Delivery, Part, Text
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import Protocol
+from actgent.protocols.protocol_interface import Protocol
 from actgent.runtime.runtime import open_runtime
-from actgent.tools.base import Tool
+from actgent.tools.tool_interface import Tool
 
 from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder

@@ -19,10 +19,10 @@ from actgent.evaluation import DecisionReport, DecisionVariant, compare_decision
 from actgent.evaluation.decision_comparison import join_reports
 from actgent.evaluation.decision_comparison_html import figures_table
 from actgent.evaluation.html_parts import cost_words
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionFilter
-from actgent.llm.base import LLM
-from actgent.llm.scripted import ScriptedLLM
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionFilter
+from actgent.llm.model_interface import LLM
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import NO_USAGE
 
 from .agent_folders import agents_at, is_folder

@@ -27,7 +27,7 @@ from actgent.evaluation import (
     to_html,
 )
 from actgent.evaluation.html_parts import cost_words, time_words
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder

@@ -11,11 +11,11 @@ import attrs
 from actgent.agents.goal import GoalResult, run_agent
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
-from actgent.llm.settings import LLMSettings, load_models, load_settings
+from actgent.llm.model_settings import LLMSettings, load_models, load_settings
 from actgent.protocols.goal import Goal
 from actgent.support.strict_json import load_document
-from actgent.tools.base import Tool
 from actgent.tools.outputs.result_text import to_text
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.tool_discovery import discover, load_files, load_output_schema
 from actgent.toolsets.toolset import Toolset
 

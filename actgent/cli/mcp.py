@@ -24,9 +24,9 @@ from actgent.messages import Part, Text
 from actgent.support.shared_files import file_change
 from actgent.support.strict_json import loads
 from actgent.support.user_code_calls import convert_user_error, leaves
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.outputs.result_media import to_display_text
 from actgent.tools.outputs.result_text import error_text
+from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.toolsets.mcp import (
     LOCK,
     AllowedEnvironment,

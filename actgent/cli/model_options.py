@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx2
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
 from actgent.testing.provider import Chooser, open_provider
 from actgent.testing.provider_apis import PROVIDER_APIS

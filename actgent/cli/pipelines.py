@@ -17,7 +17,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_url import open_journal
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
 from actgent.tools.outputs.result_text import to_text

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from actgent.agents.agent import Agent
-from actgent.tools.base import Tool, unwrap_tool
 from actgent.tools.function_tool import FunctionTool
 from actgent.tools.outputs.oversized_results import ReadResult
+from actgent.tools.tool_interface import Tool, unwrap_tool
 from actgent.toolsets.toolset import Toolset, static_tools
 from actgent.turns.calls.policy_checks import sinks_of
 

@@ -11,10 +11,10 @@ from actgent.definitions.agent_folder import BRAIN, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import InvalidFile
 from actgent.support.user_code_calls import convert_user_error, leaves
-from actgent.tools.base import Tool
 from actgent.tools.outputs.oversized_results import offer_read_result
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.mcp import AllowedEnvironment
 from actgent.toolsets.tool_discovery import FILES, definition_of, discover
 from actgent.toolsets.tool_search import build_registry

@@ -8,7 +8,7 @@ import attrs
 
 from actgent.agents.upgrading import Difference
 from actgent.errors import ConfigurationError, SessionExists
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import RatingRecord
 from actgent.messages import Message, Usage, new_secret
 from actgent.runtime.introspection import SetSchedule

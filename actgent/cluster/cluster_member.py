@@ -12,11 +12,11 @@ from actgent.client.event_subscription import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.base import SessionSummary
-from actgent.journal.cluster_membership import ClusterStatistics
+from actgent.journal.cluster_interface import ClusterStatistics
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.records import RatingRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.runtime.delegation.pool_tasks import PoolTasks
 from actgent.runtime.runtime import Runtime

@@ -19,7 +19,7 @@ import trio
 
 from actgent.errors import Fenced, JournalError
 from actgent.errors.text_escaping import counted
-from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, ClusterStatistics
+from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, ClusterStatistics
 from actgent.journal.postgres import NodeRow, PartitionedJournal, Taken
 from actgent.runtime.runtime import Runtime
 from actgent.support.safe_logging import LogVariable, logger_of

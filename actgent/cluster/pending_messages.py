@@ -19,7 +19,7 @@ from actgent.client.http.http_request import HTTPRequest, parse_problem
 from actgent.client.request_sender import MAX_BROKEN_CONNECTIONS
 from actgent.errors import JournalError
 from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.web.server.relayed_requests import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest

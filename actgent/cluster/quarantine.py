@@ -17,7 +17,7 @@ import trio
 
 from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import SUSPECT_CRASHES, PartitionedJournal, Suspect, Taken, slots_of
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -29,7 +29,7 @@ from actgent.journal.records import (
     TaskOutcomeRecord,
     task_message_id,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.restore import owner_of

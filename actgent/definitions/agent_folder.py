@@ -25,10 +25,10 @@ import jsonschema_rs
 from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.labels import Check, Policy, Untrusted, Violation
-from actgent.llm import settings
+from actgent.llm import model_settings
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
-from actgent.protocols.base import Instruction, Profile, types_from
+from actgent.protocols.protocol_interface import Instruction, Profile, types_from
 
 from .front_matter import Document, dotted, split_front_matter
 from .json_parsing import json_object, short_reason
@@ -64,7 +64,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         },
         "protocol": {"enum": list(PROTOCOLS)},
         "strategy": {"enum": list(STRATEGIES)},
-        "llm": settings.SCHEMA,
+        "llm": model_settings.SCHEMA,
         "tools": {"type": "array", "items": _NAME},
         "handler_timeout": _ABOVE_ZERO,
         "on_busy": {"enum": list(get_args(OnBusy))},
@@ -263,7 +263,7 @@ class _Reading:
         llm = brain.values.get("llm")
         place = ("llm", "model") if isinstance(llm, dict) else ("llm",)
         model = llm.get("model") if isinstance(llm, dict) else llm
-        if isinstance(model, str) and (reason := settings.unknown_provider(model, has_address=True)):
+        if isinstance(model, str) and (reason := model_settings.unknown_provider(model, has_address=True)):
             self._add(BRAIN, brain.line(place), reason, dotted(place))
         elif isinstance(model, str) and not all(map(str.strip, model.split(":", 1))):
             self._add(

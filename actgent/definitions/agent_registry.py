@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.protocols.base import Instruction, Profile
+from actgent.protocols.protocol_interface import Instruction, Profile
 
 from .agent_folder import BRAIN, AgentFolder, read_folder
 from .folder_creation import write_folder

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import InvalidFile, ToolError
-from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 from .front_matter import Document, split_front_matter
 from .untrusted_folder import Folder

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from actgent.errors import InvalidFile, InvalidFolder
-from actgent.tools.base import Tool
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.tool_discovery import run_code
 from actgent.toolsets.toolset import Toolset
 

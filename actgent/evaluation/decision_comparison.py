@@ -18,7 +18,7 @@ from actgent.agents.upgrading import (
     models_of,
 )
 from actgent.errors import ConfigurationError
-from actgent.llm.base import LLM, ModelResponse, check_answer
+from actgent.llm.model_interface import LLM, ModelResponse, check_answer
 from actgent.messages import NO_USAGE
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe

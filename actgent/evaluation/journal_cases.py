@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from actgent.errors import JournalDamaged, WireError
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import MessageAcceptedRecord, RatingRecord, Record
-from actgent.journal.session_lists import SessionFilter
+from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
 

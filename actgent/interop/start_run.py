@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import (
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError
 
-from .base import Journal
 from .grouped import GroupedJournal
+from .journal_interface import Journal
 
 _IN_MEMORY = ":memory:"
 """Name that SQLite uses for an in-memory database."""
@@ -108,7 +108,7 @@ def _suggestion(url: str) -> str:
 def _memory(*, read_only: bool) -> GroupedJournal:
     if read_only:
         raise ConfigurationError("an in-memory journal cannot be opened read-only: use a file or a database")
-    from .memory import MemoryJournal  # noqa: PLC0415
+    from .in_memory_journal import MemoryJournal  # noqa: PLC0415
 
     return MemoryJournal()
 

@@ -14,7 +14,7 @@ from actgent.errors import ActgentError, FeedLagged
 from actgent.support.fast_init import fast_init
 
 from .records import Record
-from .session_lists import SessionKey
+from .session_list_queries import SessionKey
 
 FEED_BYTES = 16_000_000
 """Maximum number of bytes of records that one backlog keeps for its readers."""

@@ -14,7 +14,7 @@ import attrs
 from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.support.token_estimate import estimate_tokens
 
-from .base import LLM, ModelRequest, ModelResponse
+from .model_interface import LLM, ModelRequest, ModelResponse
 
 MESSAGE_TOKENS = 4
 """Tokens of a message in addition to its text. A tool call and a tool result take the same."""

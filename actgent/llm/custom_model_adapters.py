@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import orjson
 
 from actgent.errors import ConfigurationError, StreamInterrupted
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
 from actgent.support.user_code_calls import DedicatedThreadLimiter
 

@@ -9,7 +9,7 @@ from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolRe
 from actgent.support import span_names as names
 from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, Tracing, active_trace
 
-from .base import LLM, ModelRequest, ModelResponse, OnText
+from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 
 _model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=None)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, nearest
 
-from .base import LLM
 from .clients import COMPATIBLE
 from .custom_model_adapters import ModelLike, adapt_model
+from .model_interface import LLM
 
 # Client modules are imported when a model is resolved: httpx2 and the SDKs take about a second to import.
 
@@ -34,7 +34,7 @@ def _anthropic(model: str, **options: Any) -> LLM:
 
 
 def _compatible(provider: str, model: str, **options: Any) -> LLM:
-    from .clients.compatible import client_class  # noqa: PLC0415
+    from .clients.openai_compatible import client_class  # noqa: PLC0415
 
     return client_class(provider)(model, **options)
 

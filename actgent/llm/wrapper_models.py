@@ -13,14 +13,14 @@ import trio
 from actgent.errors import ConfigurationError, ModelError, ProviderUnavailable
 from actgent.messages import NO_USAGE, Usage
 
-from .base import LLM, ModelRequest, ModelResponse, OnText
-from .client_errors import as_model_error, wrapped
 from .custom_model_adapters import ModelLike
+from .custom_model_errors import as_model_error, wrapped
 from .model_call_spans import complete_as_span
+from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 from .model_resolution import resolve_model
 from .rate_limiter_statistics import RateLimiterProtocol
 from .rate_limiting import RateLimiter
-from .retry import Retry
+from .retry_policy import Retry
 
 
 class WrappingModel(LLM):

@@ -8,9 +8,9 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
-from .base import ManageHistory, Memory, ModelView
 from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
+from .memory_interface import ManageHistory, Memory, ModelView
 from .short_term import OPENING, left_out_notice, missing_from, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN, count_characters, estimate_part_tokens, length, overflow
 

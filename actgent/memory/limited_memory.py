@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from actgent.memory.base import Memory, ModelView
+from actgent.memory.memory_interface import Memory, ModelView
 from actgent.memory.short_term import left_out_notice, missing_from, to_chat
 from actgent.messages import ChatMessage, Message, ToolCall
 

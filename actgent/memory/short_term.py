@@ -20,7 +20,6 @@ from actgent.messages import (
 from actgent.support.fast_init import fast_constructor
 from actgent.support.untrusted_text import fence
 
-from .base import Memory, ModelView
 from .conversation_trimming import (
     TEXT_RESULTS,
     Measure,
@@ -31,6 +30,7 @@ from .conversation_trimming import (
     trim_conversation,
 )
 from .history_slice import HistorySlice
+from .memory_interface import Memory, ModelView
 from .notice_delimiters import neutralize, neutralize_parts, neutralize_result
 from .token_budget import (
     CHARACTERS_PER_TOKEN,

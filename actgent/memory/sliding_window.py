@@ -8,7 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part
 
-from .base import Memory
+from .memory_interface import Memory
 from .short_term import ShortTermView
 from .token_budget import CHARACTERS_PER_TOKEN
 from .view_snapshot import pack, unpack

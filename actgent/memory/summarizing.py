@@ -8,8 +8,8 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolResult
 
-from .base import Memory
 from .conversation_trimming import TrimResult, starts_round
+from .memory_interface import Memory
 from .notice_delimiters import neutralize
 from .short_term import SUMMARY, ShortTermView, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from actgent.errors import ToolError
 from actgent.state.session_state import Pair
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.function_tool import tool
+from actgent.tools.tool_interface import Tool, ToolContext
 
 TestStatus = Literal["passed", "failed", "skipped"]
 ToolState = Literal["working", "issues", "unknown"]

@@ -8,8 +8,8 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.callable_kinds import check_rule_function
+from actgent.tools.tool_interface import Tool, ToolContext
 
 Actor = Literal["user", "agent", "admin"]
 """Actor that switches the mode: the user of the session, the model (`agent`), or the operator (`admin`)."""

@@ -6,9 +6,9 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, ModeChangeRejected, ToolError
-from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.function_tool import tool
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 from .integration_mode_tools import integration_state, integration_tools
 from .mode_changes import changes_in

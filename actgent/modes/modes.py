@@ -17,8 +17,8 @@ from actgent.protocols.prompts import fill_template
 from actgent.state.session_state import Store
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
+from actgent.tools.tool_interface import Tool, ToolContext
 
 from .mode import (
     ACT,

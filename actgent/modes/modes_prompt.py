@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from actgent.tools.base import Tool
+from actgent.tools.tool_interface import Tool
 
 from .mode import Mode, all_tools
 from .modes import SET_MODE, Modes

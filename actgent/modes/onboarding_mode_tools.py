@@ -5,8 +5,8 @@ from typing import Any
 
 from actgent.errors import ToolError
 from actgent.state.session_state import Pair
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.function_tool import tool
+from actgent.tools.tool_interface import Tool, ToolContext
 
 
 def missing_settings(state: Mapping[str, Any], required: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from actgent.control.limits import Limits
 from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.labels import Label
 from actgent.messages import (
     Content,
@@ -38,7 +38,7 @@ from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.session_context import Status
 from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
-from actgent.tools.base import DepsT
+from actgent.tools.tool_interface import DepsT
 
 from .delivery_streams import AsyncPortalStream
 from .handler_proxies import LoopContext, SessionHookProxy, blocks_turn, make_handler_proxy

@@ -10,7 +10,7 @@ from typing import Any
 from actgent.actors.supervision import Supervision
 from actgent.control.quotas import Quotas
 from actgent.errors.text_escaping import shown
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.wrappers import Redact
 from actgent.labels import Policy
 from actgent.runtime.retention import Retention

@@ -7,12 +7,12 @@ from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.errors.text_escaping import quoted
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Medium, ToolCall
 from actgent.structured.extract_json import loads, unfenced, visible
 from actgent.structured.instruction_schemas import schema_check
 
-from .base import (
+from .protocol_interface import (
     MESSAGE_TYPE,
     CallTools,
     ClassificationType,

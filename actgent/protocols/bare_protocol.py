@@ -3,13 +3,13 @@
 from typing import Any, ClassVar
 
 from actgent.errors import ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.structured.extract_json import is_cut, loads, unfenced, visible
 
 from .answer_parsing import answer_text, parse_encoded_calls
-from .base import Outcome, Profile, Protocol, SendReply, TurnView, make_say
 from .partial_answers import PartialAnswer, follow_prose
 from .prompts import WHO
+from .protocol_interface import Outcome, Profile, Protocol, SendReply, TurnView, make_say
 
 _MAY_BE_JSON = frozenset('{["`n<')
 """First characters of answers that may not be prose: JSON, a code fence, `null`, or a reasoning tag."""

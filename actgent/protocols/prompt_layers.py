@@ -7,8 +7,8 @@ from typing import Any, Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.protocols.base import Profile
 from actgent.protocols.prompts import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
+from actgent.protocols.protocol_interface import Profile
 
 Mode = Literal["append", "prepend", "replace"]
 _MODES = ("append", "prepend", "replace")

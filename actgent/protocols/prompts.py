@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.base import ModelView
 from actgent.memory.history_slice import followed_by, preceded_by
+from actgent.memory.memory_interface import ModelView
 from actgent.memory.notice_delimiters import neutralize
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
 from actgent.structured.instruction_schemas import is_json_schema
 
-from .base import (
+from .protocol_interface import (
     MESSAGE_TYPE,
     ClassificationType,
     Profile,

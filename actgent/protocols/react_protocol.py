@@ -14,7 +14,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract_json import extract_only, grown, loads, unfenced
 
@@ -36,9 +36,17 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
+from .protocol_interface import (
+    MESSAGE_TYPE,
+    ClassificationType,
+    Outcome,
+    Protocol,
+    Request,
+    SendReply,
+    TurnView,
+)
 from .react_strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")

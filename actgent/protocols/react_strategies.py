@@ -9,7 +9,7 @@ import attrs
 
 from actgent.messages import Message
 
-from .base import TurnView
+from .protocol_interface import TurnView
 
 Mode = Literal["direct", "react"]
 

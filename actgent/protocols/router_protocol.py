@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract_json import extract_only, grown, loads, unfenced
 
@@ -20,9 +20,9 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import TYPES, WHO
+from .protocol_interface import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, SendReply, TurnView
 
 _FORMAT = """\
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.errors.text_escaping import quoted, shown
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract_json import extract_only, grown
 
@@ -24,9 +24,9 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import ClassificationType, Outcome, Protocol, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
+from .protocol_interface import ClassificationType, Outcome, Protocol, SendReply, TurnView
 
 _FORMAT = """\
 

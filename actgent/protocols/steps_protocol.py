@@ -20,12 +20,14 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract_json import extract, grown, visible
 
 from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
-from .base import (
+from .partial_answers import PartialAnswer, follow_strings
+from .prompts import WHO
+from .protocol_interface import (
     CallTools,
     Continue,
     Outcome,
@@ -36,8 +38,6 @@ from .base import (
     UpdateState,
     WithOutput,
 )
-from .partial_answers import PartialAnswer, follow_strings
-from .prompts import WHO
 from .text_tool_calls import CallFormat, stray_arguments_reason
 
 DEFAULT_ITERATIONS = 10

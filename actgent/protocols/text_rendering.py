@@ -6,8 +6,8 @@ from typing import Any
 
 from actgent.errors import ConfigurationError
 from actgent.messages import File, Image, Message, Part, Text, ToolCall, ToolResult, ToolSpec
-from actgent.tools.base import Tool
 from actgent.tools.outputs.result_text import canonical_json
+from actgent.tools.tool_interface import Tool
 
 _NO_DOCUMENTATION = "No documentation available"
 

@@ -10,9 +10,9 @@ import attrs
 
 from actgent.actors.inbox import InboxBounds
 from actgent.errors import NotRunning, SessionExists
-from actgent.journal.session_lists import SessionKey
-from actgent.llm.base import LLM
-from actgent.protocols.base import Profile
+from actgent.journal.session_list_queries import SessionKey
+from actgent.llm.model_interface import LLM
+from actgent.protocols.protocol_interface import Profile
 from actgent.sessions.session_context import SessionContext
 
 from .sessions.session_loading import PendingOpens

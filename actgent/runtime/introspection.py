@@ -12,11 +12,11 @@ from actgent.control.argument_checks import at_least_one, check_id
 from actgent.control.budget import Account
 from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound
-from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.cluster_membership import ClusterStatistics, Membership
+from actgent.journal.cluster_interface import ClusterStatistics, Membership
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.records import Record
-from actgent.journal.session_lists import SessionKey
-from actgent.llm.base import LLM
+from actgent.journal.session_list_queries import SessionKey
+from actgent.llm.model_interface import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
 from actgent.session_index import Group, IndexQueries, SearchFilter, SearchPage, Trends
 from actgent.sessions.pending.schedules import schedules, schedules_in

@@ -16,8 +16,8 @@ import trio
 
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, JournalFailed
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionFilter, SessionKey, State
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionFilter, SessionKey, State
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext
 

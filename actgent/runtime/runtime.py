@@ -36,10 +36,10 @@ from actgent.errors import (
 )
 from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
-from actgent.journal.base import Backup, Journal, SessionSummary, one_of
-from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
+from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
+from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
 from actgent.journal.records import Record
-from actgent.journal.session_lists import Cursor, SessionKey, State
+from actgent.journal.session_list_queries import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.labels import Policy
 from actgent.messages import Sender

@@ -6,7 +6,7 @@ import psycopg
 
 from actgent.errors import JournalFailed
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
 from actgent.support.sql_connection import Row

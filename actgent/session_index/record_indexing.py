@@ -20,7 +20,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     Record,
 )
-from actgent.journal.session_lists import State
+from actgent.journal.session_list_queries import State
 from actgent.messages import Message, ToolResult
 
 from .queries import BUCKET_RATIO

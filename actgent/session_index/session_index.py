@@ -20,10 +20,10 @@ from actgent.errors import (
     WireError,
     nearest,
 )
-from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.encryption import current_keys
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.session_lists import SessionFilter, SessionKey, is_storable
+from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_storable
 from actgent.journal.wrappers import WrappedJournal
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import logger_of

@@ -11,7 +11,7 @@ from typing import Any, cast
 import attrs
 
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.sql_connection import Row, SQLConnection
 
 from .queries import (

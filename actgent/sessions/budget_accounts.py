@@ -8,7 +8,7 @@ import attrs
 
 from actgent.control.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.errors import LimitReached
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import (
     AccountKey,
     DownstreamUsageRecord,
@@ -17,7 +17,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     UsageRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message
 
 from .quota_accounts import HOLDER, QuotaAccounts

@@ -16,7 +16,7 @@ from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.journal.records import AgentMessageRecord
 from actgent.labels import Label, label_of
-from actgent.memory.base import ModelView
+from actgent.memory.memory_interface import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins
 

@@ -12,9 +12,9 @@ import attrs
 from actgent.control.argument_checks import MAX_ID_CHARS
 from actgent.control.budget import NOTHING, Account, Amounts, spent_in
 from actgent.control.quotas import Period, Quotas, Unit
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.records import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
-from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.messages import Sender
 
 from .session_record_writer import SessionLog

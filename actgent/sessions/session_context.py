@@ -58,7 +58,7 @@ from actgent.journal.records import (
     SystemPromptRecord,
     TurnOptions,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.state_patches import StatePatcher
 from actgent.messages import (
     NO_METADATA,

@@ -9,7 +9,7 @@ import trio
 
 from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalError, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
-from actgent.journal.base import Creation, Entry, Journal
+from actgent.journal.journal_interface import Creation, Entry, Journal
 from actgent.journal.records import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,

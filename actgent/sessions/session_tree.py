@@ -7,7 +7,7 @@ import attrs
 
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 
 from .pending.tasks import Task

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import Text, ToolCall, Usage
 
 from .seeded_choices import Choices

@@ -15,8 +15,8 @@ from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentModels
 from actgent.agents.session import Session
 from actgent.errors import JournalError
-from actgent.llm.base import LLM, ModelRequest
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import LLM, ModelRequest
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Failure, Reply, Text, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.sessions import session_table

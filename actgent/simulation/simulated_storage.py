@@ -15,9 +15,9 @@ import outcome
 import trio
 
 from actgent.errors import JournalFailed, JournalFull
-from actgent.journal.base import Journal
 from actgent.journal.grouped import Head, Row
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.sqlite import SQLiteJournal, close_all_locks
 
 from .simulated_world import Life, World

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ResponseFormat
+from actgent.llm.model_interface import ResponseFormat
 from actgent.tools import schemas
 
 from .instruction_schemas import is_json_schema, schema_check

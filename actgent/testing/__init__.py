@@ -1,6 +1,6 @@
 """Tools for testing agents: a scripted provider, recorded sessions, fault injection, and checks for leaks and transcripts."""
 
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.scripted_model import ScriptedLLM
 
 from .journal_faults import CrashingJournal, FaultyJournal
 from .journal_history_checks import ClientCall, find_contradictions, load_client_calls

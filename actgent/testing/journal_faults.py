@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from actgent.journal.base import Entry, Journal
 from actgent.journal.grouped import Head, Row
-from actgent.journal.memory import MemoryJournal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry, Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.wrappers import WrappedJournal
 
 

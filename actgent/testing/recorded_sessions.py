@@ -11,7 +11,7 @@ from pathlib import Path
 from actgent.agents.agent import Agent
 from actgent.agents.upgrading import Difference, Recording
 from actgent.errors import ConfigurationError
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import find_journal, open_journal
 from actgent.journal.transfer import ExportedSession, is_export, load_sessions, read_sessions
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ChatMessage, ModelRequest
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import Text, ToolCall, ToolResult
 
 from .provider_apis import (

@@ -7,7 +7,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve
 from actgent.errors import ConfigurationError, nearest
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import ToolCall, ToolResult
 
 

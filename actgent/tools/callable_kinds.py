@@ -13,8 +13,8 @@ from typing import Any
 
 from actgent.errors import ConfigurationError
 
-from .base import ToolContext
 from .outputs.result_text import to_result_text
+from .tool_interface import ToolContext
 
 YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 """Code flags of generator and async generator functions."""

@@ -19,9 +19,9 @@ from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
-from .base import ApprovalRule, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .callable_kinds import drain_with_progress
 from .option_checks import check_options
+from .tool_interface import ApprovalRule, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .worker_threads import Threads
 
 P = ParamSpec("P", default=...)

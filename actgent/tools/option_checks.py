@@ -11,8 +11,8 @@ import attrs
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError
 
-from .base import Effect, Tool, ToolHooks, WrappedTool
 from .callable_kinds import GENERATOR_REJECTED, is_generator_function, is_sync_callable
+from .tool_interface import Effect, Tool, ToolHooks, WrappedTool
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 

@@ -14,11 +14,11 @@ from actgent.errors.text_escaping import shown
 from actgent.messages import ToolCall, ToolSpec
 from actgent.support.safe_logging import logger_of
 
-from .base import Tool, WrappedTool
 from .option_checks import check_options
 from .outputs.result_text import replace_control_characters
 from .outputs.untrusted_results import neutral
 from .tool_adapters import AdaptedTool, ToolProtocol, is_tool_like
+from .tool_interface import Tool, WrappedTool
 
 CALL_TOOL = "call_tool"
 """Name of the tool by which a model calls a deferred tool."""

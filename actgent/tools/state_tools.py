@@ -10,10 +10,10 @@ from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSche
 from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
-from .base import Effect, Tool, ToolContext
 from .callable_kinds import GENERATOR_REJECTED, is_generator_function
 from .outputs.oversized_state_values import copy_state, offload_large_values
 from .outputs.result_text import to_text
+from .tool_interface import Effect, Tool, ToolContext
 from .worker_threads import Threads
 
 StateFunction = Callable[..., Any]

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from .base import Tool, ToolContext, execute_short_form
+from .tool_interface import Tool, ToolContext, execute_short_form
 
 _OPTIONS = frozenset(Tool.__annotations__) - {
     "name",

@@ -43,7 +43,6 @@ from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork
 from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code_calls import convert_user_error, leaves
 
-from .base import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
 from .call_sources import CallSources, running_call
 from .caller_tools import AskCaller
 from .outputs.result_media import describe_media, has_media
@@ -52,6 +51,7 @@ from .outputs.untrusted_results import mark_untrusted
 from .schemas import plain_form
 from .start_order import StartGate, start_gate
 from .time_limits import TimeLimit, time_limits
+from .tool_interface import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
 
 logger = logger_of(__name__)
 

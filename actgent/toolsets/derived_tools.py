@@ -5,8 +5,8 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools import schemas
-from actgent.tools.base import Tool, ToolContext, WrappedTool
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
+from actgent.tools.tool_interface import Tool, ToolContext, WrappedTool
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 """Function from tools to tools; it must not change the given tools."""

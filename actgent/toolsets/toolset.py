@@ -17,11 +17,11 @@ import trio
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.support.user_code_calls import leaves
-from actgent.tools.base import ApprovalRule, Effect, Tool, WrappedTool
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import MAX_NAME_CHARACTERS, to_tool
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, WrappedTool
 
 from . import derived_tools
 

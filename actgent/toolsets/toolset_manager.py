@@ -21,9 +21,9 @@ from actgent.errors.text_escaping import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error, leaves, readable_text
-from actgent.tools.base import Tool
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_interface import Tool
 
 from .toolset import Toolset
 

@@ -26,8 +26,8 @@ from actgent.journal.records import (
     make_agent_message_record,
     make_message_appended_record,
 )
-from actgent.llm.base import ModelRequest, ModelResponse, StopReason
-from actgent.memory.base import Memory
+from actgent.llm.model_interface import ModelRequest, ModelResponse, StopReason
+from actgent.memory.memory_interface import Memory
 from actgent.messages import (
     Delivery,
     Message,
@@ -39,7 +39,8 @@ from actgent.messages import (
 )
 from actgent.modes.modes import Modes
 from actgent.protocols.answer_parsing import is_media_only
-from actgent.protocols.base import (
+from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import (
     CallTools,
     Classifier,
     Continue,
@@ -52,7 +53,6 @@ from actgent.protocols.base import (
     TurnView,
     UpdateState,
 )
-from actgent.protocols.prompts import PromptManager
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of

@@ -23,7 +23,7 @@ from actgent.messages import (
     make_reply,
     message_failure,
 )
-from actgent.protocols.base import Outcome, SendReply
+from actgent.protocols.protocol_interface import Outcome, SendReply
 from actgent.sessions.handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn

@@ -8,7 +8,7 @@ import trio
 from actgent.control.budget import Budget
 from actgent.errors import LimitReached, ModelError, PriceUnknown
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from actgent.messages import Message
-from actgent.protocols.base import PromptTemplate, TurnView
+from actgent.protocols.protocol_interface import PromptTemplate, TurnView
 from actgent.sessions.handlers import Handler, takes_session
 from actgent.sessions.session_context import SessionContext, Turn
 

@@ -32,7 +32,7 @@ from actgent.events import (
     TurnStarted,
     TurnSuspended,
 )
-from actgent.llm.base import CallWatch, ModelResponse
+from actgent.llm.model_interface import CallWatch, ModelResponse
 from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.mode_changes import changes_in
 from actgent.sessions.session_context import SessionContext, Turn

@@ -16,8 +16,8 @@ from actgent.actors.inbox import InboxStatistics
 from actgent.agents.session import Session, session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
-from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
+from actgent.journal.journal_interface import Journal, SessionSummary
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.messages import Priority, message_bytes
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.runtime.introspection import AgentStatistics

@@ -13,8 +13,8 @@ import trio
 from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 
 from .problem_documents import Problem
 

@@ -13,7 +13,7 @@ import trio
 
 from actgent.errors import JournalError, WireError
 from actgent.events import MessageFailed, ToolFailed
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,
@@ -23,7 +23,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     Record,
 )
-from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.messages import ToolResult
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import LogVariable, logger_of

@@ -13,8 +13,8 @@ import attrs
 from actgent.actors.inbox import InboxStatistics
 from actgent.agents.upgrading import Difference
 from actgent.control.limits import Limits
-from actgent.journal.session_lists import State
-from actgent.llm.base import StopReason
+from actgent.journal.session_list_queries import State
+from actgent.llm.model_interface import StopReason
 from actgent.messages import OnBusy, SenderKind, ToolStatus
 from actgent.sessions.subscriptions import ObservedType
 from actgent.web.access_tokens import Scope

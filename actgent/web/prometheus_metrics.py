@@ -29,9 +29,9 @@ from actgent.events import (
     TurnEnded,
     TurnStarted,
 )
-from actgent.journal.base import Journal
-from actgent.journal.cluster_membership import ClusterStatistics
-from actgent.journal.session_lists import State
+from actgent.journal.cluster_interface import ClusterStatistics
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import State
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 

@@ -8,8 +8,8 @@ import trio
 
 from actgent import Agent, BareAgent, ScriptedLLM, Session
 from actgent.errors import ActgentError
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 
 
 class StepCounter(trio.abc.Instrument):

@@ -97,7 +97,7 @@ async def _latencies(session: Session, count: int) -> list[float]:
 async def direct(size: int) -> Figures:
     """The floor: the model asked directly, with nobody beside it."""
     llm, found = ScriptedLLM(["Noted."], repeat=True, keep=0), []
-    from actgent.llm.base import ModelRequest
+    from actgent.llm.model_interface import ModelRequest
 
     for _ in range(size):
         begun = time.perf_counter()

@@ -59,7 +59,7 @@ from actgent.actors.actor import Actor
 from actgent.actors.actor_ref import ActorRef
 from actgent.actors.system import open_system
 from actgent.definitions.agent_folder import read_folder
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -70,7 +70,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.llm.base import ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 from actgent.messages import ChatMessage, Message, Sender
 
 SAID = ModelResponse(parts=(Text(ANSWER),))

@@ -7,7 +7,7 @@ import time
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_gateway, open_runtime
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import SessionCreatedRecord
 from actgent.messages import Sender
 from actgent.runtime.runtime import Runtime

@@ -13,7 +13,7 @@ import trio
 from measure import Figures, expect, rss
 
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import SessionCreatedRecord
 

@@ -6,7 +6,7 @@ import trio.lowlevel
 from measure import ANSWER, Figures, Stopwatch, expect, short
 
 from actgent import LLM, BareAgent, Text
-from actgent.llm.base import ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 
 ROUNDS = 25
 

@@ -17,7 +17,7 @@ from trio.lowlevel import checkpoint
 
 from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, approval_id
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
     AgentMessageRecord,
     ApprovalRequestRecord,
@@ -27,7 +27,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.llm.base import ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 from actgent.messages import Message, ToolResult
 
 DAY = 86_400.0

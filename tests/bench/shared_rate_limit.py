@@ -11,7 +11,7 @@ import attrs
 import trio
 from measure import ANSWER, Figures, Stopwatch, expect
 
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, Usage
 from actgent.testing import Provider, ProviderRequest, RateLimits, Slow, open_provider
 

@@ -10,7 +10,7 @@ import actgent
 from actgent import LLM, BareAgent, Text, ToolCall, open_runtime, tool
 from actgent.actors.actor import Actor
 from actgent.actors.system import open_system
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 PACKAGE = str(Path(actgent.__file__).parent)
 COUNT = 50

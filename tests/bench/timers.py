@@ -14,10 +14,10 @@ from measure import ANSWER, Figures, Stopwatch, expect, rss
 from trio.lowlevel import checkpoint
 
 from actgent import LLM, BareAgent, Sender, Text, open_runtime
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
-from actgent.llm.base import ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 
 RATE = 100_000 / 60
 """How many are due each second: 100,000 within a minute."""

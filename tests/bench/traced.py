@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from actgent import LLM, BareAgent, Text, open_runtime
-from actgent.llm.base import ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 from actgent.observe import Telemetry
 
 ROUNDS = 5

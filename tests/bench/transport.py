@@ -28,11 +28,11 @@ import httpx2
 import trio
 from measure import long
 
-from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.http import Body, Remote, to_json
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import Text
 from actgent.testing import open_provider
 

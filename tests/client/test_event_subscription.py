@@ -8,8 +8,8 @@ from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
 from actgent.client.transport import StreamEvent
 from actgent.errors import JournalFailed
-from actgent.journal.grouped.compression import expand
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.grouped.step_compression import expand
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import REFUSED, MessageEndRecord
 
 PATIENCE = 60

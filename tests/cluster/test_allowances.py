@@ -13,7 +13,7 @@ from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.llm.rate_limiting.leased_limits import LeasedLimit
-from actgent.llm.rate_limiting.rate_limits import Cost
+from actgent.llm.rate_limiting.token_buckets import Cost
 from actgent.messages import Usage
 
 CLOCK = "extract(epoch FROM clock_timestamp())"

@@ -30,7 +30,7 @@ from actgent.cluster.operations.repartitioning import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
 from actgent.journal.records import UsageRecord
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, Usage
 from actgent.runtime.delegation.pool_tasks import PoolTask
 from tests.clusters import Cluster, open_balancer, open_cluster

@@ -11,7 +11,7 @@ from actgent.cluster.membership import (
     DeathJudge,
     NodeMembership,
 )
-from actgent.journal.postgres.liveness import NODE_TIMEOUT_SECONDS
+from actgent.journal.postgres.node_liveness_locks import NODE_TIMEOUT_SECONDS
 from actgent.journal.postgres.node_table import NodeRow, SeenNode
 
 

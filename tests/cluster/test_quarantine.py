@@ -23,7 +23,7 @@ from actgent.cluster.quarantine import (
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.postgres import PartitionedJournal, Suspect, Taken
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender
 from actgent.support.safe_logging import summarise
 

@@ -86,7 +86,7 @@ async def trace_post() -> FileTrace:
 
 async def test_the_table_names_the_files_that_a_chat_passes():
     passed = await trace_chat("hello")
-    assert passed - {"llm/scripted.py"} == listed_files()
+    assert passed - {"llm/scripted_model.py"} == listed_files()
 
 
 @pytest.mark.parametrize("path", MAX_FILES)

@@ -6,7 +6,7 @@ import trio.lowlevel
 
 from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, Usage, tool
 from actgent.interop import PROTOCOLS
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from tests.web.conftest import open_served
 
 USAGE = Usage(input_tokens=12, output_tokens=5)

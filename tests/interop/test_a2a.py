@@ -18,7 +18,7 @@ from actgent import (
     Text,
 )
 from actgent.interop import PROTOCOLS, A2AProtocol
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from tests.web.conftest import open_served
 
 from .conftest import make_agents, runs

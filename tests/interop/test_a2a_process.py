@@ -14,7 +14,7 @@ AGENT = """
 import trio
 from pathlib import Path
 from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, tool
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 
 def note(name):

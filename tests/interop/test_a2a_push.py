@@ -11,8 +11,8 @@ import trio
 from actgent import JournalFailed, Sender, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
 from actgent.interop.a2a import push_configs, push_outbox
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import SessionCreatedRecord
 from tests.web.conftest import open_receiver, open_served
 

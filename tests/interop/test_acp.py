@@ -24,7 +24,7 @@ from actgent.interop.acp.json_rpc import JSONRPCConnection
 from actgent.interop.acp.session_updates import UpdateEncoder
 from actgent.interop.line_reader import MAX_LINE_BYTES
 from actgent.interop.run_events import TextDelta, TextDiscarded
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.runtime.subscriptions import SessionFollower
 
 from .acp_client import CWD, Refused, check, connected, selecting

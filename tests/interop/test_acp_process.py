@@ -17,7 +17,7 @@ ACTGENT = str(Path(sys.executable).with_name("actgent"))
 AGENT = """
 import trio
 from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, tool
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 print("noise of an import")
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.errors import ApprovalRequired, ConfigurationError, JournalError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")

@@ -7,7 +7,7 @@ import urllib.parse
 import pytest
 import trio
 
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,

@@ -7,7 +7,7 @@ import sys
 
 import trio
 
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost
 from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.messages import Message, Sender, Text

@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     DeliveryRecord,

@@ -18,14 +18,14 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalFull
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import StateChangeRecord
 from actgent.journal.sqlite import back_up, backup as backups, find_problems, recover_file
 
 WRITING = """
     import sys, trio
-    from actgent.journal.base import Entry
+    from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
     from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
     from actgent.messages import Sender

@@ -11,8 +11,8 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced, JournalFailed
 from actgent.journal.grouped.group_commit import CLOSE_TIMEOUT_SECONDS
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import StateChangeRecord
 from actgent.journal.sqlite.journal_file import SqliteFile
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
-from actgent.journal.base import Entry
 from actgent.journal.grouped.step_queue import GROUP_STEPS
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,

@@ -8,8 +8,8 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.inbox import PriorityInbox
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     REFUSED,
     MessageAppendedRecord,

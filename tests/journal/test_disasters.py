@@ -22,7 +22,7 @@ from actgent.journal.sqlite import SQLiteJournal, find_problems
 
 WRITER = textwrap.dedent("""
     import sys, trio
-    from actgent.journal.base import Entry
+    from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
     from actgent.journal.records import StateChangeRecord
     async def live(journal, epoch, name, number):

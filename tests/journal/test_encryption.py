@@ -12,8 +12,8 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
 from actgent.journal.grouped.row_format import checksum_row
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.sqlite import back_up, find_problems, recover_file
 
 pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")

@@ -8,7 +8,7 @@ import pytest
 
 from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
 from actgent.errors import WireError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.transfer import (
     is_export,
     load_sessions,

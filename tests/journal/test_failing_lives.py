@@ -25,7 +25,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import Fenced, JournalFailed, JournalFull
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,

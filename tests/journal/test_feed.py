@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed, UsageError
-from actgent.journal.base import Entry
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.record_feed_backlog import Erased
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -23,7 +23,7 @@ from actgent.journal.records import (
     StateChangeRecord,
     refer,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.wrappers import AsyncCommitJournal, RedactedJournal
 from actgent.messages import NO_METADATA, Message, Sender, Text, ToolResult
 

@@ -15,11 +15,11 @@ import trio
 from actgent.errors import ActgentError, ConfigurationError, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import StateChangeRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 KILLED = textwrap.dedent("""
     import os, signal, sys, trio
-    from actgent.journal.base import Entry
+    from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
     from actgent.journal.records import StateChangeRecord
     async def main(url):

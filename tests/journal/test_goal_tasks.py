@@ -6,7 +6,7 @@ import json
 import trio
 
 from actgent import GoalAgent, ScriptedLLM, ToolContext, open_runtime, tool
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.protocols.goal import progress_in
 from actgent.protocols.goal.tasks import tasks_in
 from actgent.testing import CrashingJournal

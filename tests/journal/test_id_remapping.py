@@ -14,7 +14,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.transfer import ExportedSession
 from actgent.journal.transfer.id_remapping import renamed, with_new_ids
 from actgent.messages import Message

@@ -1,7 +1,7 @@
 """Recovery by a list of unfinished sessions that is no longer true when it is worked through."""
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 
 class Outdated(MemoryJournal):

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actgent import open_runtime
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.sessions.restore import rebuild
 from actgent.testing import CrashingJournal
 

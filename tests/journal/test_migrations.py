@@ -6,8 +6,8 @@ import apsw
 import msgpack
 import pytest
 
-from actgent.journal.base import Entry
 from actgent.journal.grouped.row_format import encode_entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     MessageAcceptedRecord,

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from actgent.errors import JournalFailed
-from actgent.journal.base import Entry
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     MessageAcceptedRecord,
     MessageEndRecord,
@@ -17,7 +17,7 @@ from actgent.journal.records import (
     StateChangeRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import Cursor, SessionFilter
+from actgent.journal.session_list_queries import Cursor, SessionFilter
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 10_000
@@ -337,7 +337,7 @@ PLANS = [
 async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_first):
     """Each goes by an index from its beginning, and only a few rows are ever sorted."""
     apsw = pytest.importorskip("apsw")
-    from actgent.journal.session_lists import Cursor, page_query
+    from actgent.journal.session_list_queries import Cursor, page_query
 
     async with open_journal(f"sqlite:///{tmp_path}/a.db") as journal:
         await journal.acquire()

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     MessageAcceptedRecord,
@@ -17,7 +17,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.messages import Message, Sender, Text
 
 psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")

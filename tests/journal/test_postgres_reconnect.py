@@ -14,7 +14,7 @@ from actgent.errors import JournalFailed
 from actgent.journal.grouped import group_commit as group
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
 from actgent.journal.records import SessionCreatedRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 
 

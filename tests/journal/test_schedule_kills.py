@@ -9,7 +9,7 @@ import textwrap
 import trio
 
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
 

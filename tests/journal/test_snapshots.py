@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from actgent.errors import Fenced, UsageError
-from actgent.journal.base import SessionTail, Snapshot
 from actgent.journal.encryption import VARIABLE
+from actgent.journal.journal_interface import SessionTail, Snapshot
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -18,7 +18,7 @@ from actgent.journal.records import (
     StateChangeRecord,
     refer,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import ToolResult
 

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolContext, open_runtime, tool
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import NextTimerRecord
 

@@ -9,8 +9,8 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import Fenced, JournalFailed, JournalSlow
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import StateChangeRecord
 
 

@@ -13,8 +13,8 @@ import trio.testing
 
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.grouped.row_format import encode_entry
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     MessageAcceptedRecord,
     NextTimerRecord,
@@ -22,7 +22,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 
 KEY = SessionKey("a", "s")

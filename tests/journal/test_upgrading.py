@@ -14,10 +14,10 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.postgres import schema as postgres_schema
-from actgent.journal.session_lists import SessionFilter
+from actgent.journal.session_list_queries import SessionFilter
 from actgent.journal.sqlite import find_problems, recover_file, schema as sqlite_schema
 from actgent.journal.transfer import load_sessions, write_sessions
 

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from actgent.journal.grouped.row_format import Head, Row
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal
 
 

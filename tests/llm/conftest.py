@@ -11,7 +11,7 @@ from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.http import Remote
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 
 KEY = "sk-secret-0123456789"
 VARIABLES = (

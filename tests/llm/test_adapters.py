@@ -34,7 +34,7 @@ from actgent import (
     tool,
 )
 from actgent.llm.model_resolution import resolve_model
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.llm.wrapper_models import RetryingModel
 from actgent.support.user_code_calls import MAX_THREADS
 

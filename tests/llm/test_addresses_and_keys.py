@@ -4,7 +4,7 @@ import pytest
 
 from actgent import Anthropic, BadRequest, BareAgent, ConfigurationError, MissingKey, OpenAI, OpenAIResponses
 from actgent.llm.model_resolution import PROVIDERS, key_variables, resolve_model, url_variables
-from actgent.llm.settings import LLMSettings, load_settings
+from actgent.llm.model_settings import LLMSettings, load_settings
 from actgent.testing import open_provider
 
 NAMED = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))

@@ -19,7 +19,7 @@ from actgent import (
     run_agent,
     tool,
 )
-from actgent.llm.base import LLM, ModelRequest
+from actgent.llm.model_interface import LLM, ModelRequest
 from actgent.messages import ChatMessage
 
 

@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, tool
 from actgent.errors import ModelError, ModelTimeout, StreamInterrupted
-from actgent.llm.base import ChatMessage, ModelRequest
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import Text, Thinking
 
 HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))

@@ -23,11 +23,11 @@ from actgent.errors import (
     StreamInterrupted,
     UnsupportedPart,
 )
-from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
-from actgent.llm.retry import Retry
+from actgent.llm.model_interface import ChatMessage, ModelRequest
+from actgent.llm.retry_policy import Retry
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 KEY = "sk-secret-0123456789"

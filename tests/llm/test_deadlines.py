@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
-from actgent.llm.base import LLM, ModelRequest, ModelResponse
-from actgent.llm.fallback import FallbackModel
+from actgent.llm.fallback_model import FallbackModel
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
 from actgent.llm.rate_limiting import RateLimiter
-from actgent.llm.retry import Retry
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.retry_policy import Retry
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.llm.wrapper_models import RateLimitedModel
 from actgent.messages import Text
 

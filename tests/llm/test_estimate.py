@@ -1,7 +1,7 @@
 """How many tokens a prompt takes, before its provider has counted them."""
 
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
-from actgent.llm.prompt_estimator import PromptEstimator
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
+from actgent.llm.prompt_token_estimator import PromptEstimator
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 
 

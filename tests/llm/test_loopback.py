@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
-from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
-from actgent.llm.retry import Retry
+from actgent.llm.model_interface import ChatMessage, ModelRequest
+from actgent.llm.retry_policy import Retry
 from actgent.messages import Text, ToolCall, ToolSpec
 from actgent.testing import (
     CutStream,

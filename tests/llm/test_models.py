@@ -7,7 +7,7 @@ import pytest
 
 from actgent.errors import ConfigurationError, MissingKey
 from actgent.llm.model_resolution import resolve_model
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.scripted_model import ScriptedLLM
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_missing_key():
 def test_sdks_are_imported_only_when_a_client_is_made():
     """Importing the room of models, and even the client classes, costs no SDK."""
     code = (
-        "import sys, actgent.llm.model_resolution, actgent.llm.scripted, actgent.llm.fallback\n"
+        "import sys, actgent.llm.model_resolution, actgent.llm.scripted_model, actgent.llm.fallback_model\n"
         "assert not {'httpx2', 'openai', 'anthropic'} & set(sys.modules)\n"
         "import actgent.llm.clients.openai, actgent.llm.clients.openai_responses, actgent.llm.clients.anthropic\n"
         "assert not {'openai', 'anthropic', 'genai_prices'} & set(sys.modules)\n"

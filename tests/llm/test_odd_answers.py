@@ -7,9 +7,9 @@ import re
 import pytest
 
 from actgent.errors import ModelError
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse
-from actgent.llm.http.encoding import check_texts
 from actgent.llm.http.secret_removal import Secrets, secrets_in
+from actgent.llm.http.wire_encoding import check_texts
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse
 from actgent.messages import Text
 
 from .conftest import KEY

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ModelError, RateLimited, StreamInterrupted, UnsupportedPart
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult
 
 HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))

@@ -18,9 +18,9 @@ from actgent import (
 )
 from actgent.agents.goal import GoalResult
 from actgent.llm import model_resolution
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
-from actgent.llm.settings import LLMSettings, load_models, load_settings
+from actgent.llm.model_settings import LLMSettings, load_models, load_settings
 
 ROLES = ("planner", "executor", "summarizer", "evaluator", "finalizer")
 

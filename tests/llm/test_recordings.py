@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from actgent.errors import ModelError, NotAuthorized, QuotaExhausted, RateLimited, StreamInterrupted
-from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.context_window import CountedRequest, count_answered, expected_tokens, upper_bound
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 FILE = "recordings.jsonl"

@@ -5,9 +5,9 @@ import base64
 import pytest
 
 from actgent.errors import BadRequest
-from actgent.llm.base import ChatMessage, ModelRequest
-from actgent.llm.clients.compatible import client_class
-from actgent.llm.prompt_estimator import MEDIA_BYTES, PromptEstimator
+from actgent.llm.clients.openai_compatible import client_class
+from actgent.llm.model_interface import ChatMessage, ModelRequest
+from actgent.llm.prompt_token_estimator import MEDIA_BYTES, PromptEstimator
 from actgent.messages import File, Image, Text, ToolCall, ToolResult
 from actgent.testing import open_provider
 

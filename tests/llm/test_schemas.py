@@ -13,8 +13,7 @@ import pydantic
 import pytest
 
 from actgent import BareAgent, tool
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
-from actgent.llm.http.schemas import (
+from actgent.llm.http.provider_schemas import (
     ANTHROPIC_STYLE,
     GEMINI_STYLE,
     OPENAI_STYLE,
@@ -23,6 +22,7 @@ from actgent.llm.http.schemas import (
     tool_schema,
     unwrap_answer,
 )
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import Text, ToolSpec
 from actgent.structured.output_type import output_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import CachedModel, ModelResponse, RateLimitedModel, RateLimiter, RetryingModel, Usage
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 
 
 class Told(LLM):

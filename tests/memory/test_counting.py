@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import Anthropic, BareAgent, ContextOverflow, FallbackModel, Interrupted, OpenAI, OpenAIResponses
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.testing import open_provider
 
 CLASSES = {"anthropic": Anthropic, "openai-responses": OpenAIResponses}

@@ -24,7 +24,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.llm.clients.anthropic import Anthropic

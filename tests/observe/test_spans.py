@@ -26,9 +26,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import ModelResponse, Text
-from actgent.llm.retry import Retry
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.llm.model_interface import ModelResponse, Text
+from actgent.llm.retry_policy import Retry
 from actgent.messages import Usage, traceparent
 from actgent.runtime.sessions import session_table
 from actgent.support import span_names

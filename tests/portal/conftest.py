@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import LLM
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.protocols.base import ClassificationType, Outcome, Profile, Protocol, TurnView
+from actgent.protocols.protocol_interface import ClassificationType, Outcome, Profile, Protocol, TurnView
 
 TYPES = (
     ClassificationType(name="greeting", description="a greeting", schema={"content": "<the words>"}),

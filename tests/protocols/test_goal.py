@@ -6,9 +6,8 @@ import attrs
 import pytest
 
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
-from actgent.protocols.base import CallTools, Continue, Profile, SendReply, UpdateState
 from actgent.protocols.goal import CustomAction, Goal
 from actgent.protocols.goal.progress import (
     MAX_STALLED,
@@ -21,6 +20,7 @@ from actgent.protocols.goal.progress import (
 )
 from actgent.protocols.goal.transitions import TRANSITIONS, offered_actions, rejection_reason
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import CallTools, Continue, Profile, SendReply, UpdateState
 
 from .conftest import view
 

@@ -23,9 +23,9 @@ from actgent import (
     open_runtime,
 )
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import Fail
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import Fail
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router
 from actgent.protocols.simple_protocol import Simple

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import Protocol, SendReply
 from actgent.protocols.goal import Goal
 from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
 from actgent.protocols.plan import Planning
+from actgent.protocols.protocol_interface import Protocol, SendReply
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router
 from actgent.protocols.simple_protocol import Simple

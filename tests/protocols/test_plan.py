@@ -5,9 +5,8 @@ import json
 import pytest
 
 from actgent.errors import AnswerError, ConfigurationError, EmptyAnswer, ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
-from actgent.protocols.base import CallTools, Continue, Profile, SendReply, TurnView, UpdateState
 from actgent.protocols.plan import Plan, TodoItem
 from actgent.protocols.plan.plan_answers import (
     END,
@@ -25,6 +24,14 @@ from actgent.protocols.plan.protocol import (
     SYNTHESIZE,
     Planning,
     plan_of,
+)
+from actgent.protocols.protocol_interface import (
+    CallTools,
+    Continue,
+    Profile,
+    SendReply,
+    TurnView,
+    UpdateState,
 )
 
 PROTOCOL = Planning()

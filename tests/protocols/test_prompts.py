@@ -9,8 +9,8 @@ import pytest
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolSpec
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import ClassificationType, Instruction, Profile
 from actgent.protocols.prompts import WHO, PromptManager, render
+from actgent.protocols.protocol_interface import ClassificationType, Instruction, Profile
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router
 from actgent.protocols.simple_protocol import Simple

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from actgent.errors import ActgentError
-from actgent.llm.rate_limiting.rate_limits import read_limits
+from actgent.llm.rate_limiting.token_buckets import read_limits
 from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.plan.plan_answers import parse_planning_answer, split_thoughts
 from actgent.protocols.react_protocol import ReAct

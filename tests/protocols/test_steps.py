@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.messages import Message, Sender, Text, ToolCall
-from actgent.protocols.base import CallTools, Continue, SendReply, UpdateState
+from actgent.protocols.protocol_interface import CallTools, Continue, SendReply, UpdateState
 from actgent.protocols.steps_protocol import PLAN_KEY, STEP, Steps, grown_step
 
 from .conftest import read, view

@@ -3,8 +3,8 @@
 import pytest
 
 from actgent.messages import Message, Sender, Text, ToolResult
-from actgent.protocols.base import Profile
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import Profile
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 

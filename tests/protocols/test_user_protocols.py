@@ -6,10 +6,10 @@ from typing import ClassVar
 import pytest
 
 from actgent.errors import ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.protocols.base import Continue, Profile, Protocol, Request, SendReply, TurnView
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import Continue, Profile, Protocol, Request, SendReply, TurnView
 from actgent.structured.extract_json import extract_only
 
 from .conftest import read, view

@@ -9,7 +9,7 @@ import trio
 
 from actgent.journal.grouped import group_commit
 from actgent.journal.grouped.group_commit import GroupedJournal
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     CancellationRecord,
@@ -22,8 +22,8 @@ from actgent.runtime import timer_handlers
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
 from actgent.simulation.seed_plan import FAULTS
-from actgent.tools.base import ToolContext
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_interface import ToolContext
 
 from .programs import CLERK
 

@@ -13,7 +13,7 @@ import trio
 
 from actgent import ConfigurationError
 from actgent.agents.assembly import AgentModels
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
 from actgent.simulation import Settings, play
 from actgent.simulation.run_story import render_story

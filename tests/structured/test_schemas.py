@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError
-from actgent.protocols.base import ClassificationType, Instruction, types_from
+from actgent.protocols.protocol_interface import ClassificationType, Instruction, types_from
 from actgent.structured import instruction_schemas
 from actgent.structured.instruction_schemas import is_json_schema, schema_check
 

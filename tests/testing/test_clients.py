@@ -3,10 +3,10 @@
 import attrs
 import pytest
 
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.testing import assert_no_leaks, open_provider
 

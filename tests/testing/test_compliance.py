@@ -32,10 +32,10 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from typing_extensions import get_type_hints, is_typeddict
 
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.testing import open_provider
 

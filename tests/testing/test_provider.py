@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Image, Opaque, Text, Thinking, ToolCall, Usage
 from actgent.testing import (
     CutStream,

@@ -16,7 +16,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import ModelTimeout
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.transfer import read_sessions, save_sessions
 from actgent.testing import assert_replays, load_recording
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, Thinking, ToolCall
 from actgent.testing import check_transcript
 from actgent.testing.provider_apis import (

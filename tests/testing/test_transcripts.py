@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ChatMessage, ModelRequest
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.llm.model_resolution import PROVIDERS, dialect_of
 from actgent.messages import Image, Text, ToolCall, ToolResult
 from actgent.testing import assert_valid_transcript, check_transcript

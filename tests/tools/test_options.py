@@ -7,7 +7,7 @@ import pytest
 
 from actgent import Anthropic, OpenAI, OpenAIResponses
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ModelRequest
+from actgent.llm.model_interface import ModelRequest
 from actgent.messages import ChatMessage, Text, ToolSpec
 from actgent.tools import FunctionTool, Tool, ToolHooks, ToolRegistry
 

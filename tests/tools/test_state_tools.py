@@ -4,8 +4,8 @@ import pytest
 
 from actgent.errors import ConfigurationError, ToolError
 from actgent.state.session_state import Store
-from actgent.tools.base import ToolContext
 from actgent.tools.state_tools import StateTool, parse_changes, takes_state
+from actgent.tools.tool_interface import ToolContext
 
 
 def keep(state, args):

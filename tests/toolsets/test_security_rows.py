@@ -36,10 +36,10 @@ from actgent.errors import (
     ParseError,
     WrongOwner,
 )
-from actgent.llm.base import ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.http import read_arguments
+from actgent.llm.model_interface import ModelRequest
 from actgent.memory.short_term import ShortTermMemory
 from actgent.structured.extract_json import extract_only
 from actgent.support.strict_json import loads

@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, Limits, ScriptedLLM
 from actgent.errors import Fenced, JournalFull
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.web.routes import agents as health
 
 

@@ -278,7 +278,7 @@ async def test_token_has_a_request_rate(serving):
 async def test_messages_sent_during_a_recount_are_counted():
     """Only what was sent before may have ended; a token without a bound leaves nothing here, however long it sends."""
     from actgent.errors import ConfigurationError
-    from actgent.journal.session_lists import SessionKey
+    from actgent.journal.session_list_queries import SessionKey
     from actgent.web.gateway_limits import GatewayLimits, OpenMessages
     from actgent.web.problem_documents import Problem
     from actgent.web.server.relayed_requests import LIMITS

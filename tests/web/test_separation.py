@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.web.routes.endpoint_table import ENDPOINTS
 
 BODIES = {

@@ -6,9 +6,9 @@ from functools import partial
 import trio
 
 from actgent import LLM, BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.base import Entry
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,
@@ -16,7 +16,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionClosedRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender, Text
 from actgent.web.streaming.session_events import find_message
 

@@ -12,7 +12,7 @@ import trio
 
 from actgent import LLM, BareAgent, GatewayLimits, ModelResponse, ProviderUnavailable, ScriptedLLM, Text
 from actgent.errors import Fenced
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     DeliveryRecord,
@@ -20,7 +20,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionClosedRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender
 from actgent.sessions.subscriptions import PartialText
 from actgent.testing import assert_no_leaks

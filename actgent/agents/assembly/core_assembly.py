@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from actgent.actors.inbox import InboxBounds, PriorityInbox
 from actgent.agents.teams import receivers_among
 from actgent.labels import Policy
-from actgent.llm.base import LLM
-from actgent.memory.base import Memory
+from actgent.llm.model_interface import LLM
+from actgent.memory.memory_interface import Memory
 from actgent.messages import Sender, message_bytes
 from actgent.modes.modes import Modes
-from actgent.protocols.base import Profile
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import Profile
 from actgent.runtime.runtime import Runtime
-from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_interface import Tool
 from actgent.turns.agent_core import AgentCore, Router
 from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.calls.context_fitting import fitter_for

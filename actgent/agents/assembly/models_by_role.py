@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from actgent.llm.base import LLM
 from actgent.llm.custom_model_adapters import ModelLike
+from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
-from actgent.llm.settings import LLMSettings
+from actgent.llm.model_settings import LLMSettings
 
 
 @attrs.define(eq=False)

@@ -12,7 +12,7 @@ from actgent.agents.verbose_output import Verbose
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
 from actgent.llm.custom_model_adapters import ModelLike
-from actgent.llm.settings import LLMSettings
+from actgent.llm.model_settings import LLMSettings
 from actgent.protocols.goal import CustomAction
 
 from .goal_agent import GoalAgent

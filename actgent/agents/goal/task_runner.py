@@ -19,7 +19,7 @@ from actgent.protocols.goal import (
     turn_of,
 )
 from actgent.support.strict_json import loads
-from actgent.tools.base import Effect, NestedToolCalls, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, NestedToolCalls, Tool, ToolContext
 
 
 class TaskRunner(Tool):

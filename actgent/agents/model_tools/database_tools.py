@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.database.database import Database
-from actgent.tools.base import Tool, ToolContext
+from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.toolsets.builtin import MAX_ROWS, sql_tool
 
 _FORM = "sqlite:///any"

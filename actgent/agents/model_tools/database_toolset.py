@@ -7,8 +7,8 @@ import trio
 
 from actgent.database.database import Database
 from actgent.errors import ConfigurationError
-from actgent.tools.base import Tool
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Publish, Toolset
 
 

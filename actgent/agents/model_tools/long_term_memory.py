@@ -6,10 +6,10 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.base import LongTermMemoryBase
+from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.sessions.handlers import Handler
-from actgent.tools.base import Tool
 from actgent.tools.tool_adapters import ToolProtocol
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Toolset
 
 DEFAULT_RECALL_TOKENS = 1_000

@@ -20,14 +20,14 @@ from actgent.control.argument_checks import check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
 from actgent.errors.text_escaping import counted
-from actgent.llm.base import ModelResponse
 from actgent.llm.custom_model_adapters import ModelLike
-from actgent.llm.settings import LLMSettings
+from actgent.llm.model_interface import ModelResponse
+from actgent.llm.model_settings import LLMSettings
 from actgent.memory.longterm import LongTermMemory, MemoryMatch
 from actgent.memory.notice_delimiters import neutralize
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
-from actgent.protocols.base import TurnView
+from actgent.protocols.protocol_interface import TurnView
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import SessionContext, Turn

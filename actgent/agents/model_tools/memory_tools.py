@@ -30,8 +30,8 @@ from actgent.memory.notice_delimiters import neutralize
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence
-from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.call_sources import running_call
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
 MAX_SEARCHED = 30

@@ -9,7 +9,7 @@ from actgent.agents.session import Session, schedule_in
 from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, LimitReached, ToolError, TooManySchedules, UsageError
 from actgent.sessions.pending.schedules import TREE_WINDOW_SECONDS
-from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"

@@ -10,12 +10,12 @@ import trio
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import ConfigurationError, ModelTimeout, ParseError, ToolError
 from actgent.labels import Policy
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import ChatMessage, Text
 from actgent.sessions.session_context import SessionContext
 from actgent.structured.extract_json import extract as find_json
 from actgent.support.untrusted_text import fence
-from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.untrusted_results import REFERENCE, Isolation
 

@@ -24,10 +24,10 @@ from actgent.errors import (
     WrongOwner,
     nearest,
 )
-from actgent.llm.base import LLM
-from actgent.llm.settings import LLMSettings
+from actgent.llm.model_interface import LLM
+from actgent.llm.model_settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage
-from actgent.protocols.base import SendReply
+from actgent.protocols.protocol_interface import SendReply
 from actgent.state.reducers import merge
 from actgent.support import span_names
 from actgent.tools.outputs.result_text import to_text

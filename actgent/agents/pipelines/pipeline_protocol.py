@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import trio
 
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import Text, ToolCall, ToolResult, Usage
-from actgent.protocols.base import Outcome, Protocol, SendReply, TurnView
+from actgent.protocols.protocol_interface import Outcome, Protocol, SendReply, TurnView
 
 from .step_executor import ANSWER_SEPARATOR, RUN_STEPS
 

@@ -21,8 +21,8 @@ from actgent.runtime.delegation.task_delegation import Delegation
 from actgent.runtime.session_waits import note_sources
 from actgent.sessions.session_context import SessionContext
 from actgent.state.session_state import Store
-from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.result_text import to_result_text, to_text
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 from .dependency_graph import Graph, GraphStep
 from .pipeline_results import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in

@@ -13,9 +13,9 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.messages import ToolSpec
-from actgent.protocols.base import Profile, Protocol
 from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.protocol_interface import Profile, Protocol
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_options import turn_options
 from actgent.structured.output_type import output_of

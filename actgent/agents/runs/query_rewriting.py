@@ -7,8 +7,8 @@ import attrs
 import trio
 
 from actgent.errors import ModelTimeout
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
-from actgent.llm.client_errors import as_model_error
+from actgent.llm.custom_model_errors import as_model_error
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Content, Part, Text, Usage, message_parts
 from actgent.support.user_code_calls import convert_user_error
 

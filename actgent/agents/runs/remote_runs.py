@@ -13,9 +13,9 @@ import trio
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, Fenced, SessionMoved, SessionNotFound
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Reply, Usage
-from actgent.protocols.base import WithOutput
+from actgent.protocols.protocol_interface import WithOutput
 from actgent.runtime.introspection import need_journal, records_up_to
 from actgent.runtime.session_waits import running_session
 from actgent.runtime.sessions.session_eviction import check_sendable

@@ -28,8 +28,8 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.pending.turn_reader import TurnReader
-from actgent.tools.base import DepsT
 from actgent.tools.caller_tools import CallerTools, check_caller_tools
+from actgent.tools.tool_interface import DepsT
 
 from .agent_answer import AgentAnswer, AnswerReader
 from .stream_events import StepsEvent

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import AnswerError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.partial_answers import StreamingText
 from actgent.protocols.steps_protocol import Kind, Step, grown_step, read_step

@@ -20,10 +20,10 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.task_reports import with_shortfall
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext
-from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.outputs.result_text import to_result_text
 from actgent.tools.time_limits import TimeLimit, time_limits
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.calls.policy_checks import has_sinks
 
 Run = Callable[..., Awaitable[Reply]]

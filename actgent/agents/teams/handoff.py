@@ -18,9 +18,9 @@ import trio
 from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
-from actgent.protocols.base import Profile, SendReply, TurnView
+from actgent.protocols.protocol_interface import Profile, SendReply, TurnView
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
@@ -28,7 +28,7 @@ from actgent.sessions.handlers import HandlerKind
 from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.state.handoff_state import given_back, handed, handoff_in
 from actgent.support.untrusted_text import fence
-from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.content_guards import Guards
 from actgent.turns.dispatcher import Dispatcher, to_deliveries
 

@@ -22,7 +22,7 @@ from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare_protocol import Bare
 from actgent.runtime.agent_directory import Directory
@@ -41,7 +41,7 @@ from actgent.runtime.session_waits import releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.tools.base import Tool
+from actgent.tools.tool_interface import Tool
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.model_calls import add_to_parents
 

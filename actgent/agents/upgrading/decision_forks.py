@@ -14,8 +14,8 @@ from actgent.journal.records import (
     OutcomeRecord,
     Record,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import NO_USAGE, ToolCall, ToolResult, Usage
 from actgent.state.session_state import StateRecord
 from actgent.turns.agent_core import AgentCore

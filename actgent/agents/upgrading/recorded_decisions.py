@@ -11,9 +11,17 @@ from actgent.journal.records import (
     AgentMessageRecord,
     Record,
 )
-from actgent.llm.base import ModelRequest, ModelResponse
+from actgent.llm.model_interface import ModelRequest, ModelResponse
 from actgent.messages import Event, Message, Route, ToolCall
-from actgent.protocols.base import CallTools, Continue, Finish, Outcome, SendReply, TurnView, UpdateState
+from actgent.protocols.protocol_interface import (
+    CallTools,
+    Continue,
+    Finish,
+    Outcome,
+    SendReply,
+    TurnView,
+    UpdateState,
+)
 from actgent.sessions.session_context import Turn
 from actgent.tools.outputs.result_text import describe
 from actgent.turns.agent_core import AgentCore

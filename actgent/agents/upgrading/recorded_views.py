@@ -12,8 +12,8 @@ from actgent.journal.records import (
     MessageEndRecord,
     Record,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse
-from actgent.memory.base import Memory
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
+from actgent.memory.memory_interface import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
 from actgent.memory.summarizing import SummarizingMemory, SummarizingView
 from actgent.messages import Message

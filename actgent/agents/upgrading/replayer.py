@@ -14,7 +14,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import session_of_context
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     ActionFailureRecord,
     AgentMessageRecord,
@@ -26,8 +26,8 @@ from actgent.journal.records import (
     StateChangeRecord,
     StateRollbackRecord,
 )
-from actgent.llm.base import LLM, ModelResponse
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import LLM, ModelResponse
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.sessions.restore import owner_of

@@ -5,8 +5,8 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import ModelRequest
 from actgent.llm.context_window import estimate_request
+from actgent.llm.model_interface import ModelRequest
 from actgent.runtime.runtime import Runtime
 
 from .replayer import Recording, recorded, replay_with, script_of

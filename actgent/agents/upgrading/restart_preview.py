@@ -15,18 +15,18 @@ from actgent.approvals import Approve
 from actgent.errors import AnswerError, ApprovalRequired
 from actgent.errors.text_escaping import counted
 from actgent.journal.records import AgentMessageRecord, Record
-from actgent.llm.base import ModelResponse, StopReason
+from actgent.llm.model_interface import ModelResponse, StopReason
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall
-from actgent.protocols.base import CallTools, TurnView
+from actgent.protocols.protocol_interface import CallTools, TurnView
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_calls import edited, grants_of
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import owner_of, restore
 from actgent.sessions.session_context import SessionContext
-from actgent.tools.base import ToolContext
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_interface import ToolContext
 from actgent.turns.calls.approval_requests import approval_question
 
 

@@ -3,7 +3,7 @@
 from cyclopts import App
 
 from actgent.cli.serving.cluster_options import ClusterOptions
-from actgent.journal.cluster_membership import check_cluster_extra
+from actgent.journal.cluster_interface import check_cluster_extra
 
 from .command_app import SERVERS, Count, Flag, app, run_command
 

@@ -15,7 +15,7 @@ from actgent.cli.model_options import live_models, open_models, open_script
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, InboxFull
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 from actgent.messages import Failure, Priority, Reply, Token
 
 from .load_test import run_load_test

@@ -24,8 +24,8 @@ from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ActgentError
 from actgent.errors.text_escaping import counted
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import NO_USAGE, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.runtime import open_runtime
 

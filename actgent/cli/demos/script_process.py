@@ -14,7 +14,7 @@ import trio
 
 from actgent.cli.model_options import open_clients
 from actgent.errors import ConfigurationError
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 from actgent.testing.provider import open_provider
 from actgent.testing.provider_apis import PROVIDER_APIS
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
-from actgent.llm.base import LLM, ChatMessage, ModelRequest
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import LLM, ChatMessage, ModelRequest
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Text, ToolCall
-from actgent.protocols.base import Protocol
+from actgent.protocols.protocol_interface import Protocol
 from actgent.testing.provider import Scripted, Slow
 from actgent.testing.provider_apis import ProviderRequest
-from actgent.tools.base import Tool
 from actgent.tools.function_tool import tool
+from actgent.tools.tool_interface import Tool
 
 CHUNK_CHARS = 4
 """Characters in one stream event of a slow answer."""

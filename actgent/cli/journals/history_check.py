@@ -5,7 +5,7 @@ from collections import defaultdict
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, JournalDamaged, WireError
 from actgent.errors.text_escaping import counted
-from actgent.journal.session_lists import SessionFilter
+from actgent.journal.session_list_queries import SessionFilter
 from actgent.testing.journal_history_checks import ClientCall, find_contradictions, load_client_calls
 
 from .journal_commands import open_read_only

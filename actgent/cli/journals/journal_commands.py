@@ -17,7 +17,7 @@ from actgent.approvals import decision_name
 from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError, JournalVersion, SessionExists
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.journal_url import find_journal, open_journal
 from actgent.journal.records import (
     ActionFailureRecord,

@@ -9,7 +9,7 @@ from actgent.cli.chat import ChatOptions, arguments_of, open_agent
 from actgent.cli.terminal import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.transfer import forked, read_sessions, write_sessions
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime

@@ -8,7 +8,7 @@ from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import JournalDamaged, JournalVersion, WireError
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 
 from .journal_commands import open_read_only
 

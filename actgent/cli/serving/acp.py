@@ -16,7 +16,7 @@ from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError, Fenced
 from actgent.interop.acp import serve_acp
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.runtime.runtime import open_runtime
 

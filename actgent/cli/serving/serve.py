@@ -16,7 +16,7 @@ from actgent.cli.agent_folders import agents_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError
-from actgent.journal.cluster_membership import check_cluster_extra
+from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
 from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway

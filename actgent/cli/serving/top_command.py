@@ -15,7 +15,7 @@ from actgent.cli.journals.journal_commands import open_read_only
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import UsageError
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.sessions.quota_accounts import is_holder
 from actgent.web.routes.json_views import of_head
 

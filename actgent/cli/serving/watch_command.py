@@ -13,8 +13,8 @@ from actgent.cli.journals.journal_commands import open_read_only, session_not_fo
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, SessionNotFound, UsageError
-from actgent.journal.base import Journal, one_of
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal, one_of
+from actgent.journal.session_list_queries import SessionKey
 from actgent.web.streaming.session_events import encoder_at
 
 from .remote_server import (

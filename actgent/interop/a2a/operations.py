@@ -16,7 +16,7 @@ from actgent.errors import ApprovalAlreadyDecided
 from actgent.interop.content_conversion import to_client_id
 from actgent.interop.run_events import RunEvent
 from actgent.interop.start_run import Run, collect, existing_session, find_session, suspended_session
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.web.access_control import encode_cursor, parse_cursor

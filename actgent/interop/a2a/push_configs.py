@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.base import Entry, Journal
+from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
-from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import WEBHOOKS
 from actgent.web.problem_documents import Problem

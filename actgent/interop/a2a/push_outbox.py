@@ -16,10 +16,10 @@ import orjson
 import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import logger_of
 from actgent.support.strict_json import encode_json
 from actgent.web.gateway_context import GatewayContext

@@ -18,7 +18,7 @@ from actgent.interop.run_events import (
     TextDelta,
     TextDiscarded,
 )
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import follow_session

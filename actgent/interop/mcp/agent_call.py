@@ -15,9 +15,9 @@ from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, Ses
 from actgent.interop.approval_forms import decision_of
 from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import OutcomeRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import SessionFollower, follow_session

@@ -26,8 +26,8 @@ from actgent.errors import ApprovalRequired, InvalidArguments
 from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.messages import CallProgress
 from actgent.support.safe_logging import logger_of
-from actgent.tools.base import Tool
 from actgent.tools.schemas import compile_schema
+from actgent.tools.tool_interface import Tool
 from actgent.turns.calls.progress_publisher import ProgressPublisher
 
 from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource

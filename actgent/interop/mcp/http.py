@@ -11,7 +11,7 @@ import trio
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 

@@ -18,8 +18,8 @@ from actgent import __version__
 from actgent.approvals import Approval, Decision
 from actgent.errors import ActgentError, ConfigurationError, ToolError
 from actgent.interop.approval_forms import decision_of, form_of, question_text
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Runtime
 from actgent.support.safe_logging import logger_of

@@ -1,7 +1,6 @@
 """Group commit: write the steps of many sessions in one transaction, for all storages."""
 
 from .group_commit import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
-from .head_cache import HeadCache
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .record_references import resolve
 from .row_format import (
@@ -25,7 +24,8 @@ from .row_format import (
     read_key,
     unsealed,
 )
-from .snapshots import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
+from .session_head_cache import HeadCache
+from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
 from .step_queue import QueuedStep
 from .storage_interface import HeadFound
 

@@ -22,7 +22,7 @@ from actgent.journal.records import (
     Record,
     StateChangeRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Text
 
 from .record_references import refers, resolve

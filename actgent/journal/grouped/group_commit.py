@@ -30,15 +30,21 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Entry, JournalStatistics, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
+from actgent.journal.journal_interface import (
+    Entry,
+    JournalStatistics,
+    SessionSummary,
+    SessionTail,
+    Snapshot,
+    one_of,
+)
 from actgent.journal.record_feed_backlog import FeedReader, Written
 from actgent.journal.records import Record
-from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
+from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
 from actgent.support.safe_logging import logger_of
 
 from .feed_publisher import FeedPublisher, written_steps
-from .head_cache import HeadCache
 from .read_batching import Found, PageRequest, ReadBatcher
 from .row_format import (
     Head,
@@ -50,6 +56,7 @@ from .row_format import (
     join_steps,
     place_step,
 )
+from .session_head_cache import HeadCache
 from .session_pages import Pages
 from .step_queue import QueuedStep, StepQueue, Steps, make_queued
 from .storage_interface import HeadFound, StoredJournal, Work

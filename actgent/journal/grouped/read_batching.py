@@ -12,9 +12,9 @@ import outcome
 import trio
 
 from actgent.errors import JournalDamaged
-from actgent.journal.base import Snapshot
+from actgent.journal.journal_interface import Snapshot
 from actgent.journal.records import Record
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .row_format import Head
 

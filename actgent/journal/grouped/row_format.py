@@ -24,8 +24,8 @@ from actgent.errors import (
     JournalVersion,
     NotSerializable,
 )
-from actgent.journal.base import Creation, Entry, SessionSummary
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
+from actgent.journal.journal_interface import Creation, Entry, SessionSummary
 from actgent.journal.records import (
     WIRE,
     AgentMessageRecord,
@@ -38,14 +38,14 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import SessionKey, State, is_storable, state_of
+from actgent.journal.session_list_queries import SessionKey, State, is_storable, state_of
 from actgent.journal.state_patches import stored_records
 from actgent.messages import Priority
 from actgent.support.fast_init import fast_constructor
 from actgent.support.tagged_codec import SCHEMA_VERSION, Packers
 
-from .compression import compress, expand
 from .record_references import resolve
+from .step_compression import compress, expand
 
 TO_ERASE = -1.0
 """Value of `Head.due` of a session that must be erased."""

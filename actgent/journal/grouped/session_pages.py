@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from actgent.journal.session_lists import NO_COUNTS, Cursor, SessionFilter, SessionKey, State
+from actgent.journal.session_list_queries import NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 from .row_format import Head
 

@@ -19,8 +19,8 @@ from actgent.errors import (
     SessionExists,
     SessionNotFound,
 )
-from actgent.journal.base import Creation
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Creation
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.fast_init import fast_constructor
 from actgent.support.safe_logging import LogVariable, logger_of
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import outcome
 import trio
 
-from actgent.journal.base import Journal, Snapshot
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.journal_interface import Journal, Snapshot
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 
 from .read_batching import Found, PageRequest
 from .row_format import Head, Page, Row

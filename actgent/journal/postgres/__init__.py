@@ -16,8 +16,8 @@ from .cluster_tables import (
 from .crash_counts import SUSPECT_CRASHES, Suspect
 from .journal import PostgresJournal
 from .node_table import NodeRow, NodeTable, PartitionOwner, SeenNode
-from .partitioned import PartitionedJournal
-from .partitions import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
+from .partition_mapping import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
+from .partitioned_journal import PartitionedJournal
 from .pending_messages import PendingMessage, PendingMessageTable
 from .reader import PostgresReader
 

@@ -17,7 +17,7 @@ import trio
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 from actgent.support.postgres_address import connection_failure
 
-from .poolers import apply_settings, check_session, is_pooled
+from .pooler_detection import apply_settings, check_session, is_pooled
 
 SETTINGS: dict[str, Any] = {
     "client_encoding": "utf8",

@@ -13,10 +13,10 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .ownership_table import OwnershipTable
-from .partitions import SLOTS, slots_of
+from .partition_mapping import SLOTS, slots_of
 from .statements import IS_UNFINISHED
 
 SUSPECT_CRASHES = 3

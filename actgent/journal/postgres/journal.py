@@ -19,7 +19,6 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.base import Snapshot, already_owned, process_name
 from actgent.journal.grouped import (
     GROUP_RECORDS,
     Found,
@@ -37,7 +36,8 @@ from actgent.journal.grouped import (
     place_snapshot,
     read_snapshot,
 )
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.journal_interface import Snapshot, already_owned, process_name
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 from actgent.support.postgres_address import split_schema
 from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import StorageThread

@@ -12,7 +12,7 @@ import attrs
 import psycopg.sql
 
 from .connections import Connection, one_row
-from .liveness import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
+from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .ownership_table import OwnershipTable, channel_of
 from .pool_layout import PoolLayout, layout_of
 

@@ -12,8 +12,8 @@ from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
 from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
-from .liveness import LOCK_OF_NODE
-from .partitions import Taken
+from .node_liveness_locks import LOCK_OF_NODE
+from .partition_mapping import Taken
 from .pool_layout import IS_TAKEN_FROM, PoolLayout, layout_of
 
 CHANNEL_BYTES = 63

@@ -13,7 +13,7 @@ import trio
 from actgent.journal.grouped import ReadBatcher
 
 from .ownership_table import OwnershipTable
-from .partitions import slot_of, slots_of
+from .partition_mapping import slot_of, slots_of
 
 MAX_PENDING_AT_ONCE = 1000
 """Maximum number of messages in one read."""

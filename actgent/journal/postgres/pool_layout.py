@@ -15,7 +15,7 @@ from actgent.errors.text_escaping import counted, quoted
 
 from .cluster_tables import run_connected
 from .connections import Connection, in_transaction
-from .partitions import check_partitions, partition_of_slot, slots_of
+from .partition_mapping import check_partitions, partition_of_slot, slots_of
 
 READS = 2
 """Newest record format that this release reads, and the format of new pools. Format 1 was used with RabbitMQ."""

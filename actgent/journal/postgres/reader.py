@@ -3,7 +3,7 @@
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, JournalVersion
-from actgent.journal.read_only import ReadOnlyJournal
+from actgent.journal.read_only_journal import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
 from .connections import OPTIONS, Connection, connection_to, one_row

@@ -8,7 +8,7 @@ the index by minutes and sorts the sessions of each minute by their exact time.
 from collections.abc import Iterable
 from typing import Any
 
-from actgent.journal.session_lists import Cursor, SessionFilter
+from actgent.journal.session_list_queries import Cursor, SessionFilter
 
 SECONDS = 60
 """Length in seconds of the time unit of the column `updated_minute`."""

@@ -10,7 +10,7 @@ from actgent.errors import ConfigurationError, JournalFull
 
 from .disk_errors import translated
 from .lock_file import lock_path
-from .wal import log_path
+from .wal_inspection import log_path
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from pathlib import Path
 import apsw
 
 from actgent.errors import ConfigurationError, JournalFailed
-from actgent.journal.base import Backup
+from actgent.journal.journal_interface import Backup
 
 from .atomic_files import drafted, name_draft
 from .disk_errors import translated
 from .lock_file import is_held_here, looking, read_note
 from .open_checks import check_kind, examine, prepare
 from .recovery import problems_in
-from .wal import log_path
+from .wal_inspection import log_path
 
 TRIES = 20
 """Maximum number of attempts to copy a file that another process owns. The owner restarts its log during a copy only

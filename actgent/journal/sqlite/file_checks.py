@@ -8,7 +8,7 @@ from actgent.errors.text_escaping import counted
 from actgent.support.safe_logging import logger_of
 
 from .lock_file import lock_path
-from .wal import log_path
+from .wal_inspection import log_path
 
 _log = logger_of(__name__)
 

@@ -14,9 +14,9 @@ import apsw
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.base import Backup, Snapshot
 from actgent.journal.grouped import ALL_SESSIONS, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.journal_interface import Backup, Snapshot
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 

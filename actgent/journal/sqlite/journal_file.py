@@ -15,7 +15,6 @@ from actgent.errors import (
     JournalVersion,
     WireError,
 )
-from actgent.journal.base import Snapshot
 from actgent.journal.encryption import Keys
 from actgent.journal.grouped import (
     CHANGING,
@@ -36,7 +35,8 @@ from actgent.journal.grouped import (
     read_snapshot,
     unsealed,
 )
-from actgent.journal.session_lists import (
+from actgent.journal.journal_interface import Snapshot
+from actgent.journal.session_list_queries import (
     STATE_SQL,
     UNFINISHED_SQL,
     Cursor,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actgent.errors import JournalFailed
-from actgent.journal.base import already_owned, process_name
+from actgent.journal.journal_interface import already_owned, process_name
 
 from .disk_errors import disk_failure, is_full
 

@@ -11,7 +11,7 @@ from .file_checks import check_alone
 from .journal_file import SqliteFile
 from .lock_file import Lock, LookLock
 from .schema import migrate, pragma, read_fact, version_of
-from .wal import Log, log_path, may_be_journal, read_identity, read_log
+from .wal_inspection import Log, log_path, may_be_journal, read_identity, read_log
 
 
 @attrs.frozen

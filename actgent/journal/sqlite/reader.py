@@ -25,8 +25,8 @@ import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.grouped import Found, Head
-from actgent.journal.read_only import ReadOnlyJournal
-from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
+from actgent.journal.read_only_journal import ReadOnlyJournal
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
 
 from .disk_errors import translated
@@ -35,7 +35,7 @@ from .journal_file import SqliteFile
 from .lock_file import is_held_here, lock_path, looking, read_note
 from .open_checks import check_identity, check_kind, check_log, examine
 from .schema import MIGRATIONS, pragma
-from .wal import log_path
+from .wal_inspection import log_path
 
 TRIES = 40
 """Maximum number of attempts to read a file that changes."""

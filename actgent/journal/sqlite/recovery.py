@@ -25,14 +25,14 @@ from actgent.journal.grouped import (
     read_key,
     unsealed,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .atomic_files import drafted, name_draft
 from .disk_errors import translated
 from .journal_file import SqliteFile
 from .lock_file import Lock
 from .open_checks import Facts, check_kind, examine, prepare
-from .wal import log_path, read_identity
+from .wal_inspection import log_path, read_identity
 
 Heads = dict[str, tuple[SessionKey, int]]
 """Session key and number of records of each series."""

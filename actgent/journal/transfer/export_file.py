@@ -12,7 +12,7 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
-from actgent.journal.base import Entry, Journal, SessionSummary
+from actgent.journal.journal_interface import Entry, Journal, SessionSummary
 from actgent.journal.records import WIRE, Record
 from actgent.support.shared_files import write_whole
 

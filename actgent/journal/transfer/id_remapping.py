@@ -20,7 +20,7 @@ from actgent.journal.records import (
     SuspensionRecord,
     task_message_id,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .export_file import ExportedSession
 

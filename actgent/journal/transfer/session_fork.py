@@ -14,7 +14,7 @@ from actgent.journal.records import (
     TaskOutcomeRecord,
     UsageRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .export_file import ExportedSession
 from .id_remapping import renamed

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
-from actgent.journal.base import Entry, Journal
+from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.records import (
     ActionFailureRecord,
     AgentMessageRecord,
@@ -36,7 +36,7 @@ from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
 
-from .wrapper import WrappedJournal
+from .journal_wrapper import WrappedJournal
 
 Redact = Callable[[str], str]
 """A function that returns a text without its sensitive parts."""

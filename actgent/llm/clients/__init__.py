@@ -1,5 +1,5 @@
 """Clients of providers with their own API, and of providers with an OpenAI-compatible API."""
 
-from .providers import COMPATIBLE
+from .provider_table import COMPATIBLE
 
 __all__ = ["COMPATIBLE"]

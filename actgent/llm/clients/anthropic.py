@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Unpack
 import httpx2
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     ANTHROPIC_STYLE,
     INVALID_JSON,
@@ -33,6 +32,7 @@ from actgent.llm.http import (
     supported_tools,
     whole_calls,
 )
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.messages import (
     File,
     Media,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     CALL_FIELDS,
     PDF,
@@ -36,6 +35,7 @@ from actgent.llm.http import (
     write_arguments,
     write_object,
 )
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.messages import (
     File,
     Image,
@@ -52,7 +52,7 @@ from actgent.messages import (
 )
 
 from .chat_stream import CompletionAssembler, delta_text
-from .providers import OPENAI, CompatibleProvider, row_at
+from .provider_table import OPENAI, CompatibleProvider, row_at
 
 _DIALECT = "openai"
 _MESSAGE_FIELDS = "actgent.message_fields"

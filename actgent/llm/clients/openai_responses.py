@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     PDF,
     PICTURES,
@@ -32,6 +31,7 @@ from actgent.llm.http import (
     whole_calls,
     write_arguments,
 )
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.messages import (
     File,
     Image,

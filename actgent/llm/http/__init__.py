@@ -1,7 +1,21 @@
 """Shared parts of the HTTP clients of all providers: requests, retries, streams, keys, errors and prices."""
 
 from .api_keys import find_url
-from .encoding import (
+from .provider_client import Remote, RemoteOptions, StreamAssembler
+from .provider_errors import provider_error
+from .provider_schemas import (
+    ANTHROPIC_STYLE,
+    STYLES,
+    SchemaStyle,
+    UnsupportedSchema,
+    answer_schema,
+    supported_tools,
+)
+from .sdk_client import Sdk, set_platform
+from .sse import EventTooLarge, LineDecoder
+from .tool_name_encoding import provider_call_id, provider_tool_name
+from .tool_result_media import PDF, PICTURES, AcceptsMedium, attach_media
+from .wire_encoding import (
     CALL_FIELDS,
     INVALID_JSON,
     Body,
@@ -17,20 +31,6 @@ from .encoding import (
     write_arguments,
     write_object,
 )
-from .provider_client import Remote, RemoteOptions, StreamAssembler
-from .provider_errors import provider_error
-from .schemas import (
-    ANTHROPIC_STYLE,
-    STYLES,
-    SchemaStyle,
-    UnsupportedSchema,
-    answer_schema,
-    supported_tools,
-)
-from .sdk_client import Sdk, set_platform
-from .sse import EventTooLarge, LineDecoder
-from .tool_names import provider_call_id, provider_tool_name
-from .tool_result_media import PDF, PICTURES, AcceptsMedium, attach_media
 
 __all__ = [
     "ANTHROPIC_STYLE",

@@ -37,18 +37,26 @@ from actgent.errors import (
     StreamInterrupted,
     nearest,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, ResponseFormat
 from actgent.llm.model_call_spans import ModelWork
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, ResponseFormat
 from actgent.llm.rate_limiter_statistics import RateLimiterProtocol
 from actgent.llm.rate_limiting import Permit, RateLimiter, rate_limit_key, shared_rate_limiter
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.messages import Text, Usage
 from actgent.support.http_environment import reading_environment
 from actgent.support.misuse_hints import hints_for_clients
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
-from .encoding import (
+from .model_prices import check_price, cost_of, reported_cost, window_of
+from .provider_errors import UnreadableCall, broken, provider_error
+from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
+from .sdk_client import Sdk, TokenCounter
+from .secret_removal import Secrets, secrets_in, split_login, validate_headers
+from .sse import EventDecoder, EventTooLarge
+from .tool_name_encoding import names_by_provider_name
+from .tool_result_media import RefusedMedia, media_in, without_media
+from .wire_encoding import (
     Body,
     check_decoded,
     check_texts,
@@ -57,14 +65,6 @@ from .encoding import (
     split_surrogate,
     to_json,
 )
-from .prices import check_price, cost_of, reported_cost, window_of
-from .provider_errors import UnreadableCall, broken, provider_error
-from .schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
-from .sdk_client import Sdk, TokenCounter
-from .secret_removal import Secrets, secrets_in, split_login, validate_headers
-from .sse import EventDecoder, EventTooLarge
-from .tool_names import names_by_provider_name
-from .tool_result_media import RefusedMedia, media_in, without_media
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_SECONDS = 120.0

@@ -18,8 +18,8 @@ from actgent.errors import (
     StreamInterrupted,
 )
 from actgent.errors.text_escaping import shown
-from actgent.llm.base import ModelResponse
-from actgent.llm.overflow_errors import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
+from actgent.llm.context_overflow_errors import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, ToolCall, Usage
 
 from .secret_removal import Secrets

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from actgent.llm.base import ChatMessage, ModelRequest
+from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import Medium, Part, ToolResult
 
-from .encoding import result_text
+from .wire_encoding import result_text
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PDF = "application/pdf"

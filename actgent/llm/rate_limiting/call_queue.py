@@ -22,7 +22,7 @@ import attrs
 from actgent.messages import Priority
 from actgent.support.fair_queue import FairQueue, QueueEntry, Turns
 
-from .rate_limits import NO_COST, Cost
+from .token_buckets import NO_COST, Cost
 
 AGE_STEP_SECONDS = 30.0
 """Default seconds of waiting that raise a call by one priority level, equal to that of the inbox."""

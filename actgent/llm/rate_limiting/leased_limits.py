@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from .rate_limits import TOLERANCE_UNITS, Bucket, Cost
+from .token_buckets import TOLERANCE_UNITS, Bucket, Cost
 
 LEASE_INTERVAL_SECONDS = 1.0
 """Interval between lease requests while units are scarce, and the usage in seconds that is leased ahead of calls."""

@@ -7,7 +7,7 @@ calls. Known limits can be configured: `RateLimiter(requests_per_minute=500)`.
 Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the parked task of its
 caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
 admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `concurrency_window.py`,
-`rate_limits.py`, `queue.py` and `admission.py`.
+`token_buckets.py`, `call_queue.py` and `admission_decisions.py`.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
-from actgent.llm.base import ModelRequest
+from actgent.llm.model_interface import ModelRequest
 from actgent.llm.rate_limiter_statistics import (
     BucketStatistics,
     LimitLeaser,
@@ -32,10 +32,10 @@ from actgent.llm.rate_limiter_statistics import (
 from actgent.messages import NO_USAGE, Usage
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .admission import AdmissionController, ModelState
+from .admission_decisions import AdmissionController, ModelState
 from .call_queue import AGE_STEP_SECONDS, Call
 from .leased_limits import LeasedLimit, Limit
-from .rate_limits import Bucket, Headers
+from .token_buckets import Bucket, Headers
 
 MINUTE_SECONDS = 60.0
 CONCURRENCY = 1000

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.base import LongTermMemoryBase
+from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.messages import Sender
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of

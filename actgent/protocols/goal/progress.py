@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.messages import Message, ToolCall, ToolResult
-from actgent.protocols.base import TurnView
+from actgent.protocols.protocol_interface import TurnView
 from actgent.support.strict_json import loads
 
 from .tasks import RUN_TASKS, tasks_in_result

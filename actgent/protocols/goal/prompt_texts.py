@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from actgent.messages import Message
-from actgent.protocols.base import TurnView
+from actgent.protocols.protocol_interface import TurnView
 from actgent.protocols.text_rendering import tool_documentation
 from actgent.tools.outputs.result_text import truncate
 

@@ -18,10 +18,11 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import counted
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.protocols.answer_parsing import answer_text, parse_encoded_calls
-from actgent.protocols.base import (
+from actgent.protocols.prompts import WHO
+from actgent.protocols.protocol_interface import (
     CallTools,
     Continue,
     Outcome,
@@ -32,7 +33,6 @@ from actgent.protocols.base import (
     UpdateState,
     WithOutput,
 )
-from actgent.protocols.prompts import WHO
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.oversized_state_values import copy_state
 from actgent.tools.outputs.result_text import canonical_json, describe, to_text, truncate

@@ -19,10 +19,12 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import counted
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Message, ToolCall
 from actgent.protocols.answer_parsing import parse_encoded_calls, text_in
-from actgent.protocols.base import (
+from actgent.protocols.partial_answers import PartialAnswer, follow_prose
+from actgent.protocols.prompts import WHO
+from actgent.protocols.protocol_interface import (
     CallTools,
     Continue,
     Outcome,
@@ -33,8 +35,6 @@ from actgent.protocols.base import (
     UpdateState,
     WithOutput,
 )
-from actgent.protocols.partial_answers import PartialAnswer, follow_prose
-from actgent.protocols.prompts import WHO
 from actgent.protocols.tool_call_summary import status_of_tools
 from actgent.structured.extract_json import extract_only, unfenced
 

@@ -22,7 +22,7 @@ from actgent.errors import (
     SessionNotFound,
     Stopped,
 )
-from actgent.journal.base import Entry, Journal
+from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.records import (
     FailureRecord,
     MessageAcceptedRecord,
@@ -32,7 +32,7 @@ from actgent.journal.records import (
     TurnOptions,
     task_message_id,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Content, Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import note_sources, releasing_slot

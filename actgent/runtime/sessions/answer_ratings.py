@@ -7,14 +7,14 @@ import attrs
 from actgent.control.argument_checks import check_id
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
-from actgent.journal.base import Entry, Journal, one_of
+from actgent.journal.journal_interface import Entry, Journal, one_of
 from actgent.journal.records import (
     MessageAcceptedRecord,
     MessageEndRecord,
     RatingRecord,
     SessionCreatedRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .remote_sessions import RemoteSessions
 

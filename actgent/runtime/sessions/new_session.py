@@ -14,7 +14,7 @@ from actgent.errors import (
 )
 from actgent.errors.text_escaping import quoted
 from actgent.journal.records import SessionCreatedRecord
-from actgent.journal.session_lists import is_storable
+from actgent.journal.session_list_queries import is_storable
 from actgent.messages import OnBusy, Sender, check_busy_rule
 from actgent.sessions.imported_history import ImportedMessage, check_history
 from actgent.sessions.session_context import SessionContext

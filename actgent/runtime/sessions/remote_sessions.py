@@ -2,9 +2,9 @@
 
 from typing import Any, Protocol
 
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import RatingRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 
 class RemoteSessions(Protocol):

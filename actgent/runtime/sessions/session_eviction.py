@@ -12,7 +12,7 @@ import trio
 
 from actgent.control.durable_timer import DueIndex
 from actgent.errors import ConfigurationError, Fenced, SessionMoved
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog

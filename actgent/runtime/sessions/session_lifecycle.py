@@ -19,10 +19,10 @@ from actgent.errors import (
 )
 from actgent.errors.restored_errors import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import CancellationRecord
-from actgent.journal.session_lists import SessionKey
-from actgent.memory.base import Memory
+from actgent.journal.session_list_queries import SessionKey
+from actgent.memory.memory_interface import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.session_waits import would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner

@@ -14,9 +14,9 @@ from actgent.errors import (
     WireError,
     WrongOwner,
 )
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 from actgent.runtime.agent_actor import AgentActor
 from actgent.sessions.pending.tasks import Task

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from actgent.errors import Fenced, JournalError, SessionNotFound
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.retention import RetentionJob

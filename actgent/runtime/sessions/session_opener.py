@@ -18,7 +18,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.journal.records import NO_LIMITS, Record, SessionCreatedRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission

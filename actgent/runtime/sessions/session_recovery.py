@@ -16,8 +16,8 @@ from actgent.errors import (
     SessionNotFound,
     WireError,
 )
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_helpers import plain_nursery
 

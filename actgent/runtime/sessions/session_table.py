@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from weakref import WeakSet, WeakValueDictionary
 
 from actgent.errors import SessionExists, SessionNotFound
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import LiveText
 

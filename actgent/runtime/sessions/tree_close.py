@@ -16,8 +16,8 @@ from actgent.errors import (
     SessionMoved,
     SessionNotFound,
 )
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.support.safe_logging import LogVariable, logger_of
 

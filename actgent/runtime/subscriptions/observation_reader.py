@@ -10,8 +10,8 @@ import trio
 
 from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, nearest
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.sessions.session_table import SessionTable
 from actgent.sessions.in_memory_records import RecentRecords
 from actgent.sessions.session_context import SessionContext

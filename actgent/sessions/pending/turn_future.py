@@ -11,9 +11,9 @@ import trio
 from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
 from actgent.journal.records import TurnOptions
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
-from actgent.protocols.base import Protocol
+from actgent.protocols.protocol_interface import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
 
 

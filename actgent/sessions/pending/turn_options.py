@@ -6,7 +6,7 @@ import attrs
 
 from actgent.journal.records import TurnOptions
 from actgent.messages import ToolSpec
-from actgent.protocols.base import Protocol, WithOutput
+from actgent.protocols.protocol_interface import Protocol, WithOutput
 from actgent.structured.output_type import Output, form_output
 
 from .turn_future import CallOptions

@@ -6,10 +6,10 @@ from itertools import pairwise
 import attrs
 
 from actgent.errors import SessionNotFound
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import ActionFailureRecord, Record, StateChangeRecord, StateRollbackRecord
-from actgent.journal.session_lists import SessionKey
-from actgent.memory.base import ModelView
+from actgent.journal.session_list_queries import SessionKey
+from actgent.memory.memory_interface import ModelView
 from actgent.messages import ChatMessage, Message, Sender
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext

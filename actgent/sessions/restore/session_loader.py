@@ -8,10 +8,10 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.journal.base import Journal, Snapshot
+from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.records import WIRE, AgentMessageRecord, Record, SessionCreatedRecord, StateChangeRecord
-from actgent.journal.session_lists import SessionKey
-from actgent.memory.base import Memory, ModelView
+from actgent.journal.session_list_queries import SessionKey
+from actgent.memory.memory_interface import Memory, ModelView
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
 from actgent.sessions.conversation import SessionConversation

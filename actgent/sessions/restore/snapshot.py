@@ -13,7 +13,7 @@ import attrs
 from actgent.approvals import Decision
 from actgent.control.budget import NOTHING, Amounts
 from actgent.errors import WireError
-from actgent.journal.base import Snapshot
+from actgent.journal.journal_interface import Snapshot
 from actgent.journal.records import (
     DECISION_TAGS,
     ActionFailureRecord,
@@ -23,7 +23,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.memory.base import ModelView
+from actgent.memory.memory_interface import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
 from actgent.sessions.conversation import EarlierMessages, RecordedMessages
 from actgent.sessions.pending.schedules import SavedSchedules, restore_schedules, save_schedules

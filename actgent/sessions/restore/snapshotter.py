@@ -8,10 +8,10 @@ import trio
 
 from actgent.errors import Fenced
 from actgent.errors.text_escaping import shown
-from actgent.journal.base import Journal, Snapshot
+from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
-from actgent.journal.session_lists import SessionKey
-from actgent.memory.base import Memory
+from actgent.journal.session_list_queries import SessionKey
+from actgent.memory.memory_interface import Memory
 from actgent.messages import Sender
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
 from actgent.sessions.session_context import SessionContext

@@ -13,7 +13,7 @@ from email.utils import format_datetime
 
 import attrs
 
-from actgent.llm.scripted import ScriptedAnswer
+from actgent.llm.scripted_model import ScriptedAnswer
 from actgent.testing.provider_apis import Pace, ProviderRequest, ReplyPlan, answer_plan, error_plan
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .anthropic_request_validation import check_anthropic_messages, check_anthropic_request

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .openai_errors import openai_error

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, Role
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, Role
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .openai_errors import openai_error

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal
 import attrs
 import orjson
 
-from actgent.llm.base import ModelRequest, ModelResponse
-from actgent.llm.scripted import ScriptedAnswer
+from actgent.llm.model_interface import ModelRequest, ModelResponse
+from actgent.llm.scripted_model import ScriptedAnswer
 from actgent.messages import (
     NO_USAGE,
     File,

@@ -7,7 +7,7 @@ from typing import Any
 
 from actgent.errors import ApprovalRequired, InvalidArguments, ToolError
 from actgent.support.user_code_calls import convert_user_error, leaves
-from actgent.tools.base import Tool, ToolContext, WrappedTool
+from actgent.tools.tool_interface import Tool, ToolContext, WrappedTool
 
 from .result_media import has_media, split_media
 from .result_text import describe, to_json_text, to_result_text, to_text

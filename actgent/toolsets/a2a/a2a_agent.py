@@ -15,8 +15,8 @@ from actgent.approvals import ApprovalRequest, FormAnswer
 from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.errors.text_escaping import shown
 from actgent.messages import Medium, new_id, traceparent, valid_traceparent
-from actgent.tools.base import ApprovalRule, Effect, Tool, ToolContext
 from actgent.tools.outputs.result_media import make_medium
+from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.http import (
     APIRequest,
     Auth,

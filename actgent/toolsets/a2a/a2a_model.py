@@ -7,7 +7,7 @@ from typing import ClassVar
 import trio
 
 from actgent.errors import ConfigurationError, ModelError
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import Medium, Part, Text, ToolCall, ToolResult
 
 from .a2a_agent import A2AAgent

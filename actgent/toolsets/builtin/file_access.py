@@ -13,8 +13,8 @@ from pathlib import Path
 from actgent.control.argument_checks import check_flag
 from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.text_escaping import counted
-from actgent.tools.base import Tool
 from actgent.tools.function_tool import tool
+from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import StaticToolset
 
 MAX_READ_BYTES = 50_000

@@ -23,8 +23,8 @@ from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ParseError, ToolError
 from actgent.errors.text_escaping import counted
 from actgent.support.strict_json import loads
-from actgent.tools.base import ApprovalRule, Effect, NestedToolCalls, Tool, ToolContext
 from actgent.tools.outputs.result_text import to_text
+from actgent.tools.tool_interface import ApprovalRule, Effect, NestedToolCalls, Tool, ToolContext
 
 from .sandbox import SandboxBounds
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolError
-from actgent.tools.base import ApprovalRule, Effect, Tool, ToolContext
+from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 
 from .sandbox import SCRATCH_FOLDER, WORK_FOLDER, CommandResult, Sandbox, SandboxBounds, run_sandboxed
 

@@ -6,8 +6,8 @@ from typing import Any
 from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.tools.base import Effect, Tool
 from actgent.tools.function_tool import FunctionTool
+from actgent.tools.tool_interface import Effect, Tool
 
 MAX_ROWS = 1000
 """Default maximum number of rows in a result."""

@@ -12,7 +12,7 @@ import trio
 from actgent.errors import ToolError
 from actgent.errors.text_escaping import counted
 from actgent.support.user_code_calls import explained_text
-from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard, decode_text, read_decoded
 
 MAX_BYTES = 2_000_000

@@ -14,8 +14,8 @@ from actgent.approvals import ApprovalRequest
 from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.errors.text_escaping import counted
-from actgent.tools.base import ApprovalRule, Effect, Tool, ToolContext
 from actgent.tools.outputs.result_media import UNKNOWN_TYPE, make_medium
+from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .connection_guard import Guard

@@ -26,8 +26,8 @@ from actgent.messages import ChatMessage
 from actgent.support.misuse_hints import hints_for_servers
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import leaves
-from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.result_text import error_text
+from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard, is_http_url
 from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from actgent.errors import InvalidArguments
-from actgent.tools.base import Tool, ToolContext
+from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.toolsets.http import (
     METHOD_EFFECTS,
     RESERVED_HEADERS,

@@ -13,8 +13,8 @@ from actgent.messages import ToolCall
 from actgent.sessions.pending.approval_calls import approval_for, question_of
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.tools.base import Tool, ToolContext
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.turn_observer import Observer
 

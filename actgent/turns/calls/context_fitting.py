@@ -10,8 +10,8 @@ from actgent.errors import BadRequest, ContextOverflow
 from actgent.errors.text_escaping import counted
 from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
-from actgent.llm.base import LLM, ModelRequest, ModelResponse
-from actgent.memory.base import ModelView
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
+from actgent.memory.memory_interface import ModelView
 from actgent.memory.token_budget import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
 from actgent.sessions.conversation import SessionConversation

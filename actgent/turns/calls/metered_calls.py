@@ -15,9 +15,9 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_answer
 from actgent.llm.model_call_spans import complete_as_span
-from actgent.llm.prompt_estimator import PromptEstimator
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, check_answer
+from actgent.llm.prompt_token_estimator import PromptEstimator
 from actgent.messages import Usage
 from actgent.sessions.session_context import Turn
 

@@ -11,10 +11,10 @@ from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, StopReason, check_answer
-from actgent.llm.client_errors import as_model_error
+from actgent.llm.context_overflow_errors import is_too_long
+from actgent.llm.custom_model_errors import as_model_error
 from actgent.llm.model_call_spans import complete_as_span
-from actgent.llm.overflow_errors import is_too_long
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, StopReason, check_answer
 from actgent.messages import (
     NO_USAGE,
     Message,

@@ -14,8 +14,8 @@ import attrs
 from actgent.labels import Label, Policy, label_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.session_context import SessionContext
-from actgent.tools.base import Tool, unwrap_tool
 from actgent.tools.tool_execution import PolicyViolation
+from actgent.tools.tool_interface import Tool, unwrap_tool
 
 from .untrusted_results import Isolation
 

@@ -22,12 +22,12 @@ from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
-from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.caller_tools import with_caller_tools
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import NO_GRANTS, Batch
+from actgent.tools.tool_interface import Tool, ToolContext, make_context
 from actgent.tools.worker_threads import ThreadShare
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.turn_observer import Observer

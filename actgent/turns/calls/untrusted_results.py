@@ -16,9 +16,9 @@ from actgent.messages import Reply, ToolCall, ToolResult, make_result
 from actgent.sessions.session_context import SessionContext
 from actgent.support.strict_json import loads
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.base import Tool
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_interface import Tool
 
 REFERENCE = re.compile(r"@r([1-9]\d{0,8})(?:/([A-Za-z0-9_]{1,64}))?(?![A-Za-z0-9_/])")
 """Pattern of a reference to a withheld result or to a field of it."""

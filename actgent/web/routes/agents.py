@@ -8,8 +8,8 @@ import trio
 from starlette.responses import Response
 
 from actgent.errors import Fenced, JournalError
-from actgent.journal.base import Journal
-from actgent.journal.session_lists import STATES
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import STATES
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.prometheus_metrics import MEDIA_TYPE, gauges_of

@@ -15,7 +15,7 @@ from starlette.types import Receive
 from actgent.agents.session import Session
 from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.support.strict_json import check_depth, encode_json, loads
 from actgent.tools.schemas import CompiledSchema, compile_schema
 from actgent.web.access_tokens import Caller, Scope

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import SessionCreatedRecord
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.web.problem_documents import Problem

@@ -17,7 +17,7 @@ from actgent.approvals import Approval
 from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import (
     AgentMessageRecord,
     CallFinishedRecord,
@@ -30,7 +30,7 @@ from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolRe
 from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.tools.base import Tool
+from actgent.tools.tool_interface import Tool
 from actgent.web import json_response_types
 
 T = TypeVar("T")

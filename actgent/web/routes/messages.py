@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import Record
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts

@@ -9,7 +9,7 @@ from actgent.control.argument_checks import check_id
 from actgent.control.limits import Limits
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
 from actgent.errors.text_escaping import quoted
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
 from actgent.web import json_response_types

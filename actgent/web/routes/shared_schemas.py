@@ -9,7 +9,7 @@ import attrs
 
 from actgent.control.limits import Limits
 from actgent.errors.text_escaping import quoted
-from actgent.journal.session_lists import STATES
+from actgent.journal.session_list_queries import STATES
 from actgent.messages import OnBusy
 from actgent.web.problem_documents import Problem
 

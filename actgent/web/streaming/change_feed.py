@@ -10,10 +10,10 @@ import attrs
 import trio
 
 from actgent.errors import FeedLagged
-from actgent.journal.base import SessionSummary
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord, MessageEndRecord, Record
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.introspection import AgentStatistics
 from actgent.web.access_control import AccessFilter
 from actgent.web.access_tokens import Caller

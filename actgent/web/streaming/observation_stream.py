@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.errors import Fenced
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.subscriptions import ObservationReader
 from actgent.sessions.subscriptions import Observed, ObservedType

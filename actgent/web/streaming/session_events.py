@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approval, decision_name
-from actgent.journal.base import Journal
+from actgent.journal.journal_interface import Journal
 from actgent.journal.records import (
     REFUSED,
     ActionFailureRecord,
@@ -37,7 +37,7 @@ from actgent.journal.records import (
     StateRollbackRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
 from actgent.support.fast_init import fast_init

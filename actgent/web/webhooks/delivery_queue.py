@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .signatures import SigningKeys
 

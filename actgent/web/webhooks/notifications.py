@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import orjson
 
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import (
     REFUSED,
@@ -17,7 +17,7 @@ from actgent.journal.records import (
     Record,
     SessionClosedRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.support.strict_json import encode_json
 from actgent.web import json_response_types
 from actgent.web.routes.json_views import to_date

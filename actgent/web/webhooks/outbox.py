@@ -15,10 +15,10 @@ import trio
 
 from actgent.errors import FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.text_escaping import counted
-from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import SessionCreatedRecord
-from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.toolsets.http import Guard

@@ -24,7 +24,7 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Expire, Withdraw
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
 from actgent.turns.calls.approval_requests import ApprovalRequests
 

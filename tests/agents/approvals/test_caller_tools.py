@@ -25,7 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 LOCATE = {
     "name": "locate",

@@ -7,7 +7,7 @@ import trio.testing
 from actgent import BareAgent, InboxFull, ScriptedLLM, SessionBusy, ToolCall, open_runtime, tool
 from actgent.approvals import Approve
 from actgent.errors import JournalFailed
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
 
 RULES = {"interrupt": {"on_busy": "interrupt"}, "urgent": {"priority": "urgent"}}

@@ -7,7 +7,7 @@ import trio.testing
 from actgent import BareAgent, Failure, Interrupted, Reply, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.approvals import Approve
 from actgent.errors import JournalFailed, Suspended
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 
 @tool(approval=True)

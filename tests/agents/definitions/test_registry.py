@@ -13,7 +13,7 @@ from actgent import (
     tool,
 )
 from actgent.definitions.agent_registry import AgentRegistry
-from actgent.protocols.base import Profile
+from actgent.protocols.protocol_interface import Profile
 
 
 @tool

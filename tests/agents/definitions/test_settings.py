@@ -5,7 +5,7 @@ import json
 import pytest
 
 from actgent import AgentBuilder, BareAgent, ConfigurationError, OpenAI, ScriptedLLM
-from actgent.llm.settings import LLMSettings, load_settings
+from actgent.llm.model_settings import LLMSettings, load_settings
 
 SECRET = "sk-canary-0123456789"
 

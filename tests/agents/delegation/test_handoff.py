@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import assert_valid_transcript
 
 TO_CLERK = ToolCall("handoff_to_clerk", {"note": "It is about bill 7."})

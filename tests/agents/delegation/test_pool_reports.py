@@ -6,8 +6,8 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,

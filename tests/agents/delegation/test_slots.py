@@ -3,7 +3,7 @@
 import trio
 
 from actgent import BareAgent, Event, NotRunning, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.protocols.base import Protocol
+from actgent.protocols.protocol_interface import Protocol
 
 
 async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):

@@ -21,9 +21,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import DownstreamUsageRecord, UsageRecord
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.sessions.quota_accounts import HOLDER
 from actgent.testing import CrashingJournal
 

@@ -11,7 +11,7 @@ from actgent import (
     Usage,
     open_runtime,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 
 def took(tokens, cost=0.0, calls=1, children=None):

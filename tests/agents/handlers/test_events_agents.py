@@ -29,7 +29,7 @@ from actgent.events import (
     ScheduleFired,
     TurnSuspended,
 )
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.testing.provider import ErrorStatus, open_provider
 
 SECRET = "the secret words"

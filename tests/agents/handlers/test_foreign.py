@@ -24,14 +24,14 @@ from actgent import (
 from actgent.actors.supervision import Supervision
 from actgent.agents.session import internal_context
 from actgent.approvals import Approve
-from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import ModelResponse
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.llm.model_interface import ModelResponse
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Text
 from actgent.protocols.bare_protocol import Bare
 from actgent.sessions.restore.snapshotter import SessionSnapshotter
 from actgent.testing import check_transcript
-from actgent.tools.base import ToolHooks
+from actgent.tools.tool_interface import ToolHooks
 
 
 class Exit(BaseException):

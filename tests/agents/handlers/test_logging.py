@@ -14,7 +14,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 
 SECRET = "sesame-4711"

@@ -16,8 +16,8 @@ from actgent import (
     Tool,
     UsageError,
 )
-from actgent.tools.base import ToolHooks
 from actgent.tools.state_tools import StateTool
+from actgent.tools.tool_interface import ToolHooks
 
 
 def agent_of(**options):

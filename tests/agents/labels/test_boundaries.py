@@ -31,7 +31,7 @@ from actgent import (
     scheduling_tools,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term import ShortTermMemory
 from actgent.sessions.conversation import SessionConversation

@@ -25,7 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 from .isolating_program import READ, TEXT, Program, page
 from .outer_tool import OuterTool

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, LongTermMemory, ScriptedLLM, ToolCall
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.sessions import session_record_writer
 from actgent.sessions.restore import snapshotter
 

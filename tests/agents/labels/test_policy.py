@@ -18,7 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.turns.calls.policy_checks import sinks_of
 
 from .outer_tool import OuterTool

@@ -25,7 +25,7 @@ from actgent import (
 from actgent.agents.policy_audit import audit_journal, audit_session
 from actgent.cli.chat import load_agent
 from actgent.cli.main import main
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     ApprovalDecisionRecord,

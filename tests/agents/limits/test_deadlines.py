@@ -20,8 +20,8 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approve
-from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import ModelResponse
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
 from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
 from actgent.testing import ErrorStatus, open_provider

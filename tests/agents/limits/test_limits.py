@@ -22,7 +22,7 @@ from actgent import (
 )
 from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.tools.schemas.schema_validation import compile_schema
 
 

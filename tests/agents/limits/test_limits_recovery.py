@@ -21,8 +21,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
     AgentMessageRecord,
     MessageAcceptedRecord,
@@ -31,7 +31,7 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender
 from actgent.testing import CrashingJournal
 

@@ -18,7 +18,7 @@ from actgent import (
     Usage,
     open_runtime,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 
 TWO = Quotas(day=Limits(model_calls=2))

@@ -19,9 +19,9 @@ from actgent import (
     tool,
 )
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import Protocol
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
+from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.steps_protocol import Steps
 
 

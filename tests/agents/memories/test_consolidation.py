@@ -16,7 +16,7 @@ from actgent import (
     Sender,
     open_runtime,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 
 IDLE = 100.0

@@ -15,7 +15,7 @@ from actgent import (
     UsageError,
     open_runtime,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 
 

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, Limits, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import AgentMessageRecord, DeliveryRecord
 from actgent.testing import CrashingJournal, check_transcript
 

@@ -30,7 +30,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import UserCodeExit
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
 from actgent.protocols.prompts import fill_template

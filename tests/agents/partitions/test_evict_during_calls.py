@@ -6,7 +6,7 @@ import trio.testing
 
 from actgent import BareAgent, Priority, ScriptedLLM, SessionMoved, open_runtime
 from actgent.errors import ActgentError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 
 def of(runtime, number):

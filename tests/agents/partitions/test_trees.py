@@ -15,8 +15,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
-from actgent.journal.postgres.partitions import slot_of
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.postgres.partition_mapping import slot_of
 from actgent.journal.transfer import read_sessions, with_new_ids
 
 

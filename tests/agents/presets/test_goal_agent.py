@@ -25,11 +25,11 @@ from actgent import (
     tool,
 )
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent, run_agent_sync
-from actgent.llm.base import ModelResponse
-from actgent.protocols.base import ClassificationType
+from actgent.llm.model_interface import ModelResponse
 from actgent.protocols.goal import CustomAction
 from actgent.protocols.goal.progress import MAX_STALLED, STATE_KEY, progress_in
 from actgent.protocols.goal.protocol import Goal
+from actgent.protocols.protocol_interface import ClassificationType
 
 
 def act(action, **params):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from actgent import GoalAgent, Limits, ScriptedLLM, ToolCall, Usage, run_agent, tool
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 
 

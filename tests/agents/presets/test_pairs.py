@@ -5,7 +5,7 @@ import json
 from actgent import Agent, BareAgent, Event, LimitReached, Route, ScriptedLLM, ToolCall, ToolResult, tool
 from actgent.errors import ParseError
 from actgent.messages import Text
-from actgent.protocols.base import (
+from actgent.protocols.protocol_interface import (
     CallTools,
     Continue,
     Fail,

@@ -37,8 +37,8 @@ from actgent.agents.steps.stream_events import (
     ToolResultsEvent,
 )
 from actgent.agents.steps.turn_stream import Narrator, PartialStep
-from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import ModelResponse
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 from actgent.protocols.steps_protocol import PLAN_KEY
 

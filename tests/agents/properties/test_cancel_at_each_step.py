@@ -28,7 +28,7 @@ from actgent import (
 )
 from actgent.approvals import Approve
 from actgent.errors import ActgentError, DuplicateMessage, Interrupted, SessionExists
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 SEEDS = 30 if os.environ.get("ACTGENT_SOAK") else 1
 """Orders in which trio runs the tasks of one moment."""

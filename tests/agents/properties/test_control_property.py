@@ -31,7 +31,7 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     MessageAcceptedRecord,

@@ -25,7 +25,7 @@ from actgent import (
     ToolResult,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, Thinking
 from actgent.testing import check_transcript
 

@@ -16,8 +16,8 @@ import trio.testing
 
 from actgent import Sender
 from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable, SessionExists
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     NextTimerRecord,
     SessionClosedRecord,

@@ -19,8 +19,8 @@ from actgent import (
     tool,
 )
 from actgent.actors.supervision import Supervision
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
     MessageAcceptedRecord,
     MessageAppendedRecord,

@@ -7,7 +7,7 @@ from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed
 from actgent.events import TurnEnded
 from actgent.journal.grouped.group_commit import FLUSH_DELAY_SECONDS
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import (
     AgentMessageRecord,
     DeliveryRecord,
@@ -16,7 +16,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionCreatedRecord,
 )
-from actgent.protocols.base import Continue, Protocol, SendReply
+from actgent.protocols.protocol_interface import Continue, Protocol, SendReply
 from actgent.sessions.subscriptions import FollowedRecord
 
 

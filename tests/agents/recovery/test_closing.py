@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import JournalFailed, SessionClosed
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.wrappers import WrappedJournal
 
 

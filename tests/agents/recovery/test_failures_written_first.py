@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, open_runtime, tool
 from actgent.errors import JournalFailed, LimitReached, NotAuthorized
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import FailureRecord, MessageEndRecord
 from actgent.testing import CrashingJournal, FaultyJournal
 

@@ -8,10 +8,10 @@ import trio
 
 from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, ToolCall, open_runtime, tool
 from actgent.errors import ConfigurationError, JournalFailed, SessionNotFound
-from actgent.journal.base import Entry, Snapshot
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry, Snapshot
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions import session_record_writer
 from actgent.sessions.conversation import RecordedMessages
 from actgent.sessions.restore import session_loader, snapshotter

@@ -20,8 +20,8 @@ from actgent import (
     open_runtime,
 )
 from actgent.errors import NotAuthorized
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import AgentMessageRecord, DeliveryRecord, MessageEndRecord, OutcomeRecord
 from actgent.testing import CrashingJournal
 

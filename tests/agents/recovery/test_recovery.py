@@ -19,7 +19,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import AgentMessageRecord
 from actgent.testing import CrashingJournal, check_transcript
 

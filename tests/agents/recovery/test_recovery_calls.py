@@ -3,8 +3,8 @@
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import AgentMessageRecord, CallFinishedRecord, CallsStartedRecord
 from actgent.testing import CrashingJournal
 

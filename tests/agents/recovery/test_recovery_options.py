@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, StepsAgent, ToolCall, open_runtime, tool
 from actgent.errors import ActgentError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.testing import CrashingJournal
 

@@ -11,7 +11,7 @@ import trio.testing
 from actgent import Agent, BareAgent, Failure, ScriptedLLM, Session, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approve
 from actgent.errors import ActgentError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 
 class SlowJournal(MemoryJournal):

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.sessions.restore import digest_of, rebuild
 
 

@@ -32,9 +32,9 @@ from actgent import (
     tool,
 )
 from actgent.agents.session import internal_context
-from actgent.journal.base import Entry
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
     ActionFailureRecord,
     AgentMessageRecord,
@@ -52,7 +52,7 @@ from actgent.journal.records import (
     SystemPromptRecord,
     UsageRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore import LoadedSession, load_session, restore_loaded, snapshotter
 from actgent.sessions.restore.session_loader import read_beginning

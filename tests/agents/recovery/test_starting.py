@@ -19,8 +19,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord
 
 ASK = ToolCall("delegate_to_agent", {"agent": "beta", "task": "help"})

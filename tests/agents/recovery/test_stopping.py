@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.state.handoff_state import handed, handoff_in
 

@@ -19,7 +19,7 @@ from actgent import (
 )
 from actgent.agents.upgrading import preview_restart
 from actgent.approvals import Approve, Reject
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 PUT = ToolCall("put", {"order": "7"})
 LOOK = ToolCall("look", {"order": "7"})

@@ -7,7 +7,7 @@ import trio.testing
 from actgent import BareAgent, Interrupted, Reply, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.approvals import Approve, Reject
 from actgent.errors import ApprovalAlreadyDecided, Suspended
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.messages import Token
 
 

@@ -25,7 +25,7 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from actgent import (
     Text,
     open_runtime,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Usage
 from actgent.protocols.bare_protocol import Bare

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, FallbackModel, ReActAgent, RouterAgent, ScriptedLLM, SimpleAgent, Token
 from actgent.errors import StreamInterrupted
-from actgent.llm.base import LLM, ModelResponse
+from actgent.llm.model_interface import LLM, ModelResponse
 from actgent.messages import Text
 
 

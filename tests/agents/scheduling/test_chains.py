@@ -17,7 +17,7 @@ from actgent import (
     scheduling_tools,
 )
 from actgent.control import clock as clock_module
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 AGAIN = 7
 """Model calls that a tree may take here."""

@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.control import clock as clock_module
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import session_table

@@ -9,7 +9,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, scheduling_tools
 from actgent.control import clock as clock_module
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 
 TASK = "Running scheduled task: "

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 
 
 class Gated(MemoryJournal):

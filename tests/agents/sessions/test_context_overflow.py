@@ -12,7 +12,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.memory.short_term import ShortTermMemory
 from actgent.testing import check_transcript
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from actgent import Anthropic, BareAgent, Modes, OpenAI, OpenAIResponses, ScriptedLLM, Sender, open_runtime
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.memory.limited_memory import LimitedMemory
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Text, ToolCall, ToolResult

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import CancellationRecord, SessionCreatedRecord
 from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Sender

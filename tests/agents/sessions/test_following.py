@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, ToolCall, ToolContext, open_runtime, tool
 from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     AgentMessageRecord,

@@ -10,7 +10,7 @@ import trio.testing
 
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError, JournalFailed, SessionExists, SessionNotFound
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
 
 JOURNALS = pytest.mark.parametrize("journal", [None, "memory:"])

@@ -9,8 +9,8 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, Suspended, ToolCall, ToolContext, open_runtime, tool
 from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, JournalFailed, SessionClosed, SessionNotFound
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
     DeliveryRecord,
     SessionClosedRecord,

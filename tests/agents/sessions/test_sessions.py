@@ -15,7 +15,7 @@ from actgent import (
     Usage,
     UsageError,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 
 

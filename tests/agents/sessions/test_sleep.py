@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
 
 

@@ -13,14 +13,14 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.base import Entry
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import MessageAcceptedRecord, StateChangeRecord
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.base import SendReply, UpdateState
+from actgent.protocols.protocol_interface import SendReply, UpdateState
 from actgent.state.reducers import add, append
-from actgent.tools.base import ToolContext
 from actgent.tools.state_tools import StateTool
+from actgent.tools.tool_interface import ToolContext
 
 
 @tool

@@ -20,7 +20,7 @@ from actgent import (
     run_agent,
 )
 from actgent.agents.typed_state import state_check_of
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.protocols.goal import CustomAction
 from actgent.state.reducers import append
 from actgent.state.session_state import Store

@@ -9,7 +9,7 @@ import trio.testing
 
 from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.runtime.sessions import session_table
 

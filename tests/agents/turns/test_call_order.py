@@ -21,7 +21,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 
 ORDER = ("write", "read", "write", "read", "read", "write")

@@ -18,7 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 from actgent.testing import FaultyJournal, assert_no_leaks, assert_valid_transcript
 

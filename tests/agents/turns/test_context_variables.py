@@ -21,7 +21,7 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approve, Reject
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.messages import traceparent
 
 TENANT = contextvars.ContextVar("TENANT", default="nobody")

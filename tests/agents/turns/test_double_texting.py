@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord
 from actgent.testing import check_transcript
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from actgent import Anthropic, BareAgent, File, OpenAI, OpenAIResponses, Text, UnsupportedPart
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.testing import open_provider
 
 WAV = File(media_type="audio/wav", data=b"RIFF....WAVE", name="a.wav")

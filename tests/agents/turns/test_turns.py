@@ -27,7 +27,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, Thinking, Usage
 from actgent.testing import assert_valid_transcript
 

@@ -20,8 +20,8 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.llm.base import ModelResponse
-from actgent.llm.retry import Retry
+from actgent.llm.model_interface import ModelResponse
+from actgent.llm.retry_policy import Retry
 from actgent.messages import Thinking
 from actgent.testing import ErrorStatus, assert_no_leaks, assert_valid_transcript, open_provider, refused_url
 

@@ -37,7 +37,7 @@ from actgent import (
 )
 from actgent.approvals import session_of
 from actgent.cluster.node import Node
-from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS
+from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import session_table
 from actgent.web.access_control import AccessFilter

@@ -21,7 +21,7 @@ from actgent.cluster.operations.cluster_status import drain as drain_node, read_
 from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import MessageAcceptedRecord
-from actgent.journal.session_lists import SessionFilter
+from actgent.journal.session_list_queries import SessionFilter
 from actgent.web.access_tokens import new_token, write_tokens
 from tests.cluster.services import free_port
 from tests.clusters import TOKEN, TOKENS

@@ -21,7 +21,7 @@ from actgent import (
     connect,
 )
 from actgent.journal.postgres.pool_layout import READS
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .pairs import wait_balanced
 

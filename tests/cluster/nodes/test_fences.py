@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.records import StateChangeRecord
 

@@ -17,7 +17,7 @@ from actgent import (
     Suspended,
     UsageError,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.sessions.answer_ratings import read_ratings
 
 from .pairs import PATIENCE, Echo, drain, make_clerk, open_pair

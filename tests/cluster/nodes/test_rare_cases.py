@@ -13,7 +13,7 @@ from actgent import LLM, BareAgent, ModelResponse, Text
 from actgent.cluster.operations.dead_letters import retry_dead
 from actgent.errors import JournalError
 from actgent.journal.encryption import VARIABLE
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime import runtime as runtimes
 
 PATIENCE = 120

@@ -32,7 +32,7 @@ from actgent import (
     tool,
 )
 from actgent.interop import A2AProtocol
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 INSTRUCTIONS = [
     Instruction("Greeting", "A short answer that needs no task.", {"text": "<the text>"}),

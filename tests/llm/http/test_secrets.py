@@ -5,10 +5,10 @@ from hypothesis import given, strategies as st
 
 from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
 from actgent.errors import ActgentError, ConfigurationError, ModelError
-from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.http import provider_error
 from actgent.llm.http.secret_removal import Secrets
-from actgent.llm.retry import Retry
+from actgent.llm.model_interface import ChatMessage, ModelRequest
+from actgent.llm.retry_policy import Retry
 from actgent.messages import Text
 from actgent.testing import open_provider
 

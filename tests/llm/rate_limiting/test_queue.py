@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from actgent import Priority
 from actgent.llm.rate_limiting.call_queue import Call, CallQueue
-from actgent.llm.rate_limiting.rate_limits import Cost
+from actgent.llm.rate_limiting.token_buckets import Cost
 from actgent.support.fair_queue import Turns
 
 

@@ -19,10 +19,10 @@ from actgent import (
     RateLimited,
     ScriptedLLM,
 )
-from actgent.llm.base import ChatMessage, ModelResponse
-from actgent.llm.fallback import FallbackModel
+from actgent.llm.fallback_model import FallbackModel
+from actgent.llm.model_interface import ChatMessage, ModelResponse
 from actgent.llm.rate_limiting import RateLimiter
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 from actgent.llm.wrapper_models import RateLimitedModel
 from actgent.messages import Text, Usage
 from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider

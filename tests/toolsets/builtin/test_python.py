@@ -25,7 +25,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import ApprovalRequired, ToolError
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 from actgent.toolsets.builtin import python_tool
 from actgent.toolsets.builtin.python_code import MAX_CONCURRENT_RUNS

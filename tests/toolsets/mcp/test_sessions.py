@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, MCPServer, ScriptedLLM, ToolCall, ToolResult
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 
 
 class Server(ThreadingHTTPServer):

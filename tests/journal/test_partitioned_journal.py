@@ -19,7 +19,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed
-from actgent.journal.base import Entry, Snapshot
+from actgent.journal.journal_interface import Entry, Snapshot
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import (
     PartitionedJournal,
@@ -29,14 +29,14 @@ from actgent.journal.postgres import (
     read_cluster_tables,
     read_dead,
 )
-from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
+from actgent.journal.postgres.partition_mapping import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.records import (
     MessageAcceptedRecord,
     NextTimerRecord,
     SessionClosedRecord,
     StateChangeRecord,
 )
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender, Text
 
 LIVES = Path(__file__).with_name("partition_lives.py")

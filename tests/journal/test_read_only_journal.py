@@ -17,7 +17,7 @@ from actgent.errors import (
     JournalVersion,
     UsageError,
 )
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     MessageAcceptedRecord,
@@ -26,14 +26,14 @@ from actgent.journal.records import (
     StateChangeRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.journal.sqlite import SQLiteReader, journal_file, reader
 from actgent.messages import Message, Sender, Text
 
 OWNER = """
 import sys
 import trio
-from actgent.journal.base import Entry
+from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
 from actgent.messages import Sender

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
 from actgent.errors.text_escaping import quoted, shown
-from actgent.llm.base import ModelResponse, ResponseFormat
+from actgent.llm.model_interface import ModelResponse, ResponseFormat
 from actgent.messages import (
     INTERMEDIATE,
     NO_METADATA,

@@ -10,11 +10,11 @@ import pytest
 
 from actgent import OpenAI
 from actgent.errors import ConfigurationError, MissingKey
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
-from actgent.llm.clients.providers import COMPATIBLE
-from actgent.llm.fallback import FallbackModel
+from actgent.llm.clients.provider_table import COMPATIBLE
+from actgent.llm.fallback_model import FallbackModel
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.model_resolution import PROVIDERS, resolve_model
-from actgent.llm.settings import load_settings
+from actgent.llm.model_settings import load_settings
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 from actgent.testing import open_provider
 

@@ -8,8 +8,8 @@ from actgent.errors import (
     ConfigurationError,
     JournalKeyError,
 )
-from actgent.journal.base import Snapshot
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
+from actgent.journal.journal_interface import Snapshot
 
 from .row_format import Head
 

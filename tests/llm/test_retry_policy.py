@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from actgent.errors import BadRequest, ModelError, ProviderUnavailable, RateLimited, StreamInterrupted
-from actgent.llm.retry import Retry
+from actgent.llm.retry_policy import Retry
 
 STEADY = Retry(attempts=4, first_delay=1, max_delay=3, random=lambda: 1.0)
 OVERLOAD = ProviderUnavailable("overloaded")

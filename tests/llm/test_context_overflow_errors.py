@@ -4,8 +4,8 @@ import pytest
 
 from actgent import BareAgent, tool
 from actgent.errors import BadRequest, ModelError, ProviderUnavailable, QuotaExhausted, RateLimited
-from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
-from actgent.llm.overflow_errors import is_too_long
+from actgent.llm.context_overflow_errors import is_too_long
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import Text
 
 HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))

@@ -15,10 +15,10 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
-from actgent.journal.base import SessionSummary
 from actgent.journal.grouped import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
+from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_feed_backlog import FeedReader
-from actgent.journal.session_lists import SessionKey, State
+from actgent.journal.session_list_queries import SessionKey, State
 from actgent.messages import new_secret
 
 from . import pool_layout as layouts, statements
@@ -28,7 +28,7 @@ from .crash_counts import SuspectTable
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
 from .ownership_table import HostTable, OwnershipTable
-from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
+from .partition_mapping import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .pending_messages import PendingMessageTable
 from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .rate_limit_leases import AllowanceTable

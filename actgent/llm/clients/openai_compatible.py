@@ -6,11 +6,11 @@ import os
 from typing import cast
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import ModelRequest
 from actgent.llm.http import Body, find_url
+from actgent.llm.model_interface import ModelRequest
 
 from .openai import OpenAI
-from .providers import COMPATIBLE, CompatibleProvider
+from .provider_table import COMPATIBLE, CompatibleProvider
 
 _REGION = "us-east-1"
 """Region if neither AWS_REGION nor AWS_DEFAULT_REGION is set."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.llm.rate_limiting.rate_limits import Bucket, Cost, Reading, read_limits
+from actgent.llm.rate_limiting.token_buckets import Bucket, Cost, Reading, read_limits
 
 STEPS = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 500)), max_size=40)
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from actgent.llm.rate_limiting.admission import AdmissionController
+from actgent.llm.rate_limiting.admission_decisions import AdmissionController
 from actgent.llm.rate_limiting.call_queue import Call
-from actgent.llm.rate_limiting.rate_limits import Cost
+from actgent.llm.rate_limiting.token_buckets import Cost
 from actgent.messages import Priority
 
 

@@ -12,7 +12,7 @@ import attrs
 
 from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
-from .base import ModelRequest
+from .model_interface import ModelRequest
 
 BYTES_PER_TOKEN = 3
 MEDIA_BYTES = 6000

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from actgent.journal.base import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
+from actgent.journal.journal_interface import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
 from actgent.journal.record_feed_backlog import FeedReader, Written
 from actgent.journal.records import CallsStartedRecord, Record
-from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State
+from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State
 
 
 class WrappedJournal(Journal):

@@ -16,7 +16,7 @@ from actgent.messages import new_secret
 
 from .record_feed_backlog import FeedReader, Written
 from .records import Record
-from .session_lists import ALL, Cursor, SessionFilter, SessionKey, State, state_of
+from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 
 
 @attrs.define(eq=False)

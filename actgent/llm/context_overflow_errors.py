@@ -39,7 +39,7 @@ _WORDINGS = (
     r"too many tokens: ",  # Cohere; Bedrock's "Too many tokens, please wait" is a rate limit
     r"range of input length should be",  # DashScope
 )
-"""Messages of providers. `tests/llm/test_overflow_errors.py` holds the recorded originals."""
+"""Messages of providers. `tests/llm/test_context_overflow_errors.py` holds the recorded originals."""
 _OVERFLOW = re.compile("|".join(_WORDINGS), re.IGNORECASE)
 
 

@@ -1,10 +1,10 @@
 """What an owner knows of its sessions between two writes."""
 
-from actgent.journal.base import Entry
-from actgent.journal.grouped.head_cache import HeadCache
 from actgent.journal.grouped.row_format import Head, encode_entry
+from actgent.journal.grouped.session_head_cache import HeadCache
+from actgent.journal.journal_interface import Entry
 from actgent.journal.records import SessionCreatedRecord
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 
 

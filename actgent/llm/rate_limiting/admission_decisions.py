@@ -18,7 +18,7 @@ from actgent.support.fair_queue import Turns
 from .call_queue import Call, CallQueue
 from .concurrency_window import Window
 from .leased_limits import Limit
-from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits
+from .token_buckets import NO_COST, Bucket, Cost, Headers, Reading, read_limits
 
 MAX_MODELS = 100
 """Maximum number of models with stored state. Above it, the idle model that was unused longest is removed."""

@@ -14,7 +14,7 @@ import trio
 
 from actgent.errors import ConfigurationError
 
-from .base import Journal
+from .journal_interface import Journal
 
 PARTS = "actgent.parts"
 """Entry point group under which packages outside the core register."""

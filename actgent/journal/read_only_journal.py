@@ -14,10 +14,10 @@ import trio
 
 from actgent.errors import UsageError
 
-from .base import Backup, Entry, SessionSummary, Snapshot
 from .grouped import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
+from .journal_interface import Backup, Entry, SessionSummary, Snapshot
 from .record_feed_backlog import FeedReader
-from .session_lists import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
+from .session_list_queries import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 
 class ReadOnlyJournal(GroupedJournal):

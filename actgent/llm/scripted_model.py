@@ -11,7 +11,7 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.messages import Part, ToolCall, to_parts
 
-from .base import LLM, ModelRequest, ModelResponse, OnText
+from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 
 ScriptedAnswer = str | Part | ModelResponse | Sequence[str | Part]
 """One answer: text, a tool call, several parts, or a complete `ModelResponse`."""

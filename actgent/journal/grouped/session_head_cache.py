@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from actgent.journal.session_lists import SessionKey
+from actgent.journal.session_list_queries import SessionKey
 
 from .row_format import Head, JournalStep, begin_head, find_parent, name_series
 

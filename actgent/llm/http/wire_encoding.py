@@ -10,7 +10,7 @@ import attrs
 import msgspec
 
 from actgent.errors import ParseError
-from actgent.llm.base import ModelResponse
+from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.strict_json import decode_at, depth_error, unique
 

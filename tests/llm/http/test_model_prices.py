@@ -4,9 +4,9 @@ import pytest
 
 from actgent import OpenAI
 from actgent.errors import ConfigurationError
-from actgent.llm.fallback import FallbackModel
-from actgent.llm.http.prices import cost_of, reported_cost
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.fallback_model import FallbackModel
+from actgent.llm.http.model_prices import cost_of, reported_cost
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Usage
 
 URL = "https://api.openai.com/v1"

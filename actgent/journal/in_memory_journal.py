@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import trio
 
-from .base import Snapshot
 from .grouped import (
     Found,
     GroupedJournal,
@@ -21,7 +20,8 @@ from .grouped import (
     read_each,
     read_snapshot,
 )
-from .session_lists import Cursor, SessionFilter, SessionKey, State
+from .journal_interface import Snapshot
+from .session_list_queries import Cursor, SessionFilter, SessionKey, State
 
 
 class MemoryJournal(GroupedJournal):

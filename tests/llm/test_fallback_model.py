@@ -12,9 +12,9 @@ from actgent.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse
-from actgent.llm.fallback import FallbackModel
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.fallback_model import FallbackModel
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Text
 
 CHAT = ModelRequest()

@@ -5,8 +5,8 @@ import trio
 from trio.testing import MockClock
 
 from actgent.errors import ConfigurationError, RateLimited
-from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse
-from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse
+from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Text, Thinking, ToolCall, Usage
 
 CHAT = ModelRequest(messages=(ChatMessage("user", (Text("Hi"),)),))

@@ -19,10 +19,10 @@ from actgent.errors import (
 from actgent.messages import Usage
 from actgent.support.user_code_calls import convert_user_error
 
-from .base import LLM, ModelRequest, ModelResponse, OnText
-from .client_errors import as_model_error
 from .custom_model_adapters import ModelLike
+from .custom_model_errors import as_model_error
 from .model_call_spans import complete_as_span
+from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 from .model_resolution import resolve_model
 from .rate_limiter_statistics import RateLimiterProtocol
 

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.llm.base import LLM
+from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import (
     key_variables,
     known_providers,
