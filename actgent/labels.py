@@ -1,18 +1,26 @@
-"""Labels of untrusted sources, and the policy that checks them before a tool call starts.
+"""Labels of untrusted sources and permitted readers, and the policy that checks them before a tool call starts.
 
-A label names the untrusted sources on which a message, a result or an argument depends. Labels only grow: the label of
-a value made from several values is the join of their labels. The journal stores sources as text, separated by commas,
-and omits the text of a trusted value.
+A label names the untrusted sources on which a message, a result or an argument depends, and the owners that may read it.
+Labels only restrict: the label of a value made from several values is the join of their labels. The journal stores a
+label as text, with commas between sources and an item for the readers, and omits the text of an unrestricted value.
 """
 
 import functools
 from collections.abc import Iterable
 from typing import Literal, Self, get_args
+from urllib.parse import quote, unquote
 
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.untrusted_text import MAX_SOURCES, OTHERS, join_origins, neutral
+from actgent.support.untrusted_text import (
+    MAX_SOURCES,
+    OTHERS,
+    READERS,
+    join_origins,
+    neutral,
+    split_readers,
+)
 
 MAX_SOURCE_CHARS = 64
 """Maximum length of the name of one source in characters."""
@@ -29,15 +37,26 @@ def _to_sources(value: Iterable[str]) -> frozenset[str]:
             raise ConfigurationError(
                 f"the name of a source has 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
             )
+        if name.startswith(READERS):
+            raise ConfigurationError(f"pass readers= instead of the source {name!r:.200}")
     return names if len(names) <= MAX_SOURCES else frozenset((ANY_SOURCE,))
+
+
+def _to_readers(value: Iterable[str] | None) -> frozenset[str] | None:
+    if value is None:
+        return None
+    names = () if isinstance(value, str) else frozenset(value)
+    if isinstance(value, str) or not all(isinstance(name, str) for name in names) or "" in names:
+        raise ConfigurationError(f"readers= is a set of names of owners, or None, not {value!r:.200}")
+    return frozenset(names)
 
 
 @attrs.frozen
 class Label:
-    """The untrusted sources on which a value depends. `a | b` is the label of a value that is made from both.
+    """The untrusted sources and the permitted readers of a value. `a | b` is the label of a value that is made from both.
 
     Raises:
-        ConfigurationError: The name of a source is empty, too long, or contains a comma.
+        ConfigurationError: The name of a source is empty, too long, or contains a comma. The name of a reader is empty.
     """
 
     sources: frozenset[str] = attrs.field(default=frozenset(), converter=_to_sources)
@@ -45,34 +64,50 @@ class Label:
 
     A label has at most 8 sources. A label with more sources has the one source `*`.
     """
+    readers: frozenset[str] | None = attrs.field(default=None, converter=_to_readers)
+    """Names of the owners that may read the value; None allows everybody. The join has only the common readers of both."""
 
     def __or__(self, other: Self) -> Self:
-        return self if other.sources <= self.sources else type(self)(self.sources | other.sources)
+        if other.sources <= self.sources and (other.readers is None or other.readers == self.readers):
+            return self
+        own, more = self.readers, other.readers
+        return type(self)(
+            self.sources | other.sources, more if own is None else own if more is None else own & more
+        )
 
     def __str__(self) -> str:
-        return ", ".join(sorted(self.sources)) or "trusted"
+        sources = ", ".join(sorted(self.sources)) or "trusted"
+        return sources if self.readers is None else f"{sources} (readers: {self.reader_names})"
 
     @property
     def is_trusted(self) -> bool:
         """True if the value depends on no untrusted source."""
         return not self.sources
 
+    @property
+    def reader_names(self) -> str:
+        """Names of the readers as text, such as `ada, bob`."""
+        return "everybody" if self.readers is None else ", ".join(sorted(self.readers)) or "nobody"
+
 
 TRUSTED = Label()
-"""Label of a value that depends on no untrusted source."""
+"""Label of a value that depends on no untrusted source, and that everybody may read."""
 
 
 @functools.lru_cache(maxsize=1024)
 def label_of(*texts: str) -> Label:
     """Parse labels from texts in the format of the journal, and return their join. Empty texts are trusted."""
-    text = functools.reduce(join_origins, texts, "")
+    text, restriction = split_readers(functools.reduce(join_origins, texts, ""))
+    readers = None
+    if restriction:
+        readers = frozenset(map(unquote, filter(None, restriction.removeprefix(READERS).split("|"))))
     names = text.split(", ") if text else []
     found = frozenset(
         filter(None, (neutral(name).replace(",", " ").strip()[:MAX_SOURCE_CHARS] for name in names))
     )
     if OTHERS in found or len(found) < bool(names):  # a source without a usable name is still untrusted
-        return Label(frozenset((ANY_SOURCE,)))
-    return Label(found)
+        return Label(frozenset((ANY_SOURCE,)), readers)
+    return Label(found, readers)
 
 
 def check_label(value: object) -> Label:
@@ -87,8 +122,15 @@ def check_label(value: object) -> Label:
 
 
 def text_of(label: Label) -> str:
-    """Return a label in the format of the journal; empty if the label is trusted."""
-    return ", ".join(OTHERS if name == ANY_SOURCE else name for name in sorted(label.sources))
+    """Return a label in the format of the journal; empty if the label restricts nothing."""
+    sources = [OTHERS if name == ANY_SOURCE else name for name in sorted(label.sources)]
+    return ", ".join(sources if label.readers is None else [*sources, text_of_readers(label.readers)])
+
+
+@functools.lru_cache(maxsize=1024)
+def text_of_readers(names: frozenset[str]) -> str:
+    """Return the item for readers of a label in the format of the journal. Only these owners may read the value."""
+    return READERS + "|".join(sorted(quote(name, safe=" @:/+") for name in names))
 
 
 def source_name(kind: str, name: str) -> str:

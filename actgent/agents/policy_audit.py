@@ -23,19 +23,19 @@ from actgent.journal.records import (
     Record,
     StateChangeRecord,
 )
-from actgent.labels import TRUSTED, Label, label_of
+from actgent.labels import TRUSTED, Label, label_of, text_of
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.registry import CALL_TOOL
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import static_tools
 from actgent.turns.calls.nested_calls import NestedCall, call_reference, nested_call_of
-from actgent.turns.calls.policy_checks import is_quoted, sinks_of, texts_of_owner
+from actgent.turns.calls.policy_checks import excluded_audience, is_quoted, sinks_of, texts_of_owner
 from actgent.turns.calls.untrusted_results import Isolation
 
 
 @attrs.frozen(kw_only=True)
 class UnapprovedCall:
-    """A recorded tool call whose sinks depended on untrusted text, and which ran without an approval."""
+    """A recorded tool call with untrusted sinks or with excluded readers in its audience, which ran without an approval."""
 
     session_id: str
     """Id of the session."""
@@ -46,7 +46,7 @@ class UnapprovedCall:
     call: ToolCall
     """The call, with values in place of references to withheld results."""
     labels: Mapping[str, Label]
-    """Label of each sink, by parameter; empty if the call has no arguments."""
+    """Label of each sink, and of each parameter with excluded readers; empty if the call has no arguments."""
     label: Label
     """Join of the labels of the call and of its sinks."""
 
@@ -186,7 +186,7 @@ class _Audit:
                 self._check(call, start, result, is_started=started is not None)
 
     def _check(self, call: ToolCall, start: _Start, result: ToolResult | None, *, is_started: bool) -> None:
-        """Record a finding if a call has run, one of its sinks depends on untrusted text, and no approval covers it.
+        """Record a finding if a call that violates the policy has run, and no approval covers it.
 
         `is_started` is True if the journal has the start of the call. Otherwise the result shows whether the call has run.
         """
@@ -198,18 +198,13 @@ class _Audit:
         arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
         tool = self._tools.get(call.name)
         sinks = sinks_of(tool, arguments) if tool is not None else list(arguments) if is_started else None
-        if sinks is None:
+        labels = self._untrusted_sinks(call, sinks, start, isolation)
+        filled = isolation.sources.get(call.id, {})
+        data = label_of(text_of(start.label), *filled.values())
+        excluded = None if tool is None else excluded_audience(tool, arguments, data, withheld=filled)
+        if (labels is None and excluded is None) or self._is_granted(call, start):
             return
-        labels = dict.fromkeys(sinks, start.label)
-        if start.label.is_trusted:
-            withheld = isolation.unapproved(call)
-            labels = {name: label_of(withheld[name]) for name in sinks if name in withheld}
-            if not labels:
-                return
-        elif tool is not None and tool.effect == "pure" and self._are_quoted(sinks, arguments, start):
-            return
-        if self._is_granted(call, start):
-            return
+        labels = {**(labels or {}), **dict.fromkeys(excluded or (), data)}
         label = start.label
         for each in labels.values():
             label |= each
@@ -224,6 +219,21 @@ class _Audit:
             )
         )
 
+    def _untrusted_sinks(
+        self, call: ToolCall, sinks: Sequence[str] | None, start: _Start, isolation: Isolation
+    ) -> Mapping[str, Label] | None:
+        """Return the labels of the sinks of a call that may depend on untrusted text; None if there are no such sinks."""
+        if sinks is None:
+            return None
+        if start.label.is_trusted:
+            withheld = isolation.unapproved(call)
+            return {name: label_of(withheld[name]) for name in sinks if name in withheld} or None
+        tool = self._tools.get(call.name)
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        if tool is not None and tool.effect == "pure" and self._are_quoted(sinks, arguments, start):
+            return None
+        return dict.fromkeys(sinks, start.label)
+
     def _check_nested(self, nested: NestedCall, start: _Start) -> None:
         """Record a finding if a call made inside another call has untrusted sinks and no approval covers it."""
         call, tool = nested.call, self._tools.get(nested.call.name)
@@ -233,8 +243,12 @@ class _Audit:
             sinks = list(arguments) if nested.has_effect else None
         else:
             sinks = sinks_of(tool, arguments)
+        label = label_of(nested.sources)
         is_pure = tool is not None and tool.effect == "pure"
-        if sinks is None or (is_pure and self._are_quoted(sinks, arguments, start)):
+        if label.is_trusted or (is_pure and self._are_quoted(sinks or (), arguments, start)):
+            sinks = None
+        excluded = None if tool is None else excluded_audience(tool, arguments, label)
+        if sinks is None and excluded is None:
             return
         outer = call.id.rpartition("/")[0]
         reference = call_reference(self.calls[outer].name if outer in self.calls else "", call)
@@ -245,14 +259,13 @@ class _Audit:
             for each in self._approvals.values()
         ):
             return
-        label = label_of(nested.sources)
         self.found.append(
             UnapprovedCall(
                 session_id=self.session_id,
                 agent=self.name,
                 record=start.record,
                 call=call,
-                labels=dict.fromkeys(sinks, label),
+                labels=dict.fromkeys((*(sinks or ()), *(excluded or ())), label),
                 label=label,
             )
         )

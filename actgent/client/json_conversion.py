@@ -85,16 +85,24 @@ def to_approval(data: JSONObject) -> Approval:
 
 
 def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
-    """Return the untrusted sources of each sink of an approval, in the format of the journal.
+    """Return the label of each checked argument of an approval, in the format of the journal.
 
-    None if all sinks are trusted.
+    None if the call violates no policy.
     """
-    return {name: text_of(Label(names)) for name, names in data.get("labels", {}).items()} or None
+    readers = data.get("readers", {})
+    return {
+        name: text_of(Label(names, readers.get(name))) for name, names in data.get("labels", {}).items()
+    } or None
 
 
 def _to_via(data: JSONObject) -> str:
-    """Return the untrusted sources in the JSON of a message, result or reply, in the format of the journal."""
-    return text_of(Label(data.get("sources", ())))
+    """Return the label in the JSON of a message, result or reply, in the format of the journal."""
+    return text_of(to_label(data))
+
+
+def to_label(data: JSONObject) -> Label:
+    """Return the label in the JSON of a session, message, result or reply."""
+    return Label(data.get("sources", ()), data.get("readers"))
 
 
 def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval:

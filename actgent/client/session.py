@@ -38,7 +38,15 @@ from actgent.tools.caller_tools import CallerTools
 
 from .event_stream import ReconnectingStream, is_partial
 from .event_subscription import EventSubscription, ServerLink
-from .json_conversion import to_approval, to_caller_call, to_message, to_observed, to_schedule, to_usage
+from .json_conversion import (
+    to_approval,
+    to_caller_call,
+    to_label,
+    to_message,
+    to_observed,
+    to_schedule,
+    to_usage,
+)
 from .receive_channel import PutItem, RemoteReader, open_reader
 from .request_bodies import content_body, decision_body, message_body
 from .transport import Operation, RemoteRequest, StreamEvent
@@ -476,7 +484,7 @@ class RemoteSession:
         Raises:
             SessionClosed: The session was closed.
         """
-        return Label((await self._fetch_open())["sources"])
+        return to_label(await self._fetch_open())
 
     async def usage(self) -> Usage:
         """Return the usage of the session's model calls.

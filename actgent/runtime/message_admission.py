@@ -33,7 +33,7 @@ from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
 from actgent.turns.content_guards import Guards
 
-from .session_waits import running_session, sources_of_caller, would_wait_for_itself
+from .session_waits import running_session, sources_of_caller, sources_of_request, would_wait_for_itself
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
 from .turn_runner import URGENT_CAME
 
@@ -213,7 +213,7 @@ class MessageAdmission:
         self._inbox.check_size(message)
         if self._guards.inputs:
             message = self._guards.admit(context, message)
-        if self._is_plain and running_turn.get() is None:  # the usual case
+        if self._is_plain and running_turn.get() is None and not sources_of_request.get():  # the usual case
             return message
         return self._mark(context, message)
 

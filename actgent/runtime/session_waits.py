@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from actgent.actors.actor import running_actor, waiting_actor
 from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
-from actgent.labels import Label, text_of
+from actgent.labels import TRUSTED, Label, text_of
 from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.call_sources import running_call
@@ -55,8 +55,8 @@ def take_sources(target: SessionContext) -> None:
 
 
 def take_remote_sources(label: Label) -> None:
-    """Add the untrusted sources of an answer or a message from another process to those of the calling session."""
-    if not label.is_trusted and (caller := running_session()) is not None:
+    """Add the label of an answer or a message from another process to the label of the calling session."""
+    if label != TRUSTED and (caller := running_session()) is not None:
         note_sources(caller, text_of(label))
 
 

@@ -6,11 +6,14 @@ provider caches). Special tokens for roles and tool calls, and invisible charact
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 MAX_SOURCES = 8
 """Maximum number of sources that a heading names. Further sources become `others`."""
 OTHERS = "others"
 """Name of the sources above `MAX_SOURCES`."""
+READERS = "readers="
+"""Beginning of an item that is no source. It restricts the readers of the text: percent-encoded names, separated by `|`."""
 _INVISIBLE = re.compile(
     "[\x7f-\x9f\U000e0000-\U000e007f\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff\ufff9-\ufffb]"
 )
@@ -68,8 +71,42 @@ def fence(text: str, origin: str) -> str:
 
 
 def join_origins(known: str, other: str) -> str:
-    """Merge two comma-separated lists of origins into one list without duplicates."""
+    """Merge two comma-separated lists of origins into one list without duplicates.
+
+    The readers of the result are those that both lists allow.
+    """
     if not other or other == known:
         return known
     names = list(dict.fromkeys([*filter(None, known.split(", ")), *other.split(", ")]))
-    return ", ".join(names if len(names) <= MAX_SOURCES else [*names[:MAX_SOURCES], OTHERS])
+    restriction: tuple[str, ...] = ()
+    if READERS in known or READERS in other:
+        names, restriction = _intersect_readers(names)
+    return ", ".join(
+        [*(names if len(names) <= MAX_SOURCES else [*names[:MAX_SOURCES], OTHERS]), *restriction]
+    )
+
+
+def _intersect_readers(names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the sources of a list, and the item with the readers that all of its items for readers allow, if there are any."""
+    sources, allowed = [], []
+    for name in names:
+        if name.startswith(READERS):
+            allowed.append(frozenset(filter(None, name.removeprefix(READERS).split("|"))))
+        else:
+            sources.append(name)
+    if not allowed:
+        return sources, ()
+    return sources, (READERS + "|".join(sorted(frozenset.intersection(*allowed))),)
+
+
+def split_readers(origins: str) -> tuple[str, str]:
+    """Return a list of origins without the item for readers, and this item; the item is empty if there is none."""
+    if READERS not in origins:
+        return origins, ""
+    names, restriction = _intersect_readers(origins.split(", "))
+    return ", ".join(names), "".join(restriction)
+
+
+def has_sources(origins: str) -> bool:
+    """Return True if a list of origins contains an untrusted source, and not only readers."""
+    return bool(origins if READERS not in origins else split_readers(origins)[0])

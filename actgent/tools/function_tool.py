@@ -84,6 +84,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         outside: bool = False,
         untrusted: bool | None = None,
         sinks: Iterable[str] | None = None,
+        audience: str | Iterable[str] = (),
+        readers: str | Iterable[str] | None = None,
     ) -> None:
         inner = _unwrap_callable(func)
         functools.update_wrapper(self, inner)
@@ -107,6 +109,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         them.
         """
         self.sinks = sinks if sinks is None or isinstance(sinks, str) else tuple(sinks)  # type: ignore[assignment] # check_options rejects a text
+        self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
+        self.readers = readers if readers is None or isinstance(readers, str) else tuple(readers)  # type: ignore[assignment] # as above
         self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
@@ -362,6 +366,8 @@ def tool(
     outside: bool = False,
     untrusted: bool | None = None,
     sinks: Iterable[str] | None = None,
+    audience: str | Iterable[str] = (),
+    readers: str | Iterable[str] | None = None,
 ) -> ToolDecorator: ...
 
 

@@ -30,6 +30,7 @@ def check_options(tool: Tool) -> None:
     _check_concurrency(tool)
     _check_hooks(tool)
     _check_sinks(tool)
+    _check_readers(tool)
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
 
@@ -129,6 +130,31 @@ def _check_sinks(tool: Tool) -> None:
         return
     for name in tool.sinks:
         _require(name in members, tool, f"sinks= names {name!r}, which is not a parameter of the tool")
+
+
+def _check_readers(tool: Tool) -> None:
+    audience: object = tool.audience
+    _require(
+        isinstance(audience, tuple) and all(isinstance(name, str) for name in audience),
+        tool,
+        f'audience= must be a tuple of parameter names, such as audience=("to",), not {audience!r:.100}',
+    )
+    members = tool.parameters.get("properties") if tool.audience else None
+    if isinstance(members, Mapping) and not isinstance(tool, WrappedTool):  # which may hide parameters
+        for name in tool.audience:
+            _require(name in members, tool, f"audience= names {name!r}, which is not a parameter of the tool")
+    readers: object = tool.readers
+    _require(
+        readers in (None, "owner")
+        or (isinstance(readers, tuple) and all(isinstance(name, str) and name for name in readers)),
+        tool,
+        f'readers= must be "owner", or a tuple of names of owners, not {readers!r:.100}',
+    )
+    _require(
+        not tool.cache or readers is None,
+        tool,
+        "cache= and readers= contradict each other, because all sessions share cached results: remove one",
+    )
 
 
 def _check_hooks(tool: Tool) -> None:

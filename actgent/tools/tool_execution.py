@@ -15,7 +15,7 @@ A call is in one of these states. If the batch is stopped, its state determines 
 
 import types
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -35,7 +35,7 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
-from actgent.labels import Label, text_of
+from actgent.labels import Label, text_of, text_of_readers
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
@@ -84,10 +84,10 @@ class ToolLookup(typing.Protocol):
 
 @attrs.frozen
 class PolicyViolation:
-    """A call whose sinks depend on untrusted text."""
+    """A call whose sinks depend on untrusted text, or whose audience may not read its data."""
 
     labels: Mapping[str, Label]
-    """Label of each sink, by parameter; empty if the call has no arguments."""
+    """Label of each checked parameter; empty if the call has no arguments."""
     reason: str
     """Parameters and sources, for the approver or, if the call is refused, for the model."""
     is_refused: bool = False
@@ -254,6 +254,8 @@ class Batch:
         via = (tool.origin or tool.name) if tool.outside else ""
         if self.isolation is not None:
             via = join_origins(via, self.isolation.sources_of(call.id))
+        if tool.readers is not None:
+            via = join_origins(via, _readers_of(tool, self.context))
         return attrs.evolve(result, via=via) if via else result
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
@@ -553,6 +555,8 @@ class Batch:
             result = mark_untrusted(result, origin)
         if self.host is not None and (via := _sources_of_call(self.host, call_context)):
             result = attrs.evolve(result, via=join_origins(result.via, via))
+        if tool.readers is not None or call_context.readers is not None:
+            result = attrs.evolve(result, via=join_origins(result.via, _readers_of(tool, call_context)))
         return result
 
     async def _run_isolated(
@@ -649,7 +653,13 @@ class Batch:
         if tool.process_output is not None:
             text, is_text = self._convert_to_text(call, tool.process_output(text))
             is_json = is_json and is_text
-        if key and is_json and not call_context.origin and len(text) <= self.max_characters:
+        if (
+            key
+            and is_json
+            and not call_context.origin
+            and call_context.readers is None
+            and len(text) <= self.max_characters
+        ):
             tool.result_cache.put(key, text)
         return text, ()
 
@@ -717,6 +727,13 @@ def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
     """Return the untrusted sources that influenced a call: those of its agents and nested calls."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
+
+
+def _readers_of(tool: Tool, call_context: ToolContext) -> str:
+    """Return the owners that may read the result of a call, in the format of the journal; empty allows everybody."""
+    declared: Collection[str] | None = (call_context.root_owner,) if tool.readers == "owner" else tool.readers
+    given = [frozenset(each) for each in (declared, call_context.readers) if each is not None]
+    return text_of_readers(frozenset.intersection(*given)) if given else ""
 
 
 def _policy_question(tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None) -> ApprovalRequired:

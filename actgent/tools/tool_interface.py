@@ -5,7 +5,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal
 
 import attrs
@@ -54,6 +54,10 @@ class StateSource(typing.Protocol):
     @property
     def scope(self) -> str:
         """Prefix of the idempotency keys of the session's tool calls."""
+
+    @property
+    def quota_owner(self) -> str:
+        """Name of the owner of the topmost session."""
 
 
 class NestedToolCalls(typing.Protocol):
@@ -126,6 +130,8 @@ class ToolContext(Generic[DepsT_co]):
     """Name of the source of untrusted text in the result; the tool sets it. Empty if the result contains no
     untrusted text.
     """
+    readers: Collection[str] | None = attrs.field(default=None, init=False, repr=False)
+    """Names of the owners that may read the result; the tool sets it. None restricts the readers to those of `Tool.readers`."""
     _database: Any = attrs.field(default=None, init=False, repr=False)
     """Database handle of the current attempt; None until `database` is read."""
     cancelled_in_queue: bool = attrs.field(default=False, init=False, repr=False)
@@ -164,6 +170,11 @@ class ToolContext(Generic[DepsT_co]):
     def state(self) -> Any:
         """State store of the session: a read-only mapping with `dispatch`. None outside of a session."""
         return self._state if self._state is not None or self._source is None else self._source.state
+
+    @property
+    def root_owner(self) -> str:
+        """Owner of the topmost session, which called the session of the call directly or through other sessions."""
+        return self.owner if self._source is None else self._source.quota_owner
 
     @property
     def database(self) -> Any:
@@ -350,6 +361,13 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     None: all parameters if the tool has an effect, and parameters with URLs if the effect is `pure`: with the format `uri`, or
     with a name such as `url`.
     """
+    audience: tuple[str, ...] = ()
+    """Parameters whose values name those who will read the data of the call.
+
+    Under `Agent(policy=)`, a call violates the policy if one of them is not among the readers of the conversation.
+    """
+    readers: Literal["owner"] | tuple[str, ...] | None = None
+    """Names of the owners that may read the results. `owner` is the owner of the topmost session. None allows everybody."""
     outside: bool = False
     """True if results and errors contain untrusted text; the model receives them between delimiters, as data."""
     declared_trusted: bool = False

@@ -6,6 +6,7 @@ from typing import Any
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools import schemas
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
+from actgent.tools.option_checks import check_options
 from actgent.tools.tool_interface import Tool, ToolContext, WrappedTool
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
@@ -94,8 +95,15 @@ def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), own
     return derive
 
 
-def declare_labels(sinks: Mapping[str, Iterable[str]], trusted: Iterable[str], *, owner: str) -> Derive:
-    """Return a function that declares sinks and trusted results of tools, by tool name.
+def declare_labels(
+    sinks: Mapping[str, Iterable[str]],
+    trusted: Iterable[str],
+    audience: Mapping[str, str | Iterable[str]],
+    readers: Mapping[str, str | Iterable[str]],
+    *,
+    owner: str,
+) -> Derive:
+    """Return a function that declares sinks, trusted results, audiences and readers of tools, by tool name.
 
     `owner` is the toolset, for the error about unknown names.
 
@@ -109,27 +117,40 @@ def declare_labels(sinks: Mapping[str, Iterable[str]], trusted: Iterable[str], *
             )
     if isinstance(trusted, str):
         raise ConfigurationError(f"labelled() requires names of tools, such as trusted=({trusted!r},)")
-    declared = {name: tuple(parameters) for name, parameters in sinks.items()}
-    own = frozenset(trusted)
+    options: dict[str, dict[str, Any]] = {}
+    for name, parameters in sinks.items():
+        options.setdefault(name, {})["sinks"] = tuple(parameters)
+    for name in trusted:
+        options.setdefault(name, {}).update(outside=False, declared_trusted=True)
+    for name, parameters in audience.items():
+        options.setdefault(name, {})["audience"] = (
+            (parameters,) if isinstance(parameters, str) else tuple(parameters)
+        )
+    for name, owners in readers.items():
+        options.setdefault(name, {})["readers"] = owners if isinstance(owners, str) else tuple(owners)
 
     def derive(tools: Sequence[Tool]) -> list[Tool]:
-        _check_tool_names(declared.keys() | own, tools, f"toolset {owner!r}: labelled()")
-        return [_declare_labels(tool, declared.get(tool.name), is_trusted=tool.name in own) for tool in tools]
+        _check_tool_names(options.keys(), tools, f"toolset {owner!r}: labelled()")
+        return [_declare_labels(tool, options.get(tool.name, {})) for tool in tools]
 
     return derive
 
 
-def _declare_labels(tool: Tool, sinks: tuple[str, ...] | None, *, is_trusted: bool) -> Tool:
-    options: dict[str, Any] = {"outside": False, "declared_trusted": True} if is_trusted else {}
-    if sinks is not None:
-        members = tool.parameters.get("properties", {})
-        if unknown := [name for name in sinks if name not in members]:
-            raise ConfigurationError(
-                f"labelled() names the sink {unknown[0]!r}, which is not a parameter of {tool.name!r} "
-                f"(parameters: {', '.join(members) or 'none'})"
-            )
-        options["sinks"] = sinks
-    return WrappedTool(tool, **options) if options else tool
+def _declare_labels(tool: Tool, options: Mapping[str, Any]) -> Tool:
+    members = tool.parameters.get("properties", {})
+    named = [("sink", each) for each in options.get("sinks", ())]
+    named += [("audience", each) for each in options.get("audience", ())]
+    if unknown := [each for each in named if each[1] not in members]:
+        kind, name = unknown[0]
+        raise ConfigurationError(
+            f"labelled() names the {kind} {name!r}, which is not a parameter of {tool.name!r} "
+            f"(parameters: {', '.join(members) or 'none'})"
+        )
+    if not options:
+        return tool
+    labelled = WrappedTool(tool, **options)
+    check_options(labelled)
+    return labelled
 
 
 def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:

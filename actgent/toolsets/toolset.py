@@ -125,19 +125,31 @@ class Toolset(abc.ABC):
         )
 
     def labelled(
-        self, *, sinks: Mapping[str, Iterable[str]] | None = None, trusted: Iterable[str] = ()
+        self,
+        *,
+        sinks: Mapping[str, Iterable[str]] | None = None,
+        trusted: Iterable[str] = (),
+        audience: Mapping[str, str | Iterable[str]] | None = None,
+        readers: Mapping[str, str | Iterable[str]] | None = None,
     ) -> "Toolset":
         """Return a toolset with declarations for `Agent(policy=)`, which the author of the tools has not made.
 
         Args:
             sinks: Parameters that need trusted values, by tool name. An empty tuple declares that all values are harmless.
             trusted: Names of tools whose results contain no text of third parties.
+            audience: Parameters whose values name those who will read the data of a call, by tool name.
+            readers: Names of the owners that may read the results, by tool name; `owner` is the owner of the topmost session.
 
         Raises:
             ConfigurationError: A value has the wrong type. When the tools are published: the toolset has no tool or
                 parameter with this name.
         """
-        return DerivedToolset(self, derived_tools.declare_labels(sinks or {}, trusted, owner=self.name))
+        return DerivedToolset(
+            self,
+            derived_tools.declare_labels(
+                sinks or {}, trusted, audience or {}, readers or {}, owner=self.name
+            ),
+        )
 
     def cached(self, results: int = 256) -> "Toolset":
         """Return a toolset that caches up to `results` results of each tool, except tools with the effect `once`.

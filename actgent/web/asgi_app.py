@@ -515,7 +515,7 @@ def take_context_headers(headers: Mapping[str, str]) -> None:
     if parent is not None:
         traceparent.set(parent)
     if given := headers.get(SOURCES_HEADER):
-        sources_of_request.set(text_of(label_of(", ".join(unquote(given).split(",")))))
+        sources_of_request.set(text_of(label_of(", ".join(map(str.strip, unquote(given).split(","))))))
 
 
 def decode_segment(segment: str) -> str:

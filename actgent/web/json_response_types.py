@@ -229,17 +229,21 @@ class BudgetDocument(TypedDict, total=False):
 
 
 class SinkLabels(TypedDict):
-    """Untrusted sources of the arguments of a tool call."""
+    """Untrusted sources and permitted readers of the arguments of a tool call."""
 
     labels: NotRequired[Mapping[str, Sequence[str]]]
-    """Names of the untrusted sources, by checked argument; missing if the call depends on none."""
+    """Names of the untrusted sources, by checked argument; missing if the call violates no policy."""
+    readers: NotRequired[Mapping[str, Sequence[str]]]
+    """Names of the owners that may read the data of the call, by checked argument; missing if everybody may."""
 
 
 class Labelled(TypedDict):
-    """Text with its untrusted sources."""
+    """Text with its untrusted sources and permitted readers."""
 
     sources: NotRequired[Sequence[str]]
     """Names of the untrusted sources on which the text depends; missing if it depends on none."""
+    readers: NotRequired[Sequence[str]]
+    """Names of the owners that may read the text; missing if everybody may."""
 
 
 class ApprovalDocument(SinkLabels):
@@ -324,6 +328,8 @@ class SessionDocument(SessionSummaryDocument):
     """Description of the session; empty if it has none."""
     sources: NotRequired[Sequence[str]]
     """Untrusted sources that have influenced the conversation."""
+    readers: NotRequired[Sequence[str]]
+    """Names of the owners that may read the conversation; missing if everybody may."""
     mode: NotRequired[str | None]
     """Mode of the session; null if its agent has no modes."""
     on_busy: NotRequired[str | None]

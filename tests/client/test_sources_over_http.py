@@ -83,6 +83,30 @@ async def test_a_request_of_an_untrusted_turn(serving, send):
     assert (payer.paid, payer.asked) == ([], [{"page"}])
 
 
+@pytest.mark.parametrize("send", [_chat, _run, _create], ids=lambda send: send.__name__)
+async def test_a_request_to_an_agent_without_a_policy(serving, send):
+    """An agent without a policy keeps the sources too, for its answers and tasks."""
+    plain, seen = BareAgent("plain", llm=ScriptedLLM(["ok"])), []
+
+    @plain.on_message
+    async def note(message):
+        seen.append(message.label)
+
+    async with serving(plain) as served, served.connect() as client:
+        remote = client.agent("plain")
+
+        @tool(effect="pure")
+        async def forward() -> str:
+            """Send a message."""
+            await send(remote, await remote.create_session(session_id="s1"))
+            return "sent"
+
+        script = [ToolCall("page", {}), ToolCall("forward", {}), "ok"]
+        async with BareAgent("reader", llm=ScriptedLLM(script), tools=[page, forward]) as reader:
+            await reader.run("go")
+    assert set(seen) == {Label({"page"})}
+
+
 async def test_a_request_outside_of_a_turn_is_trusted(clerk, serving):
     """A program that is no turn sends no sources."""
     payer = Payer([PAY, "ok"])
@@ -101,6 +125,55 @@ async def test_a_labelled_message(serving):
         await session.wait_idle()
         assert await session.label() == Label({"mail:bäcker"})
     assert payer.asked == [{"mail:bäcker"}]
+
+
+async def test_readers_cross_the_gateway(serving):
+    """Readers of a message, of an approval, of a session and of an answer are the same at both ends."""
+    label, seen = Label({"mail:bob"}, {"ada", "b,|c"}), []
+
+    @tool(name="pay", sinks=(), audience="to")
+    async def pay(to: str) -> str:
+        """Pay."""
+        return "paid"
+
+    agent = BareAgent("payer", llm=ScriptedLLM([PAY, "ok"], keep=0), tools=[pay], policy=Policy())
+    async with serving(agent) as served, served.connect() as client:
+        remote = client.agent("payer")
+        session = await remote.create_session()
+        session.on_approval(lambda approval: seen.append(dict(approval.labels)))
+        await session.chat("pay", label=label)
+        await session.wait_idle()
+        assert await session.label() == label
+        for approval in await session.approvals():
+            await session.answer(approval, Reject("no"))
+        await session.wait_idle()
+        assert [each.label for each in await session.messages()] == [label, label, Label(), label]
+    assert seen == [{"to": label}]
+
+
+async def test_readers_of_a_turn_cross_the_gateway(serving):
+    """A request of a turn carries the readers of its session, and the answer of a session in another process has its readers."""
+
+    @tool(readers="owner", effect="pure")
+    async def diary() -> str:
+        """Read the diary."""
+        return "x"
+
+    served_agent = BareAgent("other", llm=ScriptedLLM([ToolCall("diary", {}), "ok"]), tools=[diary])
+    async with serving(served_agent) as served, served.connect() as client:
+        remote = client.agent("other")
+        session = await remote.create_session()
+
+        @tool(effect="pure")
+        async def ask() -> str:
+            """Ask the other agent."""
+            return (await remote.run("read", session=session)).text
+
+        script = [ToolCall("diary", {}), ToolCall("ask", {}), "ok"]
+        async with BareAgent("clerk", llm=ScriptedLLM(script), tools=[diary, ask]) as clerk:
+            mine = await clerk.create_session("another owner")
+            await clerk.run("go", session=mine)
+            assert (mine.label, await session.label()) == (Label(readers=()), Label(readers=()))
 
 
 async def _messages(agent, session):

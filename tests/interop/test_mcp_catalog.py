@@ -16,6 +16,7 @@ from actgent import (
     Image,
     ScriptedLLM,
     Text,
+    ToolCall,
     ToolContext,
     ToolError,
     open_runtime,
@@ -93,6 +94,65 @@ async def test_tools_run_without_an_agent(mode):
         assert listed[-1].input_schema["required"] == ["a", "b"]
         assert listed[-1].annotations.read_only_hint
         assert text_of(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
+
+
+@tool(untrusted=True, effect="pure")
+def page(is_missing: bool = False) -> str:
+    """Read a page."""
+    if is_missing:
+        raise ToolError("no page")
+    return "x"
+
+
+@tool(readers="owner", effect="pure")
+def diary() -> str:
+    """Read the diary."""
+    return "x"
+
+
+UNTRUSTED = {"integrity": "untrusted", "confidentiality": "public"}
+PRIVATE = {"integrity": "trusted", "confidentiality": ["ada"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "meta"),
+    [
+        ("add", {"a": 1, "b": 2}, None),
+        ("page", {}, UNTRUSTED),
+        ("page", {"is_missing": True}, UNTRUSTED),
+        ("diary", {}, PRIVATE),
+        ("clerk", {"message": "go"}, {"integrity": "untrusted", "confidentiality": ["ada"]}),
+    ],
+    ids=str,
+)
+async def test_results_carry_their_labels(name, arguments, meta):
+    """Results and errors of tools, and answers of agents, have their sources and readers in `_meta.ifc`."""
+    script = [[ToolCall("page", {}), ToolCall("diary", {})], "done"]
+    agent = BareAgent("clerk", llm=ScriptedLLM(script), tools=[page, diary])
+    async with connected(MCPCatalog(tools=[add, page, diary]), agents=[agent]) as client:
+        result = await client.call_tool(name, arguments)
+    assert (result.meta or {}).get("ifc") == meta
+    assert result.is_error == ("is_missing" in arguments)
+
+
+async def test_prompts_and_resources_carry_their_labels():
+    """The functions of prompts and resources set sources and readers in their context."""
+
+    @mcp_prompt
+    def mail(context: ToolContext) -> str:
+        """Write a mail."""
+        context.origin = "mail"
+        return "x"
+
+    @mcp_resource("diary:/today")
+    def today(context: ToolContext) -> str:
+        """Read the diary."""
+        context.readers = [context.owner]
+        return "x"
+
+    async with connected(MCPCatalog(prompts=[mail], resources=[today])) as client:
+        assert (await client.get_prompt("mail", {})).meta["ifc"] == UNTRUSTED
+        assert (await client.read_resource("diary:/today")).meta["ifc"] == PRIVATE
 
 
 async def test_wrong_arguments_are_an_error_of_the_tool():

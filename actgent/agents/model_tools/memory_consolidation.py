@@ -33,7 +33,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.turns.agent_core import AgentCore
 
-from .memory_tools import MemoriesOpen, day_of, owner_for
+from .memory_tools import MemoriesOpen, day_of, metadata_of, owner_for, readers_of
 
 MAX_PART_TOKENS = 8_000
 """Maximum tokens of a conversation in one model call, estimated as in `memory/token_budget.py`. Longer parts are split over several messages."""
@@ -195,6 +195,7 @@ class Consolidation(Agent[FoundMemories]):
         ]
         words = "\n".join(each.text for each in messages if each.sender.kind == "user")
         known = await self._memories.recall(words, owner=owner, limit=MAX_KNOWN_MEMORIES, with_shared=False)
+        context_of(mine).conversation.add_via(readers_of(each.memory for each in known))
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
     async def _part(self, message_id: str, read: Session[Any], owner: Sender) -> Part:
@@ -257,13 +258,16 @@ class Consolidation(Agent[FoundMemories]):
         if noted is None:  # the owner was erased during the model call
             return "Nothing is kept of this owner any more."
         part = Part(**json.loads(noted))
-        made = await self._write(owner, mine.id, part, found.memories)
+        sources = context_of(mine).conversation.sources
+        made = await self._write(owner, mine.id, part, found.memories, sources=sources)
         total = (await (await self._observed.open_session(mine.id)).messages(limit=1)).total
         if total > part.end and not mine.schedules:
             await self._schedule(mine, 1.0)
         return f"{counted(made, 'memory', 'memories')} of the messages {part.start} to {part.end - 1}."
 
-    async def _write(self, owner: Sender, session_id: str, part: Part, found: Iterable[FoundMemory]) -> int:
+    async def _write(
+        self, owner: Sender, session_id: str, part: Part, found: Iterable[FoundMemory], *, sources: str
+    ) -> int:
         origin = {"agent": self._observed.name, "session_id": session_id, "message_id": part.message_id}
         new: list[dict[str, Any]] = []
         replaced: list[tuple[str, dict[str, Any]]] = []
@@ -275,9 +279,10 @@ class Consolidation(Agent[FoundMemories]):
                 **origin,
             }
             if each.replaces is None or not (state := await self._relative_age(each.replaces, owner, part)):
-                new.append(given)
+                new.append({**given, **metadata_of(sources)})
             elif state == "older":
-                replaced.append((each.replaces, given))
+                old = await self._memories.get(each.replaces, owner=owner)
+                replaced.append((each.replaces, {**given, **metadata_of(sources, old)}))
         marks = {self._mark(session_id, "read"): str(part.end)}
         made = await self._memories.change_together(
             owner, new=new, replaced=replaced, marks=marks, key=f"{self.name}/{session_id}/{part.message_id}"

@@ -14,7 +14,7 @@ from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_
 from actgent.messages import ChatMessage, Text
 from actgent.sessions.session_context import SessionContext
 from actgent.structured.extract_json import extract as find_json
-from actgent.support.untrusted_text import fence
+from actgent.support.untrusted_text import fence, join_origins
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.untrusted_results import REFERENCE, Isolation
@@ -87,7 +87,7 @@ class Extract(Tool):
         texts = []
         for reference in references:
             text, sources = isolation.render(reference)
-            context.origin = ", ".join(filter(None, (context.origin, sources)))
+            context.origin = join_origins(context.origin, sources)
             texts.append(f"{reference}:\n{fence(text, sources)}")
         question = str(arguments["question"])
         if isinstance(arguments.get("form"), Mapping):

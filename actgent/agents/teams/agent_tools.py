@@ -309,7 +309,9 @@ def is_unchecked(opener: SessionOpener) -> bool:
     Untrusted text that reaches such an agent could cause effects that no policy checks.
     """
     calling = opener.running.core.calling
-    return calling.policy is None and any(each.delegates or has_sinks(each) for each in calling.registry)
+    return calling.policy is None and any(
+        each.delegates or has_sinks(each) or each.audience for each in calling.registry
+    )
 
 
 def is_unchecked_here(session: SessionContext, agent: object) -> bool:

@@ -32,5 +32,11 @@ async def audit(location: str, terminal: Terminal, *, code: str | None) -> int:
 
 def _describe(found: UnapprovedCall) -> str:
     place = f"{one_line(found.agent, 40)} {one_line(found.session_id)} record {found.record}"
-    names = ", ".join(found.labels) or "the call"
-    return f"{place}: {one_line(format_part(found.call), 200)}: {one_line(names)} may come from {found.label}"
+    names = one_line(", ".join(found.labels) or "the call")
+    shown = f"{place}: {one_line(format_part(found.call), 200)}"
+    if not found.label.is_trusted:
+        sources = ", ".join(sorted(found.label.sources))
+        shown = f"{shown}: {names} may come from {one_line(sources)}"
+    if found.label.readers is not None:
+        shown = f"{shown}: only {one_line(found.label.reader_names)} may read data that {names} may send"
+    return shown

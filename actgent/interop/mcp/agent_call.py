@@ -16,8 +16,9 @@ from actgent.interop.approval_forms import decision_of
 from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import OutcomeRecord
+from actgent.journal.records import AgentMessageRecord, OutcomeRecord
 from actgent.journal.session_list_queries import SessionKey
+from actgent.labels import TRUSTED, Label
 from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import SessionFollower, follow_session
@@ -62,6 +63,8 @@ class CallAnswer:
     """Structured data of the answer; None if it has none."""
     is_error: bool = False
     """True if there is no answer."""
+    label: Label = TRUSTED
+    """Label of the answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,6 +94,7 @@ class AgentCall:
     """Called after the message was accepted."""
     _text: str = attrs.field(default="", init=False)
     _data: Any = attrs.field(default=None, init=False)
+    _label: Label = attrs.field(default=TRUSTED, init=False)
     _cursor: int = attrs.field(default=0, init=False)
 
     async def start(self, message: str, *, session_id: str, message_id: str) -> CallAnswer | Questions:
@@ -231,11 +235,13 @@ class AgentCall:
             record = item.record
             if isinstance(record, OutcomeRecord) and record.data and item.turn == reader.message_id:
                 self._data = orjson.loads(record.data)
+            if isinstance(record, AgentMessageRecord):
+                self._label |= record.message.label
         return reader.read(item)
 
     def _answer(self, event: RunEnded) -> CallAnswer:
         if event.failed is None:
-            return CallAnswer(text=self._text, data=self._data)
+            return CallAnswer(text=self._text, data=self._data, label=self._label)
         return CallAnswer(text=event.reason or f"the agent failed: {event.failed}", is_error=True)
 
     async def _ask_all(

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from actgent.approvals import Approval, Approve, Decision, FormAnswer, Reject, Respond, approval_id
 from actgent.errors import ApprovalRequired, InvalidArguments
 from actgent.interop.approval_forms import decision_of, form_of, question_text
+from actgent.labels import TRUSTED, Label
 from actgent.messages import CallProgress
 from actgent.support.safe_logging import logger_of
 from actgent.tools.schemas import compile_schema
@@ -40,7 +41,7 @@ from .client_questions import (
     current_caller,
     set_log_level,
 )
-from .content_blocks import blocks_of, contents_of, messages_of
+from .content_blocks import blocks_of, contents_of, messages_of, meta_of
 from .tool_call import ToolOutcome, run_tool
 
 LIST_MILLISECONDS = 60_000
@@ -100,6 +101,8 @@ class _Failed:
     """Reason of the failure, for the client."""
     error: Exception | None = None
     """Exception of the function; None if it did not run."""
+    label: Label = TRUSTED
+    """Label of the text."""
 
 
 @attrs.frozen
@@ -152,12 +155,15 @@ class CatalogServer:
             return found
         if isinstance(found, _Failed):
             return types.CallToolResult(
-                content=[types.TextContent(type="text", text=found.text)], is_error=True
+                content=[types.TextContent(type="text", text=found.text)],
+                is_error=True,
+                _meta=meta_of(found.label),
             )
         value = found.value
         return types.CallToolResult(
             content=blocks_of(value),
             structured_content=_object_of(found.result) if isinstance(value, Mapping) else None,
+            _meta=meta_of(found.label),
         )
 
     # --- prompts ---------------------------------------------------------------------------
@@ -179,7 +185,9 @@ class CatalogServer:
         if isinstance(found, types.InputRequiredResult):
             return found
         value = _value_or_error(found)
-        return types.GetPromptResult(description=prompt.tool.description, messages=messages_of(value))
+        return types.GetPromptResult(
+            description=prompt.tool.description, messages=messages_of(value), _meta=meta_of(found.label)
+        )
 
     # --- resources ---------------------------------------------------------------------------
 
@@ -218,7 +226,7 @@ class CatalogServer:
         if isinstance(found, types.InputRequiredResult):
             return found
         contents = contents_of(_value_or_error(found), uri, resource.media_type)
-        return types.ReadResourceResult(contents=contents)
+        return types.ReadResourceResult(contents=contents, _meta=meta_of(found.label))
 
     # --- completions ---------------------------------------------------------------------------
 
@@ -315,7 +323,7 @@ class _Run:
             )
             question = outcome.question
             if question is None:
-                failed = _Failed(text=outcome.error_text, error=outcome.error)
+                failed = _Failed(text=outcome.error_text, error=outcome.error, label=outcome.label)
                 self.found = failed if outcome.error_text else outcome
                 return
             if isinstance(question, InputRequested):

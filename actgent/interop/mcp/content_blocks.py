@@ -9,11 +9,25 @@ from urllib.parse import quote
 import mcp_types as types
 
 from actgent.errors import InvalidToolResult
+from actgent.labels import Label
 from actgent.messages import ChatMessage, File, Image, Medium, Text
 from actgent.tools.outputs.result_text import fallback_text, to_text
 
 _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson)")
 """Media types whose content is sent as text."""
+
+
+def meta_of(label: Label) -> dict[str, Any] | None:
+    """Return `_meta` of a result with its label as `ifc`; None if the label restricts nothing.
+
+    The integrity is `trusted` or `untrusted`, and the confidentiality is `public` or a list of names of owners. An
+    unrestricted result makes no claim, as most functions do not declare whether they return text of third parties.
+    """
+    if label.is_trusted and label.readers is None:
+        return None
+    integrity = "trusted" if label.is_trusted else "untrusted"
+    confidentiality = "public" if label.readers is None else sorted(label.readers)
+    return {"ifc": {"integrity": integrity, "confidentiality": confidentiality}}
 
 
 def blocks_of(value: object) -> list[types.ContentBlock]:

@@ -29,6 +29,7 @@ from .agent_call import AgentCall, CallAnswer, CallState, Questions
 from .catalog import MCPCatalog
 from .catalog_server import LIST_MILLISECONDS, CatalogServer
 from .client_questions import Context, MCPCaller
+from .content_blocks import meta_of
 
 OWNER = "user"
 """Owner of the sessions of a client that has no token, as in a terminal."""
@@ -275,4 +276,5 @@ def _to_wire(result: CallAnswer | Questions) -> types.CallToolResult | types.Inp
         content=[types.TextContent(type="text", text=result.text)],
         structured_content=result.data if isinstance(result.data, dict) else None,
         is_error=result.is_error,
+        _meta=meta_of(result.label),
     )

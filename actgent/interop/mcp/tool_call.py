@@ -7,6 +7,7 @@ import attrs
 
 from actgent.approvals import Approve
 from actgent.errors import ApprovalRequired, ConfigurationError, InvalidToolResult, ToolError
+from actgent.labels import TRUSTED, Label
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import leaves
@@ -32,6 +33,11 @@ class ToolOutcome:
     """Question that has to be answered first; None after the end."""
     error: Exception | None = None
     """Exception that the tool raised; None after a success."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the result; it restricts nothing before the end."""
+        return TRUSTED if self.result is None else self.result.label
 
     @property
     def error_text(self) -> str:

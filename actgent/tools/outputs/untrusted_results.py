@@ -6,7 +6,7 @@ The delimiter is derived from the result, so it is equal after a restart and the
 import attrs
 
 from actgent.messages import File, Medium, ToolResult
-from actgent.support.untrusted_text import delimiter_for, neutral
+from actgent.support.untrusted_text import OTHERS, delimiter_for, join_origins, neutral, split_readers
 
 __all__ = ["mark_untrusted", "neutral"]
 
@@ -15,7 +15,8 @@ def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
     """Return the result with neutralized text, the name of its source, and the delimiter around the text."""
     content = neutral(result.content)
     error = None if result.error is None else neutral(result.error)
-    origin = neutral(origin)
+    names, readers = split_readers(neutral(origin))
+    origin = names or OTHERS
     mark = delimiter_for(f"{result.call_id}\n{origin}\n{error}\n{content}")
     return ToolResult(  # not attrs.evolve: it takes as long as the rest of the function
         id=result.id,
@@ -28,7 +29,7 @@ def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
         origin=origin,
         mark=mark,
         media=tuple(map(_neutralize_name, result.media)) if result.media else (),
-        via=result.via,
+        via=join_origins(result.via, readers),
     )
 
 

@@ -401,15 +401,23 @@ class MCPTool(Tool):
             return await link.call(self._remote, arguments, **options)
 
     def _restrict(self, context: ToolContext, meta: Mapping[str, Any]) -> None:
-        """Mark the result as untrusted if its `_meta.ifc` has no integrity `trusted`.
+        """Mark the result as untrusted if its `_meta.ifc` has no integrity `trusted`, and restrict its readers.
 
         The server can restrict a tool that the program declares trusted. It can never raise the trust of a result.
+        The confidentiality is `public`, `private` (the owner of the topmost session), or a list of names of owners. Other
+        values allow nobody.
         """
         if "ifc" not in meta:
             return
         label = meta["ifc"]
         if not isinstance(label, Mapping) or label.get("integrity") != "trusted":
             context.origin = self._server.name
+        given = label.get("confidentiality", "public") if isinstance(label, Mapping) else "public"
+        names = given if isinstance(given, list) else [given]
+        if "public" in names:
+            return
+        owners = [context.root_owner if each == "private" else each for each in names]
+        context.readers = [each for each in owners if isinstance(each, str) and each]
 
 
 def _report(context: ToolContext, done: float, total: float | None, text: str | None) -> None:

@@ -1,19 +1,20 @@
-"""Checks of tool calls against the policy of an agent: may a call run that depends on untrusted text?
+"""Checks of tool calls against the policy of an agent: may a call run that depends on untrusted or confidential text?
 
-A sink is a parameter whose value needs a trusted source. The label of a call is the label of the request that produced
-it: the model may have obeyed any text in that request.
+A sink is a parameter whose value needs a trusted source. The audience of a call are those who will read its data. The
+label of a call is the label of the request that produced it: the model may have obeyed or repeated any text in that
+request.
 """
 
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from actgent.labels import Label, Policy, label_of
+from actgent.labels import Label, Policy, label_of, text_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.session_context import SessionContext
+from actgent.support.untrusted_text import has_sources
 from actgent.tools.tool_execution import PolicyViolation
 from actgent.tools.tool_interface import Tool, unwrap_tool
 
@@ -28,7 +29,6 @@ _QUOTE = r"""\s"'`<>()\[\]{}"""
 """Characters around a value in a text, as content of a character class."""
 _URI_FORMATS = ("uri", "uri-reference", "iri", "iri-reference")
 _MAY_HAVE_RUN = ("success", "outcome_unknown")
-_REMEDY = "use values that the user gave, or ask the user to make this call"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -55,21 +55,37 @@ class PolicyCheck:
         """Return the policy violation of a call that is about to start; None if the call may run.
 
         A call violates the policy if parameters that need trusted values (sinks) may depend on untrusted
-        text.
+        text, or if its data may depend on text that its audience may not read.
         """
         conversation = self.context.conversation
         label = label_of(conversation.origin, conversation.via, self.nested_sources)
-        if label.is_trusted and self.isolation is None:
+        if self.isolation is None and not label.sources and label.readers is None:
             return None
         sinks = sinks_of(tool, arguments)
-        if sinks is None:
-            if not unwrap_tool(tool).reaches_unchecked_agent(arguments, self.context):
-                return None
+        is_unchecked = sinks is None and unwrap_tool(tool).reaches_unchecked_agent(arguments, self.context)
+        if is_unchecked:
             sinks = list(arguments)
+        untrusted = None if sinks is None else self._untrusted_sinks(call, tool, sinks, arguments, label)
+        filled = {} if self.isolation is None else self.isolation.sources.get(call.id, {})
+        data = label_of(text_of(label), *filled.values()) if filled else label
+        excluded = excluded_audience(tool, arguments, data, withheld=filled)
+        if is_unchecked and data.readers is not None:
+            excluded = list(arguments)
+        if untrusted is None and excluded is None:
+            return None
+        return self._violation(untrusted, None if excluded is None else dict.fromkeys(excluded, data))
+
+    def _untrusted_sinks(
+        self, call: ToolCall, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any], label: Label
+    ) -> Mapping[str, Label] | None:
+        """Return the labels of the sinks of a call that may depend on untrusted text; None if the call may run.
+
+        The labels are empty if the call has no arguments.
+        """
         labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
-        if not label.is_trusted and self._depends_on_context(call, tool, sinks, arguments):
-            return self._violation(dict.fromkeys(sinks, label), label)
-        return self._violation(labels, functools.reduce(Label.__or__, labels.values())) if labels else None
+        if label.sources and self._depends_on_context(call, tool, sinks, arguments):
+            return dict.fromkeys(sinks, label)
+        return labels or None
 
     def _labels_of_values(
         self, isolation: Isolation, call: ToolCall, sinks: Sequence[str]
@@ -127,14 +143,37 @@ class PolicyCheck:
                     return True
         return False
 
-    def _violation(self, labels: Mapping[str, Label], label: Label) -> PolicyViolation:
-        names = ", ".join(labels) or "this call"
-        reason = f"the model read untrusted text of {label} before it chose {names}"
-        if self.isolation is not None and self.context.conversation.label.is_trusted:
-            reason = f"untrusted text of {label} is the value of {names}"
+    def _violation(
+        self, untrusted: Mapping[str, Label] | None, excluded: Mapping[str, Label] | None
+    ) -> PolicyViolation:
+        """Return the violation of a call, by its untrusted sinks, and by the parameters whose values name excluded readers."""
+        reasons, remedies = [], []
+        if untrusted is not None:
+            names = ", ".join(untrusted) or "this call"
+            sources = ", ".join(sorted({each for label in untrusted.values() for each in label.sources}))
+            sources = sources or str(self.context.conversation.label)
+            reason = f"the model read untrusted text of {sources} before it chose {names}"
+            if self.isolation is not None and self.context.conversation.label.is_trusted:
+                reason = f"untrusted text of {sources} is the value of {names}"
+            reasons.append(reason)
+            remedies.append("use values that the user gave")
+        if excluded is not None:
+            names = ", ".join(excluded) or "this call"
+            reason = f"not all readers in {names} may read the data of the conversation"
+            if (
+                self.policy.violation == "ask"
+            ):  # a model must not read the names: a tool may have them from untrusted data
+                allowed = {label.reader_names for label in excluded.values()}
+                reason = f"{reason} (readers: {', '.join(allowed)})" if allowed else reason
+            reasons.append(reason)
+            remedies.append("name only readers that may read all of it")
+        labels = {**(untrusted or {}), **(excluded or {})}
+        reason = ", and ".join(reasons)
         if self.policy.violation == "ask":
             return PolicyViolation(labels, reason)
-        return PolicyViolation(labels, f"refused: {reason}. It did not run; {_REMEDY}.", is_refused=True)
+        remedy = ", and ".join(remedies)
+        text = f"refused: {reason}. It did not run; {remedy}, or ask the user to make this call."
+        return PolicyViolation(labels, text, is_refused=True)
 
 
 def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
@@ -153,6 +192,38 @@ def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
     if not declared:
         return None
     return [name for name in declared if name in arguments] or list(arguments)
+
+
+def excluded_audience(
+    tool: Tool, arguments: Mapping[str, Any], label: Label, *, withheld: Iterable[str] = ()
+) -> Sequence[str] | None:
+    """Return the parameters whose values name readers that may not read the data of a call; None if the call may run.
+
+    A call that names no reader may reach any reader. A withheld value counts as the name of any reader, as the model must not
+    learn from the check what the value is.
+
+    Args:
+        tool: The called tool, which declares the parameters.
+        arguments: Arguments of the call, with values in place of references to withheld results.
+        label: Label of all text that the data may contain.
+        withheld: Parameters with withheld values.
+    """
+    readers = label.readers
+    if readers is None or not tool.audience:
+        return None
+    named = {name: _names_in(arguments[name]) for name in tool.audience if name in arguments}
+    if not any(named.values()):
+        return list(named) or list(arguments)
+    hidden = frozenset(withheld)
+    return [name for name, names in named.items() if name in hidden or not names <= readers] or None
+
+
+def _names_in(value: object) -> frozenset[str]:
+    if value is None or value == "":
+        return frozenset()
+    if isinstance(value, list | tuple):
+        return frozenset(name for each in value for name in _names_in(each))
+    return frozenset((str(value),))
 
 
 def has_sinks(tool: Tool) -> bool:
@@ -198,7 +269,7 @@ def _in_memory(messages: Sequence[Message]) -> Sequence[Message]:
 
 def texts_of_owner(message: Message) -> Sequence[str]:
     """Return the texts of a user's message that depends on no untrusted source; empty for other messages."""
-    if message.sender.kind != "user" or message.origin or message.via:
+    if message.sender.kind != "user" or has_sources(message.origin) or has_sources(message.via):
         return ()
     return [part.text for part in message.parts if isinstance(part, Text)]
 
@@ -222,7 +293,11 @@ def _trusted_text(messages: Sequence[Message]) -> str:
     texts: list[str] = []
     for message in _in_memory(messages):
         texts += texts_of_owner(message)
-        texts += [each.content for each in message.tool_results if not (each.origin or each.via)]
+        texts += [
+            each.content
+            for each in message.tool_results
+            if not (has_sources(each.origin) or has_sources(each.via))
+        ]
     return _normal_form(" ".join(texts))
 
 

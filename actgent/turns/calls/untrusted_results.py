@@ -15,9 +15,9 @@ from actgent.errors import ParseError
 from actgent.messages import Reply, ToolCall, ToolResult, make_result
 from actgent.sessions.session_context import SessionContext
 from actgent.support.strict_json import loads
-from actgent.support.untrusted_text import join_origins
+from actgent.support.untrusted_text import has_sources, join_origins, split_readers
 from actgent.tools.outputs.result_text import canonical_json
-from actgent.tools.registry import ToolRegistry
+from actgent.tools.registry import READ_RESULT, ToolRegistry
 from actgent.tools.tool_interface import Tool
 
 REFERENCE = re.compile(r"@r([1-9]\d{0,8})(?:/([A-Za-z0-9_]{1,64}))?(?![A-Za-z0-9_/])")
@@ -113,8 +113,10 @@ class Isolation:
         of its tasks. So the session of such a call keeps the sources.
         """
         sources = join_origins(join_origins(result.origin, result.via), self.sources_of(call.id))
-        if not sources:
+        if not has_sources(sources):
             return result
+        if call.name == READ_RESULT:  # the stored text has the readers of an earlier result
+            sources = join_origins(sources, self._readers_of_all())
         if self.is_nested:
             return attrs.evolve(result, via=sources)
         number = self.first + index + 1
@@ -137,6 +139,12 @@ class Isolation:
             native=result.native,
             via=sources if may_show else "",
         )
+
+    def _readers_of_all(self) -> str:
+        """Return the owners that may read all withheld results of the session; empty if all owners may."""
+        state = self.context.seen_state
+        kept = [value["sources"] for key, value in state.items() if key.startswith(_KEY)]
+        return split_readers(_join(kept))[1]
 
     def note_stored(self, call_id: str) -> None:
         """Remember that a call has changed the session state, which may show withheld text to the model later."""

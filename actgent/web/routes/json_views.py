@@ -87,12 +87,14 @@ def of_session(
     if session is None:
         return cast("json_response_types.SessionDocument", {**of_head(head), "children": below})
     context = context_of(session)
+    label = context.conversation.label
     return {
         **of_head(head),
         "children": below,
         "status": shown_status(session),
         "description": session.description,
-        "sources": sorted(context.conversation.label.sources),
+        "sources": sorted(label.sources),
+        **_of_readers(label),
         "mode": mode_of(session),
         "on_busy": session.on_busy,
         "usage": of_usage(session.usage),
@@ -162,14 +164,26 @@ def of_approval(approval: Approval) -> json_response_types.ApprovalDocument:
 
 
 def of_labels(approval: Approval) -> json_response_types.SinkLabels:
-    """Return the field `labels` of an approval: the untrusted sources of each sink; no field if all are trusted."""
-    labels = {name: sorted(label.sources) for name, label in approval.labels.items()}
-    return {"labels": labels} if labels else {}
+    """Return the fields `labels` and `readers` of an approval: sources and readers of each checked argument; no empty fields."""
+    labels = approval.labels
+    fields: json_response_types.SinkLabels = {}
+    if labels:
+        fields["labels"] = {name: sorted(label.sources) for name, label in labels.items()}
+    if readers := {name: sorted(each.readers) for name, each in labels.items() if each.readers is not None}:
+        fields["readers"] = readers
+    return fields
 
 
 def of_label(label: Label) -> json_response_types.Labelled:
-    """Return the field `sources` of a message, result or reply; no field if it is trusted."""
-    return {"sources": sorted(label.sources)} if label.sources else {}
+    """Return the fields `sources` and `readers` of a message, result or reply; no fields if they restrict nothing."""
+    fields = _of_readers(label)
+    if label.sources:
+        fields["sources"] = sorted(label.sources)
+    return fields
+
+
+def _of_readers(label: Label) -> json_response_types.Labelled:
+    return {} if label.readers is None else {"readers": sorted(label.readers)}
 
 
 def of_caller_call(approval: Approval) -> json_response_types.CallerCall:

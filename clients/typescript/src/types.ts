@@ -120,6 +120,7 @@ export interface AnswerReceived {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the message. */
   message_id: string;
   /** Text of the answer. */
@@ -147,6 +148,7 @@ export interface ApplicationEvent {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the event. */
   id: string;
   /** Name of the event. */
@@ -158,6 +160,7 @@ export interface ApplicationEvent {
 /** A tool call that waits for a decision. */
 export interface Approval {
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   /** Id of the session. */
@@ -221,6 +224,7 @@ export interface ApprovalRequested {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   /** Id of the session. */
@@ -318,6 +322,7 @@ export interface CallRequested {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   call_id: string;
@@ -331,6 +336,7 @@ export interface CallRequested {
 /** A call of a tool of the caller, which waits for its result. */
 export interface CallerCall {
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   /** Id of the tool call. */
@@ -372,6 +378,7 @@ export interface ChangedApproval {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   /** Name of the session's owner. */
@@ -776,6 +783,7 @@ export interface HeadStreamEvent {
 /** A message of the history of a session. */
 export interface HistoryMessage {
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the message. */
   message_id: string;
   sender: Sender;
@@ -923,6 +931,7 @@ export interface LoginToken {
 /** A message of a session. */
 export interface Message {
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the message. */
   message_id: string;
   sender: Sender;
@@ -944,6 +953,7 @@ export interface MessageAccepted {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the message. */
   message_id: string;
   sender: Sender;
@@ -978,6 +988,7 @@ export interface MessageEvent {
 /** Outcome of a message: its last reply, or its failure. */
 export interface MessageOutcome {
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the reply; null without a reply. */
   id: string | null;
   /** Text of the reply. */
@@ -1197,6 +1208,7 @@ export interface PendingApproval {
 /** A call of a tool of the caller for which a turn waits. */
 export interface PendingCallerCall {
   labels?: Record<string, Array<string>>;
+  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   call_id: string;
@@ -1427,6 +1439,7 @@ export interface ReplySent {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the reply. */
   id: string;
   /** Text of the reply. */
@@ -1484,6 +1497,7 @@ export interface ResultEvent {
 /** A tool result in a message. */
 export interface ResultPart {
   sources?: Array<string>;
+  readers?: Array<string>;
   id: string;
   call_id: string;
   /** Name of the tool. */
@@ -1503,6 +1517,7 @@ export interface ResultReceived {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   id: string;
   call_id: string;
   /** Name of the tool. */
@@ -1541,6 +1556,7 @@ export interface RouteTaken {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
+  readers?: Array<string>;
   /** Id of the route. */
   id: string;
   /** Target of the route. */
@@ -1720,6 +1736,8 @@ export interface Session {
   description?: string;
   /** Untrusted sources that have influenced the conversation. */
   sources?: Array<string>;
+  /** Names of the owners that may read the conversation; missing if everybody may. */
+  readers?: Array<string>;
   /** Mode of the session; null if its agent has no modes. */
   mode?: string | null;
   /** Handling of messages that arrive while a turn runs; null for the agent's default. */

@@ -18,6 +18,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Image,
+    Label,
     Limits,
     MCPServer,
     ScriptedLLM,
@@ -119,6 +120,32 @@ async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted,
         await session.wait_idle()
     expected = "" if is_trusted and is_declared_trusted else "faulty"
     assert [(each.origin, "labelled" in each.text) for each in results] == [(expected, True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("confidentiality", "readers"),
+    [
+        ("public", None),
+        (["public"], None),
+        ("private", {"ada"}),
+        (["private"], {"ada"}),
+        (["bob", "eve"], {"bob", "eve"}),
+        ([], set()),
+        (7, set()),
+        (["bob", 7], {"bob"}),
+    ],
+    ids=str,
+)
+async def test_a_server_names_the_readers_of_a_result(tmp_path, confidentiality, readers):
+    """`private` is the owner of the session. A value of an unknown form allows nobody."""
+    label = {"integrity": "trusted", "confidentiality": confidentiality}
+    call = ToolCall("echo", {"text": f"ifc {json.dumps(label)}"})
+    server = faulty(tmp_path).labelled(trusted=("echo",))
+    async with BareAgent("clerk", llm=ScriptedLLM([call, "ok"]), tools=[server]) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await session.wait_idle()
+        assert session.label == Label(readers=readers)
 
 
 async def test_one_server_in_two_runtimes(tmp_path):
