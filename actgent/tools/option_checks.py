@@ -30,7 +30,8 @@ def check_options(tool: Tool) -> None:
     _check_concurrency(tool)
     _check_hooks(tool)
     _check_sinks(tool)
-    _check_readers(tool)
+    if tool.audience != () or tool.readers is not None:
+        _check_readers(tool)
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
 
