@@ -28,7 +28,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.policy_audit import audit_session
-from actgent.journal.memory import MemoryJournal
+from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.labels import TRUSTED, label_of, text_of
 
 from .outer_tool import OuterTool
