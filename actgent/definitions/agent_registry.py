@@ -1,18 +1,26 @@
 """`AgentRegistry`: agent definitions stored by name, each in a folder that a program or `actgent run` can load."""
 
+import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, InvalidFolder, nearest
 from actgent.protocols.protocol_interface import Instruction, Profile
+from actgent.support.shared_files import sync_folder, write_whole
 
 from .agent_folder import BRAIN, AgentFolder, read_folder
 from .folder_creation import write_folder
+from .front_matter import split_front_matter
+
+INSTRUCTIONS = "instructions"
+"""Folder of the instructions of a new definition. Replacements have their own: this name with a random suffix."""
 
 
 class AgentRegistry:
@@ -45,8 +53,8 @@ class AgentRegistry:
 
         Invalid definitions leave the old one unchanged.
 
-        A new definition appears complete. For a moment during a replacement, the registry has no definition
-        of this name.
+        A reader sees the old or the new definition, also after a crash. A replacement keeps the files of the definition before it
+        until the next one, for programs that read them at this moment. It leaves other files in the folder as they are.
 
         Args:
             profile: Profile of the agent.
@@ -58,18 +66,40 @@ class AgentRegistry:
             ConfigurationError: The name is in use or not valid for a folder, or the protocol is unknown.
             InvalidFolder: The definition is invalid.
         """
-        files = {BRAIN: _brain(profile, protocol, llm), **dict(_instructions(profile.instructions))}
         tools = [each.tool for each in profile.instructions if each.tool]
         if not replace or not self._has(profile.name):
+            files = _files_of(profile, protocol, llm, INSTRUCTIONS)
             return write_folder(self.place, profile.name, files, tools=tools)
+        files = _files_of(profile, protocol, llm, f"{INSTRUCTIONS}-{secrets.token_hex(8)}")
         with tempfile.TemporaryDirectory(prefix=".replaced-", dir=self.place) as staging:
-            write_folder(
-                staging, profile.name, files, tools=tools
-            )  # validated before the old definition is removed
-            target = self.place / profile.name
-            target.rename(Path(staging) / ".old")
-            (Path(staging) / profile.name).rename(target)
-        return read_folder(target, tools=tools)
+            write_folder(staging, profile.name, files, tools=tools)  # raises if the definition is invalid
+        with self._changing(profile.name) as target:
+            _remove_unused_instructions(target)
+            brain = files.pop(BRAIN)
+            for path, text in files.items():
+                (target / path).parent.mkdir(exist_ok=True)
+                write_whole(target / path, text)
+            sync_folder(target)
+            write_whole(target / BRAIN, brain)  # from here on the folder has the new definition
+            return read_folder(target, tools=tools)
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[Path]:
+        """Open a `with` block in which no other process or thread changes the definition. The block receives its folder.
+
+        Raises:
+            ConfigurationError: The definition was removed, or cannot be written.
+        """
+        target = self.path_of(name)
+        try:
+            descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield target
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise ConfigurationError(f"{name!r} cannot be written: {error.strerror or error}") from error
 
     def load(self, name: str, *, tools: Iterable[str] = ()) -> AgentFolder:
         """Read the definition with this name; `tools` are the names of tools that the program will add.
@@ -78,7 +108,15 @@ class AgentRegistry:
             ConfigurationError: The name is unknown; the text suggests a similar one.
             InvalidFolder: The files of the definition are invalid.
         """
-        return read_folder(self.path_of(name), tools=tools)
+        while True:
+            folder = self.path_of(name)
+            seen = _version_of(folder)
+            try:
+                return read_folder(folder, tools=tools)
+            except InvalidFolder:
+                # Two replacements since `brain.md` was read have removed its other files, or the agent was removed.
+                if seen == _version_of(folder):
+                    raise
 
     def path_of(self, name: str) -> Path:
         """Return the folder of the agent with this name.
@@ -106,19 +144,22 @@ class AgentRegistry:
         return tuple(sorted((name for name in found if found[name]), key=lambda name: (-found[name], name)))
 
     def remove(self, name: str) -> None:
-        """Delete the agent with this name and its files.
+        """Delete the agent with this name and its files. After a crash, either all or none of them are there.
 
         Raises:
             ConfigurationError: The name is unknown; the text suggests a similar one.
         """
-        shutil.rmtree(self.path_of(name))
+        removed = self.place / f".removed-{secrets.token_hex(8)}"
+        self.path_of(name).rename(removed)
+        sync_folder(self.place)
+        shutil.rmtree(removed)
 
     def _has(self, name: str) -> bool:
         """Return True if an agent with this name exists; a name that is a path is rejected."""
         return Path(name).name == name and not name.startswith(".") and (self.place / name / BRAIN).is_file()
 
     def _split_name(self, name: str) -> set[str]:
-        read = read_folder(self.place / name, tools=_referenced_tools(self.place / name))
+        read = self.load(name, tools=_referenced_tools(self.place / name))
         return set(re.findall(r"\w+", f"{read.name} {read.role} {read.goal} {read.capabilities}".casefold()))
 
 
@@ -126,12 +167,39 @@ def _referenced_tools(folder: Path) -> list[str]:
     """Return the names of the tools that the instructions in a folder refer to."""
     found = (
         re.findall(r"^tool: (\".*\")$", file.read_text(), re.MULTILINE)
-        for file in folder.glob("instructions/*.md")
+        for file in folder.glob(f"{INSTRUCTIONS}*/*.md")
     )
     return [json.loads(each) for names in found for each in names]
 
 
-def _brain(profile: Profile, protocol: str, llm: str) -> str:
+def _version_of(folder: Path) -> tuple[int, int] | None:
+    """Return what identifies the definition in a folder; None if there is none. Each replacement changes it."""
+    try:
+        found = (folder / BRAIN).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _remove_unused_instructions(folder: Path) -> None:
+    """Remove the folders of instructions that the current definition does not use: those of earlier definitions."""
+    listed = split_front_matter((folder / BRAIN).read_text(), name=BRAIN).values.get(INSTRUCTIONS)
+    if listed is None:  # the definition uses all files of the folder
+        return
+    used = {str(path).partition("/")[0] for path in (listed.values() if isinstance(listed, dict) else listed)}
+    for each in folder.glob(f"{INSTRUCTIONS}*/"):
+        if each.name not in used:
+            shutil.rmtree(each)
+
+
+def _files_of(profile: Profile, protocol: str, llm: str, folder: str) -> dict[str, str]:
+    """Return the files of a definition by path; its instructions are in `folder`."""
+    paths = [f"{folder}/{number + 1}.md" for number in range(len(profile.instructions))]
+    instructions = zip(paths, map(_instruction, profile.instructions), strict=True)
+    return {BRAIN: _brain(profile, protocol, llm, paths), **dict(instructions)}
+
+
+def _brain(profile: Profile, protocol: str, llm: str, paths: Sequence[str]) -> str:
     values: Mapping[str, object] = {
         "name": profile.name,
         "role": profile.role,
@@ -139,26 +207,19 @@ def _brain(profile: Profile, protocol: str, llm: str) -> str:
         "capabilities": profile.capabilities,
         "protocol": protocol,
         "llm": llm,
-        "instructions": {each.name: _path(n) for n, each in enumerate(profile.instructions)},
     }
-    return _front_matter({name: value for name, value in values.items() if value}) + profile.body
+    named = {each.name: path for each, path in zip(profile.instructions, paths, strict=True)}
+    given = {name: value for name, value in values.items() if value}
+    return _front_matter({**given, INSTRUCTIONS: named}) + profile.body
 
 
-def _instructions(instructions: Iterable[Instruction]) -> Iterable[tuple[str, str]]:
-    for number, each in enumerate(instructions):
-        values = {
-            "instructionName": each.name,
-            "schemaTemplate": dict(each.schema) if each.schema else None,
-            "tool": each.tool,
-        }
-        yield (
-            _path(number),
-            _front_matter({name: value for name, value in values.items() if value}) + each.description,
-        )
-
-
-def _path(number: int) -> str:
-    return f"instructions/{number + 1}.md"
+def _instruction(each: Instruction) -> str:
+    values = {
+        "instructionName": each.name,
+        "schemaTemplate": dict(each.schema) if each.schema else None,
+        "tool": each.tool,
+    }
+    return _front_matter({name: value for name, value in values.items() if value}) + each.description
 
 
 def _front_matter(values: Mapping[str, object]) -> str:

@@ -87,7 +87,7 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_right
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.absolute().parent)
+    sync_folder(path.absolute().parent)
 
 
 def _copy_rights(descriptor: int, path: Path) -> None:
@@ -98,7 +98,12 @@ def _copy_rights(descriptor: int, path: Path) -> None:
         os.fchmod(descriptor, stat.S_IMODE(seen.st_mode))
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to the disk.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

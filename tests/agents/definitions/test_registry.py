@@ -1,5 +1,9 @@
 """Agents that are kept by name."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from actgent import (
@@ -115,3 +119,70 @@ def test_an_agent_without_instructions(tmp_path):
     registry = AgentRegistry(tmp_path)
     registry.save(BareAgent("plain", llm=ScriptedLLM([])).profile, llm="openai:gpt-5.2")
     assert registry.load("plain").llm == {"model": "openai:gpt-5.2"}
+
+
+@pytest.mark.parametrize("call", ["fsync", "mkdir", "replace"])
+def test_replacement_that_stops_leaves_the_old_or_the_new_definition(tmp_path, monkeypatch, call):
+    """Stopped at each disk operation, the definition is one of the two, and the next replacement succeeds."""
+    registry = AgentRegistry(tmp_path)
+    old = Profile(
+        name="clerk", goal="old", instructions=[Instruction("one", "Somebody asks."), INSTRUCTIONS[0]]
+    )
+    new = Profile(name="clerk", goal="new", instructions=[Instruction("two", "Somebody answers.")])
+    registry.save(old)
+    place, real = (os, os.fsync) if call == "fsync" else (Path, getattr(Path, call))
+    seen, stop, count = set(), 0, 0
+
+    def fail(*given, **named):
+        nonlocal count
+        count += 1
+        if count == stop:
+            raise OSError(28, "no space left on device")
+        return real(*given, **named)
+
+    while True:
+        stop, count = stop + 1, 0
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, call, fail)
+            try:
+                registry.save(new, replace=True)
+            except ConfigurationError:
+                pass
+            else:
+                break
+        read = registry.load("clerk")
+        assert (read.goal, [each.name for each in read.instructions]) in (
+            ("old", ["one", "greeting"]),
+            ("new", ["two"]),
+        )
+        seen.add(read.goal)
+        assert registry.save(old, replace=True).goal == "old"
+    assert stop > 1
+    assert "old" in seen
+    assert registry.load("clerk").goal == "new"
+    assert [each.name for each in tmp_path.iterdir()] == ["clerk"]
+
+
+def test_readers_and_two_writers_at_once_see_whole_definitions(tmp_path):
+    """Each definition that a reader gets is one that a writer saved."""
+    registry = AgentRegistry(tmp_path)
+    texts = {name: f"Somebody says {name}." for name in ("a", "b")}
+    profiles = [
+        Profile(name="clerk", goal=name, instructions=[Instruction(f"{name}{n}", text) for n in range(3)])
+        for name, text in texts.items()
+    ]
+    registry.save(profiles[0])
+    with ThreadPoolExecutor(3) as pool:
+        writing = [
+            pool.submit(lambda each=each: [registry.save(each, replace=True) for _ in range(8)])
+            for each in profiles
+        ]
+        while not all(each.done() for each in writing):
+            read = registry.load("clerk")
+            assert [(each.name, each.description) for each in read.instructions] == [
+                (f"{read.goal}{n}", texts[read.goal]) for n in range(3)
+            ]
+        for each in writing:
+            assert len(each.result()) == 8
+    assert len(list((tmp_path / "clerk").iterdir())) <= 3
