@@ -116,7 +116,7 @@ class RemoteAgent:
         owner_name = owner.name if isinstance(owner, Sender) else owner
         if owner_name not in (None, head["owner"]):
             raise WrongOwner(self.name, session_id, str(owner_name))
-        if head["state"] == "closed":
+        if head["status"] == "closed":
             raise SessionClosed(session_id)
         return self._to_session(head, after=int(head["records"]) if after is None else after)
 
@@ -142,7 +142,7 @@ class RemoteAgent:
             head, _ = await self._create_or_find(session_id, session_body(self.name, owner, on_busy, limits))
         except SessionExists:  # it was created with other options, and keeps them
             return await self.open_session(session_id, owner=owner, after=after)
-        if head["state"] == "closed":
+        if head["status"] == "closed":
             raise SessionClosed(session_id)
         return self._to_session(head, after=_first_cursor(head) if after is None else after)
 
@@ -238,7 +238,7 @@ class RemoteAgent:
             ActgentError: The message failed with this error.
         """
         async with _interrupt_if_cancelled(session, message_id):
-            request = session.request("get_message", part=message_id)
+            request = session.request("get_run", part=message_id)
             return await self._outcome(session, await self._link.requests.send(request))
 
     async def _outcome(self, session: RemoteSession, status: Mapping[str, Any]) -> Reply:
@@ -247,7 +247,7 @@ class RemoteAgent:
         Return the message's reply, or raise the error with which it failed. `status` is the last known JSON of the
         message.
         """
-        request = attrs.evolve(session.request("get_message", part=status["message_id"]), wait=POLL_SECONDS)
+        request = attrs.evolve(session.request("get_run", part=status["message_id"]), wait=POLL_SECONDS)
         while status["status"] in ("waiting", "working"):
             status = await self._link.requests.send(request)
         if status["status"] == "suspended":
@@ -310,7 +310,7 @@ class RemoteAgent:
         The message may not have been sent yet.
         """
         try:
-            request = session.request("get_message", part=message_id)
+            request = session.request("get_run", part=message_id)
             return int((await self._link.requests.send(request))["cursor"])
         except SessionNotFound:  # or the message was not sent yet
             return int((await session.fetch())["records"])
@@ -370,7 +370,7 @@ class RemoteAgent:
             await session.answer(approval_id, decision, by=by)
         if turn is None:
             raise NotSuspended(session.id)
-        request = session.request("get_message", part=turn["message_id"])
+        request = session.request("get_run", part=turn["message_id"])
         return await self._outcome(session, await self._link.requests.send(request))
 
     @asynccontextmanager

@@ -70,7 +70,7 @@ class Client(SessionOperations):
 
         `prefix` matches the beginning of the session id or of the owner. Another owner than the token's requires the scope admin.
         """
-        filters = {"owner": owner, "agent": agent, "state": state, "q": prefix or None}
+        filters = {"owner": owner, "agent": agent, "status": state, "q": prefix or None}
         query: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         found: list[SessionSummary] = []
         after: str | None = ""

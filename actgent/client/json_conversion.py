@@ -142,7 +142,7 @@ def to_schedule(data: JSONObject) -> Schedule:
     """Convert the JSON of a schedule to a `Schedule`."""
     return Schedule(
         id=data["id"],
-        description=data["description"],
+        description=data["input"],
         at=to_seconds(data["due"]),
         cron=data["cron"] or "",
         zone=data["zone"],

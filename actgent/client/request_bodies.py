@@ -45,7 +45,7 @@ def message_body(
         ConfigurationError: The content is empty or of an unsupported type, or `priority` is not a priority.
     """
     body: dict[str, Any] = {
-        "content": content_body(content),
+        "input": content_body(content),
         "message_id": message_id,
         "priority": Priority.of_chat(priority).name.lower(),
     }

@@ -10,7 +10,7 @@ from actgent.session_index import Group, SearchFilter, SearchHit, SearchPage, Tr
 
 from .json_conversion import to_seconds
 
-_PLAIN = ("agent", "owner", "role", "state", "min_cost", "max_cost", "min_seconds", "max_seconds")
+_PLAIN = ("agent", "owner", "role", "min_cost", "max_cost", "min_seconds", "max_seconds")
 """Fields of a filter that are query parameters of the same name and value."""
 
 
@@ -19,6 +19,7 @@ def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int
     given = {
         "q": query,
         **{name: getattr(wanted, name) for name in _PLAIN},
+        "status": wanted.state,
         "since": _to_date(wanted.since),
         "until": _to_date(wanted.until),
         "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),

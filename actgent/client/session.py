@@ -341,7 +341,7 @@ class RemoteSession:
         }
         body = {name: value for name, value in fields.items() if value is not None}
         return to_schedule(
-            await self.requests.send(self.request("schedule", body={"description": description, **body}))
+            await self.requests.send(self.request("schedule", body={"input": description, **body}))
         )
 
     async def unschedule(self, schedule_id: str) -> bool:
@@ -364,7 +364,7 @@ class RemoteSession:
         check_seconds("deadline", deadline)
         body: dict[str, Any] = {
             "agent": agent,
-            "task": content_body(task),
+            "input": content_body(task),
             "task_id": task_id or new_secret(),
         }
         if math.isfinite(deadline):
@@ -475,7 +475,7 @@ class RemoteSession:
         `waiting` means that no node runs its unfinished turn.
         """
         known = await self.fetch()
-        status: Status = known.get("status") or known["state"]
+        status: Status = known["status"]
         return status
 
     async def label(self) -> Label:

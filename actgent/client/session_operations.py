@@ -219,8 +219,8 @@ def to_summary(head: Any) -> SessionSummary:
         updated_at=to_seconds(head["updated_at"]),
         records=head["records"],
         unfinished=head["unfinished"],
-        closed=head["state"] == "closed",
-        suspended=head["state"] == "suspended",
+        closed=head["status"] == "closed",
+        suspended=head["status"] == "suspended",
     )
 
 

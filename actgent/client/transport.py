@@ -28,7 +28,7 @@ Operation = Literal[
     "get_events",
     "get_export",
     "get_feedback",
-    "get_message",
+    "get_run",
     "get_messages",
     "get_observations",
     "get_past",

@@ -185,7 +185,7 @@ class AccessFilter:
     async def _filter(self, caller: Caller, query: Mapping[str, Any]) -> SessionFilter:
         owner = owner_in(caller, query)
         agent, parent = query.get("agent"), query.get("parent")
-        state, prefix = query.get("state"), query.get("q", "")
+        state, prefix = query.get("status"), query.get("q", "")
         if parent is not None:
             above = await self.head(caller, parent, agent)
             return SessionFilter(parent=above.key, state=state, prefix=prefix)

@@ -243,14 +243,14 @@ class Application:
             raise Problem("forbidden", f"{OWNER_HEADER}: requires the scope impersonate: for this owner")
         return Caller(token=known, owner=owner)
 
-    async def call(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> Response:
-        """Parse an authenticated request, call its endpoint, and return the endpoint's response."""
+    async def read(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> HTTPCall:
+        """Parse an authenticated request, and return the call of its endpoint."""
         take_context_headers(request.headers)
         scheme = request.scope.get("scheme", "http")
         answer: _Answer = request.scope["actgent.answer"]
         answer.span = begin_request_span(self.context.access.runtime.stream.tracing, endpoint, scheme)
         search = request.scope["query_string"].decode("latin-1")
-        call = HTTPCall(
+        return HTTPCall(
             gateway=self.context,
             caller=caller,
             headers=request.headers,
@@ -264,6 +264,9 @@ class Application:
             body=await read_body(endpoint, request, self.limits),
             scheme=scheme,
         )
+
+    async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
+        """Call the endpoint of a request in this process, or relay the request to the owner of its session."""
         if self.relay is None:
             return await endpoint.answer(call)
         return await self.relay.answer(endpoint, call)
@@ -327,21 +330,26 @@ class _Address:
         answer.route, answer.to_error = f"{endpoint.prefix}{endpoint.path}", endpoint.to_error
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
-            response = await application.call(endpoint, NOBODY, request)
+            response = await application.answer(endpoint, await application.read(endpoint, NOBODY, request))
             await _send(response, scope, receive, send)
             return
         caller = application.authenticate(request)
         check_scope(endpoint, caller)
         is_stream = (
-            endpoint.streams and not is_head and JSON.media_type not in request.headers.get("accept", "")
+            endpoint.streams
+            and not (is_head or endpoint.streams_if_asked)
+            and JSON.media_type not in request.headers.get("accept", "")
         )
         meters = application.meters
         with meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream) as left:
             answer.rate_headers = {"ratelimit": left, "ratelimit-policy": meters.policy}
-            response = await application.call(endpoint, caller, request)
-            held = application.tokens.cancel_on_revocation(caller.token, now=application.now())
-            with held if endpoint.streams else nullcontext():
-                await _send(response, scope, receive, send)
+            call = await application.read(endpoint, caller, request)
+            is_asked = endpoint.streams_if_asked and call.body.get("stream", False)
+            with meters.streaming(caller.token.digest) if is_asked else nullcontext():
+                response = await application.answer(endpoint, call)
+                held = application.tokens.cancel_on_revocation(caller.token, now=application.now())
+                with held if is_stream or is_asked else nullcontext():
+                    await _send(response, scope, receive, send)
 
 
 class _HeadSent(Exception):

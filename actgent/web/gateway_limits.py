@@ -156,6 +156,21 @@ class Meters:
             else:
                 meter.running -= 1
 
+    @contextmanager
+    def streaming(self, digest: str) -> Iterator[None]:
+        """Open a `with` block during which a running request of a token counts as an open stream instead.
+
+        Raises:
+            Problem: The token has its maximum number of open streams.
+        """
+        meter = self._meters[digest]
+        _check_below(meter.streams, self._limits.streams, "streams", "stream")
+        meter.running, meter.streams = meter.running - 1, meter.streams + 1
+        try:
+            yield
+        finally:
+            meter.running, meter.streams = meter.running + 1, meter.streams - 1
+
     def count_unknown_token(self, address: str, *, now: float) -> None:
         """Count an unknown token from a client address. Known tokens from the address are not limited, because it may be a proxy.
 

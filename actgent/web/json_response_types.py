@@ -149,8 +149,8 @@ class SessionAddress(TypedDict):
 class ChildSession(SessionAddress):
     """A session that works for another session."""
 
-    state: State
-    """State of the child session."""
+    status: State
+    """Status of the child session."""
 
 
 class SessionSummaryDocument(TypedDict):
@@ -159,8 +159,8 @@ class SessionSummaryDocument(TypedDict):
     id: SessionID
     agent: AgentName
     owner: Owner
-    state: State
-    """State of the session in the journal."""
+    status: SessionStatus
+    """Status of the session; `waiting`, only in the answer about one session: a turn is unfinished, but not active in this process."""
     parent: SessionAddress | None
     """Session that this session works for; null for a session of a client."""
     created_at: Date | None
@@ -290,7 +290,7 @@ class ScheduleDocument(TypedDict):
 
     id: str
     """Id of the schedule, unique in its session."""
-    description: str
+    input: str
     """Text of the message."""
     due: Date | None
     """Next time."""
@@ -318,12 +318,10 @@ class TurnDocument(TypedDict):
 
 
 class SessionDocument(SessionSummaryDocument):
-    """A session. The fields from `status` on are missing if it is closed, or if its agent does not run."""
+    """A session. The fields from `description` on are missing if it is closed, or if its agent does not run."""
 
     children: Sequence[ChildSession]
     """Sessions that work for this one."""
-    status: NotRequired[SessionStatus]
-    """Status of the session; `waiting`: a turn is unfinished, but not active in this process."""
     description: NotRequired[str]
     """Description of the session; empty if it has none."""
     sources: NotRequired[Sequence[str]]
@@ -361,7 +359,7 @@ class TaskDocument(TypedDict):
     """Id of the task."""
     agent: AgentName
     session_id: SessionID
-    state: str
+    status: str
     """Status of the session that works on the task."""
 
 
@@ -561,16 +559,18 @@ class PendingCallerCall(CallerCall):
     for_caller: Literal[True]
 
 
-class MessageStatus(TypedDict):
-    """Status and outcome of a message."""
+class RunDocument(TypedDict):
+    """A run: the processing of one message. It has the id of the message."""
 
     message_id: MessageID
     session_id: SessionID
     agent: AgentName
+    created_at: Date | None
+    """Time at which the message was sent; null in the answer to a new message."""
     status: MessageState
-    """Status of the message. It has ended if it is `answered` or `failed`."""
+    """Status of the run. It has ended if it is `answered` or `failed`."""
     cursor: RecordNumber
-    """Cursor from which the events of the message follow."""
+    """Cursor from which the events of the run follow."""
     waits_for: Sequence[PendingApproval | PendingCallerCall]
     """Approvals and calls for which the turn waits; empty unless the status is `suspended`."""
     outcome: MessageOutcome | None
@@ -1124,7 +1124,7 @@ class ScheduleSet(EventFields):
     action: Literal["set"]
     id: str
     """Id of the schedule."""
-    description: str
+    input: str
     """Text of the message."""
     due: Date | None
     """Next time."""

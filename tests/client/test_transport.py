@@ -31,7 +31,7 @@ class Wire(Transport):
 
     async def call(self, request):
         self.asked.append(request)
-        answer = self.answers.pop(0) if self.answers else {"records": 0, "state": "idle", "owner": "ada"}
+        answer = self.answers.pop(0) if self.answers else {"records": 0, "status": "idle", "owner": "ada"}
         if isinstance(answer, Exception):
             raise answer
         return {"id": request.session_id, **answer}
@@ -262,7 +262,7 @@ async def test_fork_sent_twice_by_a_gateway_returns_the_copy(autojump_clock, is_
     exists.is_repeated = is_repeated
     times = {"created_at": MOMENT, "updated_at": MOMENT}
     head = {"agent": "clerk", "parent": None, "unfinished": False, **times}
-    wire = Wire(answers=[exists, {**head, "records": 2, "state": "idle", "owner": "ada"}])
+    wire = Wire(answers=[exists, {**head, "records": 2, "status": "idle", "owner": "ada"}])
     async with open_client(wire) as client:
         if is_repeated:
             copy = await client.fork("s1", agent="clerk", new_id="s2")

@@ -14,7 +14,7 @@ from tests.web.conftest import open_served
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "clients" / "typescript"
 MODULES = PACKAGE / "node_modules"
-CASES = 15
+CASES = 17
 
 
 @pytest.fixture(scope="module")

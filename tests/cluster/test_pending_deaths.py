@@ -26,7 +26,7 @@ async def open_with_pending(open_cluster, model, *, deliveries):
             await trio.sleep(0.02)
         session = await client.agent("clerk").create_session("ada")
         table, directory = one.journal.pending_messages, one.membership.node.directory
-        body = {"content": "hello", "message_id": "m1"}
+        body = {"input": "hello", "message_id": "m1"}
         form = to_http(RemoteRequest(operation="say", agent="clerk", session_id=session.id, body=body))
         request = encode_pending(
             RelayedRequest(http_request=form, session_id=session.id, owner="user", scopes=("admin",))

@@ -41,7 +41,7 @@ def sdk(served):
 
 async def states_of(served):
     async with served.client() as client:
-        return [each["state"] for each in (await client.get("/v1/sessions")).json()["items"]]
+        return [each["status"] for each in (await client.get("/v1/sessions")).json()["items"]]
 
 
 def result_of(call, content="Berlin"):

@@ -47,7 +47,7 @@ async def test_chat_completion_without_session_leaves_no_open_session(served, sd
     assert made.choices[0].message.content.startswith("you said: hello")
     assert made.choices[0].finish_reason == "stop"
     assert made.usage.total_tokens == 17
-    assert all(each["state"] == "closed" for each in await sessions_of(served))
+    assert all(each["status"] == "closed" for each in await sessions_of(served))
 
 
 async def test_history_and_system_text_reach_the_model(sdk, chats):

@@ -53,7 +53,7 @@ async def until(found):
 
 async def sessions_of(served):
     async with served.client() as client:
-        return [each["state"] for each in (await client.get("/v1/sessions")).json()["items"]]
+        return [each["status"] for each in (await client.get("/v1/sessions")).json()["items"]]
 
 
 async def read(served, body, texts, started, scope):

@@ -66,7 +66,7 @@ def test_a_server_exports_spans_and_metrics(serve):
         headers = {"authorization": f"Bearer {key}", "traceparent": PARENT, "prefer": "wait=60"}
         with httpx2.Client(base_url=url, headers=headers, timeout=120) as client:
             made = client.post("/v1/sessions", json={"agent": "clerk"}).json()
-            client.post(f"/v1/sessions/{made['id']}/messages", json={"content": "hi"}).raise_for_status()
+            client.post(f"/v1/sessions/{made['id']}/messages", json={"input": "hi"}).raise_for_status()
             assert client.get("/v1/health/live").status_code == 200
         process.send_signal(signal.SIGTERM)
         process.stderr.read()

@@ -14,7 +14,7 @@ async def ada(served):
 
 async def story(client):
     """What the message came to: that a person is waited for, or the answer."""
-    body = {"content": "deploy", "message_id": "m1"}
+    body = {"input": "deploy", "message_id": "m1"}
     said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
     return said.json()
 
@@ -47,11 +47,11 @@ async def test_approvals_are_listed_oldest_first(serving):
         asked = []
         for client, name in ((ada, "s9"), (bob, "s5"), (ada, "s1"), (ada, "s4")):
             await client.put(f"/v1/sessions/{name}", json={"agent": "clerk", "mode": "act"})
-            said = {"content": "deploy"}
+            said = {"input": "deploy"}
             await client.post(f"/v1/sessions/{name}/messages", json=said, headers={"prefer": "wait=20"})
             asked.append(name)
         # A message that waits behind the question changes the session, and not how long it waits.
-        await ada.post("/v1/sessions/s9/messages", json={"content": "and?"})
+        await ada.post("/v1/sessions/s9/messages", json={"input": "and?"})
         found, after = [], {}
         while True:
             page = (await ada.get("/v1/approvals", params={"limit": 1, **after})).json()

@@ -27,7 +27,7 @@ async def with_session(served, name="chatter"):
 
 
 async def send(client, content="locate", status=202, **fields):
-    body = {"content": content, "tools": [LOCATE], **fields}
+    body = {"input": content, "tools": [LOCATE], **fields}
     response = await client.post("/v1/sessions/s1/messages", json=body, headers=WAIT)
     assert response.status_code == status, response.text
     return response.json()
@@ -41,7 +41,7 @@ async def test_message_shows_the_call_and_its_result_continues_the_turn(served):
         assert (call["tool"], call["arguments"], call["for_caller"]) == ("locate", {"digits": 2}, True)
         path = f"/v1/sessions/s1/calls/{call['id']}"
         assert (await client.post(path, json={"respond": {"lat": 1}})).status_code == 204
-        done = (await client.get("/v1/sessions/s1/messages/m1", headers=WAIT)).json()
+        done = (await client.get("/v1/sessions/s1/runs/m1", headers=WAIT)).json()
         assert done["outcome"]["text"] == '{"lat": 1}'
         again = await client.post(path, json={"respond": {"lat": 1}})
         assert (again.status_code, again.json()["as_asked"]) == (409, True)

@@ -17,10 +17,10 @@ async def ada(served):
 
 async def test_message_is_accepted_and_answered(ada):
     """The response is 202 with a cursor. With `Prefer: wait` it has the outcome."""
-    taken = await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+    taken = await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
     assert taken.status_code == 202
     waited = await ada.post(
-        "/v1/sessions/s1/messages", json={"content": "again"}, headers={"prefer": "wait=10"}
+        "/v1/sessions/s1/messages", json={"input": "again"}, headers={"prefer": "wait=10"}
     )
     assert waited.status_code == 200
     outcome = waited.json()["outcome"]
@@ -38,15 +38,15 @@ async def test_message_is_accepted_and_answered(ada):
 
 async def test_key_sends_a_message_once(ada):
     """The same key returns the same message and outcome. Another content with the key is rejected."""
-    asked = {"json": {"content": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
+    asked = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     first, again = [await ada.post("/v1/sessions/s1/messages", **asked) for _ in range(2)]
     assert first.json() == again.json()
-    by_body = await ada.post("/v1/sessions/s1/messages", json={"content": "one", "message_id": "k1"})
+    by_body = await ada.post("/v1/sessions/s1/messages", json={"input": "one", "message_id": "k1"})
     assert by_body.json() == first.json()
-    other = await ada.post("/v1/sessions/s1/messages", json={"content": "two", "message_id": "k1"})
+    other = await ada.post("/v1/sessions/s1/messages", json={"input": "two", "message_id": "k1"})
     assert other.json()["type"] == "/errors/key-reused"
     both = await ada.post(
-        "/v1/sessions/s1/messages", json={"content": "x", "message_id": "a"}, headers={"idempotency-key": "b"}
+        "/v1/sessions/s1/messages", json={"input": "x", "message_id": "a"}, headers={"idempotency-key": "b"}
     )
     assert both.status_code == 422
     assert (await ada.get("/v1/sessions/s1")).json()[
@@ -64,14 +64,14 @@ async def test_retry_of_a_message_changed_by_a_guard(serving):
 
     async with serving(agents=[agent]) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        said = {"content": "my secret", "message_id": "m1"}
+        said = {"input": "my secret", "message_id": "m1"}
         answers = [
             await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
             for _ in range(2)
         ]
         assert [each.status_code for each in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
-        other = await client.post("/v1/sessions/s1/messages", json={**said, "content": "your secret"})
+        other = await client.post("/v1/sessions/s1/messages", json={**said, "input": "your secret"})
         assert other.json()["type"] == "/errors/key-reused"
         items = (await client.get("/v1/sessions/s1/messages")).json()["items"]
         assert [each["parts"][0]["text"] for each in items] == ["my ***", "ok"]
@@ -84,7 +84,7 @@ async def test_guard_runs_once_for_a_repeated_message(serving):
     agent.guard(lambda message: asked.append(message.text), on="input")
     async with serving(agents=[agent]) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        said = {"content": "hello", "message_id": "m1"}
+        said = {"input": "hello", "message_id": "m1"}
         for _ in range(3):
             answer = await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
             assert answer.status_code == 200
@@ -110,7 +110,7 @@ async def test_hundred_requests_with_one_key_are_one_turn(serving):
         async def say():
             said = await ada.post(
                 "/v1/sessions/s1/messages",
-                json={"content": "x"},
+                json={"input": "x"},
                 headers={"idempotency-key": "k", "prefer": "wait=20"},
             )
             outcomes.append((said.status_code, said.json()["outcome"]["text"]))
@@ -124,7 +124,7 @@ async def test_hundred_requests_with_one_key_are_one_turn(serving):
 async def test_key_is_known_after_a_restart(serving, tmp_path):
     """A repetition in another process finds the message and its outcome."""
     journal = f"sqlite:///{tmp_path}/agents.db"
-    asked = {"json": {"content": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
+    asked = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     stories = []
     for _ in range(2):
         async with serving(journal=journal) as served, served.client() as ada:
@@ -148,13 +148,13 @@ async def test_short_wait_returns_the_unfinished_message(serving):
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
         said = await ada.post(
-            "/v1/sessions/s1/messages", json={"content": "x", "message_id": "m"}, headers={"prefer": "wait=1"}
+            "/v1/sessions/s1/messages", json={"input": "x", "message_id": "m"}, headers={"prefer": "wait=1"}
         )
         assert (said.status_code, said.json()["status"]) == (202, "working")
         go.set()
         said = await ada.post(
             "/v1/sessions/s1/messages",
-            json={"content": "x", "message_id": "m"},
+            json={"input": "x", "message_id": "m"},
             headers={"prefer": "wait=10"},
         )
         assert said.json()["outcome"]["text"] == "at last"
@@ -169,7 +169,7 @@ async def test_full_inbox_is_429_at_once(serving):
     agent = BareAgent(name="slow", llm=ScriptedLLM(slow), session_inbox_capacity=1, grace=0)
     async with serving(agents=[agent]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        answers = [await ada.post("/v1/sessions/s1/messages", json={"content": "x"}) for _ in range(3)]
+        answers = [await ada.post("/v1/sessions/s1/messages", json={"input": "x"}) for _ in range(3)]
         assert [each.status_code for each in answers] == [202, 202, 429]
         assert answers[2].json()["type"] == "/errors/inbox-full"
         assert int(answers[2].headers["retry-after"]) >= 1
@@ -182,12 +182,12 @@ async def test_message_above_the_agents_limit_is_413(serving):
     async with serving(agents=[agent]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "small"})
         for content in ("x" * 101, [{"type": "text", "text": "x" * 11}, picture]):
-            answer = await ada.post("/v1/sessions/s1/messages", json={"content": content})
+            answer = await ada.post("/v1/sessions/s1/messages", json={"input": content})
             assert answer.status_code == 413
             assert answer.json()["type"] == "/errors/message-too-large"
             assert answer.json()["limit"] == 100
         answer = await ada.post(
-            "/v1/sessions/s1/messages", json={"content": [{"type": "text", "text": "x" * 10}, picture]}
+            "/v1/sessions/s1/messages", json={"input": [{"type": "text", "text": "x" * 10}, picture]}
         )
         assert answer.status_code == 202
 
@@ -216,7 +216,7 @@ async def test_message_parts_are_accepted(serving):
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "eye"})
         said = await ada.post(
-            "/v1/sessions/s1/messages", json={"content": parts}, headers={"prefer": "wait=10"}
+            "/v1/sessions/s1/messages", json={"input": parts}, headers={"prefer": "wait=10"}
         )
         assert said.status_code == 200
     assert (seen[0].text, seen[1].data, seen[2].url, seen[2].name) == (
@@ -247,7 +247,7 @@ async def gallery(serving):
     async with serving(agents=[agent]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "eye"})
         said = await ada.post(
-            "/v1/sessions/s1/messages", json={"content": [sent, linked]}, headers={"prefer": "wait=10"}
+            "/v1/sessions/s1/messages", json={"input": [sent, linked]}, headers={"prefer": "wait=10"}
         )
         assert said.status_code == 200, said.text
         page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
@@ -316,11 +316,11 @@ async def test_unknown_media_id_is_404(gallery):
 async def test_invalid_message_is_422(ada, content):
     """Empty and malformed content is a 422, and nothing is written."""
     before = (await ada.get("/v1/sessions/s1")).json()["records"]
-    refused = await ada.post("/v1/sessions/s1/messages", json={"content": content})
+    refused = await ada.post("/v1/sessions/s1/messages", json={"input": content})
     assert refused.status_code == 422
     assert (await ada.get("/v1/sessions/s1")).json()["records"] == before
 
 
 async def test_unknown_message_is_404(ada):
     """Only accepted messages have a path."""
-    assert (await ada.get("/v1/sessions/s1/messages/never")).status_code == 404
+    assert (await ada.get("/v1/sessions/s1/runs/never")).status_code == 404

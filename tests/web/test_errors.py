@@ -11,7 +11,7 @@ from actgent.web.problem_documents import problem_of
 async def fail(client, session_id):
     made = await client.put(f"/v1/sessions/{session_id}", json={"agent": "scout"})
     assert made.status_code == 201
-    body, headers = {"content": "What is there?"}, {"prefer": "wait=20"}
+    body, headers = {"input": "What is there?"}, {"prefer": "wait=20"}
     said = await client.post(f"/v1/sessions/{session_id}/messages", json=body, headers=headers)
     assert said.json()["status"] == "failed"
 
@@ -97,7 +97,7 @@ async def test_exception_messages_require_the_scope_journal(serving):
             await fail(client, "s1")
             place = await client.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
             said = next(each["data"] for each in place.json()["items"] if each["event"] == "message")
-            outcome = (await client.get(f"/v1/sessions/s1/messages/{said['message_id']}")).json()["outcome"]
+            outcome = (await client.get(f"/v1/sessions/s1/runs/{said['message_id']}")).json()["outcome"]
             assert SECRET not in str(outcome)
             await client.post("/v1/sessions/s1/close", json={})
         assert any(SECRET in each for each in shown)
@@ -140,7 +140,7 @@ async def test_readers_with_two_scopes_follow_one_session(serving):
             for name in texts:
                 nursery.start_soon(read, name)
             await client.post(
-                "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=20"}
+                "/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=20"}
             )
             await client.post("/v1/sessions/s1/close", json={})
     assert SECRET not in texts["chatter"]

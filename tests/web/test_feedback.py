@@ -18,7 +18,7 @@ async def ada(served):
 async def answered(client):
     """Have the message `m1` answered."""
     await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-    body = {"content": "hello", "message_id": "m1"}
+    body = {"input": "hello", "message_id": "m1"}
     said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
     assert said.status_code == 200
 
@@ -51,11 +51,11 @@ async def test_latest_rating_of_an_owner_counts(ada, served):
 async def test_rating_does_not_change_the_conversation(ada):
     """A judgement between two messages, and one behind the end, change nothing of the conversation."""
     assert (await ada.post(PLACE, json={"score": 1})).status_code == 204
-    said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"}, headers={"prefer": "wait=20"})
+    said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"}, headers={"prefer": "wait=20"})
     assert said.json()["outcome"]["text"] == "you said: more"
     await ada.post("/v1/sessions/s1/close", json={})
     assert (await ada.post(PLACE, json={"score": 0})).status_code == 204
-    assert (await ada.get("/v1/sessions/s1")).json()["state"] == "closed"
+    assert (await ada.get("/v1/sessions/s1")).json()["status"] == "closed"
     assert (await ada.get(PLACE)).json()["items"][0]["score"] == 0
 
 
@@ -86,7 +86,7 @@ async def test_rating_survives_a_restart(serving, tmp_path):
     async with serving(journal=journal) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         for content, message_id in (("hello", "m1"), ("deploy", "m2")):
-            body = {"content": content, "message_id": message_id}
+            body = {"input": content, "message_id": message_id}
             await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         assert await served.runtime.rate("s1", "m1", score=1, by="ada")
         with pytest.raises(UsageError, match="dealt with"):
@@ -98,5 +98,5 @@ async def test_rating_survives_a_restart(serving, tmp_path):
     async with serving(journal=journal) as served, served.client() as client:
         assert (await client.get(PLACE)).json()["items"][0]["score"] == 1
         assert not await served.runtime.rate("s1", "m1", score=1, by="ada")
-        said = await client.get("/v1/sessions/s1/messages/m2")
+        said = await client.get("/v1/sessions/s1/runs/m2")
         assert said.json()["status"] == "suspended"

@@ -47,7 +47,7 @@ def test_panels_have_their_own_places(dashboard):
 async def test_queries_group_by_labels_that_the_metrics_have(dashboard, served):
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
     await scrape(served)  # the second one counts the first
     samples = parsed(await scrape(served))
     labels = {}

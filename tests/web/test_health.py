@@ -43,7 +43,7 @@ async def test_not_ready_while_an_inbox_is_full(serving):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         statuses = []
         for _ in range(4):
-            said = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+            said = await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
             statuses.append(said.status_code)
         assert statuses == [202, 202, 202, 429]
         assert await reasons_of(ada) == ["full inboxes: 1 of 2"]
@@ -66,16 +66,14 @@ async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypat
         assert await reasons_of(ada) == []
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         journal.error = error
-        failed = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+        failed = await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
         assert failed.status_code == 503
         assert await reasons_of(ada) == [said]
         monkeypatch.setattr(health, "FAILURE_SECONDS", 0.0)
         assert await reasons_of(ada) == ([said] if isinstance(error, Fenced) else [])
         monkeypatch.undo()
         journal.error = None
-        ended = await ada.post(
-            "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
-        )
+        ended = await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
         assert ended.json()["status"] == "answered"
         assert await reasons_of(ada) == []
 

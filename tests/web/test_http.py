@@ -184,7 +184,7 @@ async def test_statistics_cover_the_callers_sessions(served):
         for number in range(3):
             await ada.put(f"/v1/sessions/a{number}", json={"agent": "clerk", "mode": "act"})
             await ada.post(
-                f"/v1/sessions/a{number}/messages", json={"content": "deploy"}, headers={"prefer": "wait=20"}
+                f"/v1/sessions/a{number}/messages", json={"input": "deploy"}, headers={"prefer": "wait=20"}
             )
         await bob.put("/v1/sessions/b1", json={"agent": "clerk"})
 

@@ -3,20 +3,20 @@
 import pytest
 import trio
 
-SCHEDULE = {"description": "look", "after": 3600}
-TASK = {"agent": "helper", "task": "do it"}
+SCHEDULE = {"input": "look", "after": 3600}
+TASK = {"agent": "helper", "input": "do it"}
 CREATING = {
     "sessions": ("/v1/sessions", {"agent": "clerk"}, {"agent": "helper"}),
     "limits": ("/v1/sessions", {"agent": "clerk"}, {"agent": "clerk", "limits": {"tokens": 9}}),
-    "messages": ("/v1/sessions/s1/messages", {"content": "one"}, {"content": "two"}),
-    "metadata": ("/v1/sessions/s1/messages", {"content": "one"}, {"content": "one", "metadata": {"a": 1}}),
-    "schedules": ("/v1/sessions/s1/schedules", SCHEDULE, {**SCHEDULE, "description": "listen"}),
+    "messages": ("/v1/sessions/s1/messages", {"input": "one"}, {"input": "two"}),
+    "metadata": ("/v1/sessions/s1/messages", {"input": "one"}, {"input": "one", "metadata": {"a": 1}}),
+    "schedules": ("/v1/sessions/s1/schedules", SCHEDULE, {**SCHEDULE, "input": "listen"}),
     "delays": ("/v1/sessions/s1/schedules", SCHEDULE, {**SCHEDULE, "after": 7200}),
-    "tasks": ("/v1/sessions/s1/tasks", TASK, {**TASK, "task": "do more"}),
+    "tasks": ("/v1/sessions/s1/tasks", TASK, {**TASK, "input": "do more"}),
     "agents": ("/v1/sessions/s1/tasks", TASK, {**TASK, "agent": "clerk"}),
     "forks": ("/v1/sessions/s1/fork", {"at": 6}, {"at": 5}),
     "named": ("/v1/sessions/s1/fork", {"at": 6, "session_id": "x"}, {"at": 5, "session_id": "x"}),
-    "told": ("/v1/sessions/s1/fork", {"at": 6, "message": "hi"}, {"at": 6, "message": "ho"}),
+    "told": ("/v1/sessions/s1/fork", {"at": 6, "input": "hi"}, {"at": 6, "input": "ho"}),
 }
 
 
@@ -40,7 +40,7 @@ async def counts(client):
 
 async def begin(client):
     await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-    said = {"json": {"content": "hello"}, "headers": {"prefer": "wait=20"}}
+    said = {"json": {"input": "hello"}, "headers": {"prefer": "wait=20"}}
     assert (await client.post("/v1/sessions/s1/messages", **said)).status_code == 200
 
 
@@ -120,7 +120,7 @@ async def test_different_key_and_id_are_rejected(served):
         for path, body in (
             ("schedules", {**SCHEDULE, "key": "other"}),
             ("tasks", {**TASK, "task_id": "other"}),
-            ("messages", {"content": "x", "message_id": "other"}),
+            ("messages", {"input": "x", "message_id": "other"}),
         ):
             answer = await ada.post(f"/v1/sessions/s1/{path}", json=body, headers={"idempotency-key": "k1"})
             assert (answer.status_code, answer.json()["type"]) == (422, "/errors/invalid"), path

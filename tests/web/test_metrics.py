@@ -63,13 +63,13 @@ async def test_metrics_have_the_names_of_the_conventions(served):
     async with served.client() as ada:
         await ada.put("/v1/sessions/canary-session", json={"agent": "clerk", "mode": "act"})
         for words in ("canary words", "deploy"):
-            said = {"content": words, "message_id": f"canary-{words.split()[0]}"}
+            said = {"input": words, "message_id": f"canary-{words.split()[0]}"}
             await ada.post("/v1/sessions/canary-session/messages", json=said, headers={"prefer": "wait=20"})
         waiting = (await ada.get("/v1/approvals")).json()["items"]
         await scrape_until(served, 1, "actgent_approvals_open", gen_ai_agent_name="clerk")
         await ada.post(f"/v1/approvals/{waiting[0]['id']}/decision", json={"approve": {}})
         await ada.post(
-            "/v1/sessions/canary-session/messages", json={"content": "bye"}, headers={"prefer": "wait=20"}
+            "/v1/sessions/canary-session/messages", json={"input": "bye"}, headers={"prefer": "wait=20"}
         )
     text = await scrape_until(served, 3, "actgent_turns_total", outcome="answered")
     assert value(text, "gen_ai_client_operation_duration_seconds_count", gen_ai_agent_name="clerk") == 4
@@ -88,7 +88,7 @@ async def test_histogram_buckets_add_up(served):
     await scrape(served)
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
     name = "gen_ai_invoke_agent_duration_seconds"
     rows = parsed(await scrape_until(served, 1, f"{name}_count"))
     buckets = [
@@ -116,7 +116,7 @@ async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
             for number in range(5):
                 await ada.put(f"/v1/sessions/s{number}", json={"agent": f"a{number}"})
                 said = await ada.post(
-                    f"/v1/sessions/s{number}/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+                    f"/v1/sessions/s{number}/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
                 )
                 assert said.status_code == 200
         text = await scrape_until(served, 5, "actgent_turns_total")
@@ -147,7 +147,7 @@ async def test_streamed_answers_and_tool_calls_are_counted(serving):
             reading = stream.aiter_text()
             assert "retry" in await anext(reading)
             text = await scrape_until(served, 1, "actgent_http_streams")
-            said = {"content": "look"}
+            said = {"input": "look"}
             await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
         text = await scrape_until(served, 1, "actgent_turns_total", outcome="answered")
         assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
@@ -158,7 +158,7 @@ async def test_streamed_answers_and_tool_calls_are_counted(serving):
         assert 0 < value(text, "actgent_journal_commit_seconds_sum") < 10
         assert value(text, "actgent_journal_bytes") > before + 300
         await scrape_until(served, 0, "actgent_http_streams")
-        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
         text = await scrape_until(served, 2, "actgent_turns_total", outcome="answered")
         assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
 
@@ -178,7 +178,7 @@ async def test_disconnected_slow_readers_are_counted(serving):
         await scrape_until(served, 1, "actgent_http_streams")
         for _ in range(30):
             said = await ada.post(
-                "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+                "/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
             )
             assert said.status_code == 200
         await scrape_until(served, 1, "actgent_http_readers_cut_total")
@@ -214,7 +214,7 @@ async def work(served):
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for words in ("divide", "again", "and again"):
-            await ada.post("/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"})
 
 
 TOTALS = {
@@ -270,7 +270,7 @@ async def test_counting_does_not_change_journal_writes(serving):
     """A turn writes as few journal steps as without metrics."""
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
         steps = await served.runtime.journal.read_steps("s1", agent="clerk")
         assert not served.runtime.stream.watched
     assert len(steps) == 3

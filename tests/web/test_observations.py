@@ -55,7 +55,7 @@ async def looked(serving):
     async with serving(agents=[planner(ScriptedLLM([PLAN, ANSWER] * 9))]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for name in ("m1", "m2"):
-            said = {"content": "How deep is Baikal?", "message_id": name}
+            said = {"input": "How deep is Baikal?", "message_id": name}
             await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
         yield served, ada
 
@@ -82,7 +82,7 @@ async def test_each_subscriber_receives_its_filtered_observations(looked):
     async with trio.open_nursery() as nursery:
         for events, types in ((answers, "FINAL_RESPONSE"), (tools, "PLAN,TOOL_EXECUTION")):
             nursery.start_soon(read, ada, f"{PATH}?types={types}", events, "end")
-        said = {"content": "How deep is Baikal?", "message_id": "m3"}
+        said = {"input": "How deep is Baikal?", "message_id": "m3"}
         await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
         await ada.post("/v1/sessions/s1/close", json={})
     for events, types in ((answers, "FINAL_RESPONSE"), (tools, "PLAN,TOOL_EXECUTION")):
@@ -146,7 +146,7 @@ async def test_thoughts_are_streamed(serving):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         async with trio.open_nursery() as nursery:
             events = await nursery.start(subscribe, ada, f"{PATH}?types=THOUGHTS")
-            await ada.post("/v1/sessions/s1/messages", json={"content": "think", "message_id": "m1"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": "think", "message_id": "m1"})
             with trio.fail_after(60):
                 while not events.grown:
                     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -176,6 +176,6 @@ async def test_open_gateway_suppresses_the_no_approver_log(served, caplog):
     caplog.set_level(logging.WARNING)
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "deploy"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "deploy"}, headers={"prefer": "wait=20"})
         assert len((await ada.get("/v1/approvals")).json()["items"]) == 1
     assert "no handler received" not in caplog.text

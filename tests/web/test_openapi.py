@@ -130,12 +130,12 @@ async def test_events_of_streams_match_the_document(served):
             ada.stream("GET", "/v1/sessions/s1/observations") as observations,
         ):
             wait = {"prefer": "wait=30"}
-            await ada.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers=wait)
-            asked = await ada.post("/v1/sessions/s1/messages", json={"content": "deploy"}, headers=wait)
+            await ada.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers=wait)
+            asked = await ada.post("/v1/sessions/s1/messages", json={"input": "deploy"}, headers=wait)
             (approval,) = asked.json()["waits_for"]
             await ada.post(f"/v1/approvals/{approval['id']}/decision", json={"approve": {}})
-            await ada.get(f"/v1/sessions/s1/messages/{asked.json()['message_id']}", headers=wait)
-            await ada.post("/v1/sessions/s1/messages", json={"content": "deploy"}, headers=wait)
+            await ada.get(f"/v1/sessions/s1/runs/{asked.json()['message_id']}", headers=wait)
+            await ada.post("/v1/sessions/s1/messages", json={"input": "deploy"}, headers=wait)
             await ada.post("/v1/sessions/s1/interrupt", json={})
             found = await read_events(changes, "error")
             await ada.post("/v1/sessions/s1/close", json={})

@@ -14,12 +14,12 @@ async def test_pipeline_run_is_a_session_with_children(serving):
     ]
     async with serving(agents=[Pipeline("report", steps=steps)]) as served, served.client() as ada:
         await ada.put("/v1/sessions/r1", json={"agent": "report"})
-        said = await ada.post("/v1/sessions/r1/messages", json={"content": '{"topic": "tea"}'})
+        said = await ada.post("/v1/sessions/r1/messages", json={"input": '{"topic": "tea"}'})
         assert said.status_code == 202
         about = await _idle(ada)
         assert {each["id"] for each in about["children"]} == {"r1/task/find", "r1/task/write"}
         assert {each["agent"] for each in about["children"]} == {"clerk"}
-        await ada.post("/v1/sessions/r1/messages", json={"content": '{"from": ["write"]}'})
+        await ada.post("/v1/sessions/r1/messages", json={"input": '{"from": ["write"]}'})
         about = await _idle(ada)
         assert {each["id"] for each in about["children"]} == {
             "r1/task/find",
@@ -32,6 +32,6 @@ async def test_pipeline_run_is_a_session_with_children(serving):
 
 async def _idle(client):
     """The session, once nothing of it runs."""
-    while (about := (await client.get("/v1/sessions/r1")).json())["state"] != "idle":  # noqa: ASYNC110 - in another process
+    while (about := (await client.get("/v1/sessions/r1")).json())["status"] != "idle":  # noqa: ASYNC110 - in another process
         await trio.sleep(0.01)
     return about

@@ -13,7 +13,7 @@ async def ada(served):
 async def test_schedule_is_created_once_per_key(ada):
     """The same key creates no second schedule. A schedule is listed until it is removed."""
     body = {
-        "description": "look",
+        "input": "look",
         "cron": "0 9 * * 1",
         "zone": "Europe/Berlin",
         "key": "k",
@@ -34,14 +34,14 @@ async def test_schedule_is_created_once_per_key(ada):
 @pytest.mark.parametrize(
     "body",
     [
-        {"description": "x"},
-        {"description": "x", "after": 1, "cron": "* * * * *"},
-        {"description": "x", "after": -1},
-        {"description": "x", "at": "tomorrow"},
-        {"description": "x", "at": "2001-01-01T00:00:00Z"},
-        {"description": "x", "cron": "* * *"},
-        {"description": "x", "cron": "* * * * *", "zone": "Europe/Atlantis"},
-        {"description": " ", "after": 1},
+        {"input": "x"},
+        {"input": "x", "after": 1, "cron": "* * * * *"},
+        {"input": "x", "after": -1},
+        {"input": "x", "at": "tomorrow"},
+        {"input": "x", "at": "2001-01-01T00:00:00Z"},
+        {"input": "x", "cron": "* * *"},
+        {"input": "x", "cron": "* * * * *", "zone": "Europe/Atlantis"},
+        {"input": " ", "after": 1},
     ],
 )
 async def test_invalid_time_is_rejected(ada, body):
@@ -54,7 +54,7 @@ async def test_delegated_task_reports_its_result(ada):
     """The result is a message to the session. An unknown agent or task is a 404."""
     given = await ada.post(
         "/v1/sessions/s1/tasks",
-        json={"agent": "helper", "task": "do it", "task_id": "t1", "metadata": {"ticket": 7}},
+        json={"agent": "helper", "input": "do it", "task_id": "t1", "metadata": {"ticket": 7}},
     )
     assert (given.status_code, given.json()) == (202, {"id": "t1", "agent": "helper"})
     seen = {"records": 0}
@@ -62,8 +62,10 @@ async def test_delegated_task_reports_its_result(ada):
         "unfinished"
     ]:
         seen = found
-    assert (await ada.post("/v1/sessions/s1/tasks", json={"agent": "nobody", "task": "x"})).status_code == 404
-    wrong = {"agent": "helper", "task": "x", "metadata": "x"}
+    assert (
+        await ada.post("/v1/sessions/s1/tasks", json={"agent": "nobody", "input": "x"})
+    ).status_code == 404
+    wrong = {"agent": "helper", "input": "x", "metadata": "x"}
     assert (await ada.post("/v1/sessions/s1/tasks", json=wrong)).status_code == 422
     told, unknown = [await ada.delete(f"/v1/sessions/s1/tasks/{each}") for each in ("t1", "none")]
     assert (told.status_code, told.json()["as_asked"]) == (404, False)
@@ -73,9 +75,7 @@ async def test_delegated_task_reports_its_result(ada):
 async def test_removal_of_a_fired_schedule_reports_it(ada):
     """So a caller whose first answer was lost knows that nobody removed it; of one that was removed nothing is said."""
     fired, removed = [
-        (await ada.post("/v1/sessions/s1/schedules", json={"description": "look", "after": after})).json()[
-            "id"
-        ]
+        (await ada.post("/v1/sessions/s1/schedules", json={"input": "look", "after": after})).json()["id"]
         for after in (0.001, 3600)
     ]
     assert (await ada.delete(f"/v1/sessions/s1/schedules/{removed}")).status_code == 204
@@ -102,11 +102,11 @@ async def test_running_task_is_listed_and_cancelled(serving):
     agents[1].on_query(lambda message: noted.append(dict(message.metadata)))
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        asked = {"agent": "helper", "task": "x", "task_id": "t1", "metadata": {"ticket": 7}}
+        asked = {"agent": "helper", "input": "x", "task_id": "t1", "metadata": {"ticket": 7}}
         await ada.post("/v1/sessions/s1/tasks", json=asked)
         await has_begun.wait()
         assert noted == [{"ticket": 7}]
         (listed,) = (await ada.get("/v1/sessions/s1/tasks")).json()["items"]
-        assert (listed["id"], listed["agent"], listed["state"]) == ("t1", "helper", "working")
+        assert (listed["id"], listed["agent"], listed["status"]) == ("t1", "helper", "working")
         assert (await ada.delete("/v1/sessions/s1/tasks/t1")).status_code == 204
         assert (await ada.get("/v1/sessions/s1/tasks")).json()["items"] == []

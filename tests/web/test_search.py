@@ -14,7 +14,7 @@ async def indexed():
                 await client.put(f"/v1/sessions/of-{owner}", json={"agent": "clerk"})
                 await client.post(
                     f"/v1/sessions/of-{owner}/messages",
-                    json={"content": f"the treasure of {owner}"},
+                    json={"input": f"the treasure of {owner}"},
                     headers={"prefer": "wait=10"},
                 )
         await served.runtime.index.wait_filled()

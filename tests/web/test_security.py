@@ -8,14 +8,16 @@ import httpx2
 import pytest
 import trio
 
+from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.routes.endpoint_table import ENDPOINTS
 
 JSON = {"content-type": "application/json"}
 
 
-async def test_each_endpoint_requires_a_token(served):
+async def test_each_endpoint_requires_a_token(serving):
     """Without a token, or with an unknown one, each endpoint except health and OpenAPI is a 401."""
-    async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
+    limits = GatewayLimits(wrong_tokens=1000, grace=1)
+    async with serving(limits=limits) as served, httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
         for endpoint in ENDPOINTS:
             path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
             for headers in ({}, {"authorization": "Bearer act_wrong"}, {"authorization": "Basic YTpi"}):
@@ -117,7 +119,7 @@ async def test_form_content_types_are_rejected(served, kind):
         for path in ("/v1/sessions", "/v1/sessions/s1/close"):
             answer = await ada.post(path, content=b'{"agent": "clerk"}', headers={"content-type": kind})
             assert answer.status_code == 415
-        assert (await ada.get("/v1/sessions/s1")).json()["state"] == "idle"
+        assert (await ada.get("/v1/sessions/s1")).json()["status"] == "idle"
 
 
 @pytest.mark.parametrize(
@@ -260,8 +262,6 @@ async def test_responses_have_security_headers(served):
 
 async def test_token_has_a_request_rate(serving):
     """Above the burst a token gets 429 with the time to wait. Another token is not affected."""
-    from actgent.web.gateway_limits import GatewayLimits
-
     limits = GatewayLimits(rate=0.01, burst=3, grace=1)
     async with serving(limits=limits) as served, served.client() as ada, served.client("bob") as bob:
         answers = [await ada.get("/v1/sessions") for _ in range(4)]
@@ -279,7 +279,7 @@ async def test_messages_sent_during_a_recount_are_counted():
     """Only what was sent before may have ended; a token without a bound leaves nothing here, however long it sends."""
     from actgent.errors import ConfigurationError
     from actgent.journal.session_list_queries import SessionKey
-    from actgent.web.gateway_limits import GatewayLimits, OpenMessages
+    from actgent.web.gateway_limits import OpenMessages
     from actgent.web.problem_documents import Problem
     from actgent.web.server.relayed_requests import LIMITS
 
@@ -308,7 +308,6 @@ async def test_messages_sent_during_a_recount_are_counted():
 async def test_token_has_a_limit_of_open_messages(serving):
     """Unfinished messages are counted for each token. When messages end, there is room again."""
     from actgent import BareAgent, ScriptedLLM
-    from actgent.web.gateway_limits import GatewayLimits
 
     go = trio.Event()
 
@@ -322,17 +321,17 @@ async def test_token_has_a_limit_of_open_messages(serving):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        answers = [await ada.post("/v1/sessions/s1/messages", json={"content": "x"}) for _ in range(3)]
+        answers = [await ada.post("/v1/sessions/s1/messages", json={"input": "x"}) for _ in range(3)]
         assert [each.status_code for each in answers] == [202, 202, 429]
         assert answers[2].json()["limit"] == "messages"
         go.set()
         for _ in range(9):
             said = [
-                f"/v1/sessions/s1/messages/{each.json()['message_id']}"
+                f"/v1/sessions/s1/runs/{each.json()['message_id']}"
                 for each in answers
                 if each.status_code == 202
             ]
             for each in said:
                 assert (await ada.get(each, headers={"prefer": "wait=10"})).json()["status"] == "answered"
-            answers = [await ada.post("/v1/sessions/s1/messages", json={"content": "x"})]
+            answers = [await ada.post("/v1/sessions/s1/messages", json={"input": "x"})]
             assert [each.status_code for each in answers] == [202]

@@ -10,10 +10,10 @@ from actgent.web.routes.endpoint_table import ENDPOINTS
 BODIES = {
     "/sessions": {"agent": "clerk"},
     "/sessions/{id}": {"agent": "clerk"},
-    "/sessions/{id}/messages": {"content": "hello"},
+    "/sessions/{id}/messages": {"input": "hello"},
     "/sessions/{id}/mode": {"mode": "act"},
-    "/sessions/{id}/schedules": {"description": "x", "after": 60},
-    "/sessions/{id}/tasks": {"agent": "helper", "task": "x"},
+    "/sessions/{id}/schedules": {"input": "x", "after": 60},
+    "/sessions/{id}/tasks": {"agent": "helper", "input": "x"},
     "/approvals/{id}/decision": {"approve": {}},
     "/sessions/{id}/messages/{m}/feedback": {"score": 1},
     "/sessions/{id}/calls/{call}": {"reject": "no"},
@@ -39,7 +39,7 @@ async def asked(served):
     """Ada's session, in which a call waits for her; the id of its approval."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "deploy", "message_id": "m1"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "deploy", "message_id": "m1"})
         for _ in range(200):
             waiting = (await ada.get("/v1/approvals")).json()["items"]
             if waiting:
@@ -73,7 +73,7 @@ async def test_agent_parameter_selects_one_session(served):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for client, agent, status in ((ada, "clerk", 202), (ada, "helper", 404), (bob, "clerk", 404)):
             path = f"/v1/sessions/s1/messages?agent={agent}"
-            assert (await client.post(path, json={"content": "hello"})).status_code == status
+            assert (await client.post(path, json={"input": "hello"})).status_code == status
 
 
 async def test_owner_check_takes_one_read_with_the_agent_named(serving):
@@ -88,9 +88,9 @@ async def test_owner_check_takes_one_read_with_the_agent_named(serving):
     async with Noting().running() as journal, serving(journal=journal) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         asked.clear()
-        said = await ada.post("/v1/sessions/s1/messages?agent=clerk", json={"content": "hello"})
+        said = await ada.post("/v1/sessions/s1/messages?agent=clerk", json={"input": "hello"})
         assert (said.status_code, asked) == (202, [])
-        said = await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        said = await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
         assert (said.status_code, asked) == (202, ["s1"])
 
 
@@ -98,7 +98,7 @@ async def test_lists_have_only_the_owners_objects(asked):
     """No list of sessions or approvals has objects of another owner, whatever the query. An admin's lists have all."""
     served, approval_id = asked
     async with served.client("bob") as bob, served.client("root") as root:
-        for query in ("", "?q=s1", "?agent=clerk", "?state=suspended"):
+        for query in ("", "?q=s1", "?agent=clerk", "?status=suspended"):
             assert (await bob.get(f"/v1/sessions{query}")).json()["items"] == []
         assert (await bob.get("/v1/sessions?owner=ada")).status_code == 403
         assert (await bob.get("/v1/sessions?parent=s1")).status_code == 404
@@ -114,7 +114,9 @@ async def test_child_session_belongs_to_the_roots_owner(served):
     secret, token = new_token("imposter", owner="clerk", scopes=("chat",))
     async with served.client() as ada, served.client("bob") as bob:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        made = await ada.post("/v1/sessions/s1/tasks", json={"agent": "helper", "task": "x", "task_id": "t1"})
+        made = await ada.post(
+            "/v1/sessions/s1/tasks", json={"agent": "helper", "input": "x", "task_id": "t1"}
+        )
         assert made.status_code == 202
         below = (await ada.get("/v1/sessions?parent=s1")).json()["items"]
         assert len(below) == 1

@@ -74,7 +74,7 @@ def test_agent_folder_is_served_with_tokens(team, tmp_path):
     process, url = serve(team, "--tokens", "tokens.toml", "--journal", "agents.db")
     with client_of(url, secret) as ada:
         assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
-        said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
         assert said.json()["outcome"]["text"] == "WORDS"
         with ada.stream("GET", "/v1/sessions/s1/events") as stream:
             process.send_signal(signal.SIGTERM)
@@ -97,7 +97,7 @@ def test_killed_server_loses_nothing(team):
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             for _ in range(5):
                 headers = {"idempotency-key": f"k{next(keys) // 2}", "prefer": "wait=20"}
-                said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers=headers)
+                said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers=headers)
                 assert said.json()["outcome"]["text"] == "WORDS"
             process.kill()
             process.wait()
@@ -157,7 +157,7 @@ def test_reload_serves_a_changed_file(team, tmp_path):
             url = until(process, r"at (http\S+)/v1")
         with client_of(url, secret) as ada:
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-            said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+            said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
             answers.append(said.json()["outcome"]["text"])
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
@@ -219,7 +219,7 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
                     ada.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
                     said = ada.post(
                         f"/v1/sessions/{session}/messages",
-                        json={"content": "x"},
+                        json={"input": "x"},
                         headers={"prefer": "wait=20"},
                     )
                     assert said.json()["outcome"]["text"] == "WORDS"

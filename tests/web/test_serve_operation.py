@@ -144,7 +144,7 @@ def test_turn_ends_within_the_grace(serve, tmp_path):
     key = until(process.stdout, r"(act_\S+)")
     with client_of(url, key) as ada:
         ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        ada.post("/v1/sessions/s1/messages", json={"content": "x", "message_id": "m1"})
+        ada.post("/v1/sessions/s1/messages", json={"input": "x", "message_id": "m1"})
     _wait_for(tmp_path / "begun")
     process.send_signal(signal.SIGTERM)
     until(process.stderr, "(for at most 100 s)")
@@ -166,7 +166,7 @@ def test_turn_is_interrupted_after_the_grace(serve, tmp_path):
     key = until(process.stdout, r"(act_\S+)")
     with client_of(url, key) as ada:
         ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        ada.post("/v1/sessions/s1/messages", json={"content": "x", "message_id": "m1"})
+        ada.post("/v1/sessions/s1/messages", json={"input": "x", "message_id": "m1"})
     _wait_for(tmp_path / "begun")
     end(process)
     (tmp_path / "go").touch()
@@ -174,7 +174,7 @@ def test_turn_is_interrupted_after_the_grace(serve, tmp_path):
     url = until(again.stdout, r"at (http\S+)/v1")
     key = until(again.stdout, r"(act_\S+)")
     with client_of(url, key) as ada:
-        outcome = ada.get("/v1/sessions/s1/messages/m1", headers={"prefer": "wait=60"}).json()
+        outcome = ada.get("/v1/sessions/s1/runs/m1", headers={"prefer": "wait=60"}).json()
     assert outcome["outcome"]["text"] == "done"
 
 
@@ -198,7 +198,7 @@ def test_offline_folder_is_served_without_a_model(tmp_path, commands, no_keys):
             with client_of(url, key) as ada:
                 ada.put("/v1/sessions/s1", json={"agent": "clerk"})
                 said = ada.post(
-                    "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=60"}
+                    "/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=60"}
                 )
             assert said.json()["status"] == "answered"
         finally:

@@ -78,13 +78,13 @@ async def test_session_is_read_until_it_is_erased(served):
     async with served.client() as ada, served.client("root") as root:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         got = await ada.get("/v1/sessions/s1")
-        assert (got.json()["state"], got.json()["mode"]) == ("idle", "act")
+        assert (got.json()["status"], got.json()["mode"]) == ("idle", "act")
         tag = {"if-none-match": got.headers["etag"]}
         assert (await ada.get("/v1/sessions/s1", headers=tag)).status_code == 304
         assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
         assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
-        assert (await ada.get("/v1/sessions/s1", headers=tag)).json()["state"] == "closed"
-        said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"})
+        assert (await ada.get("/v1/sessions/s1", headers=tag)).json()["status"] == "closed"
+        said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
         assert said.json()["type"] == "/errors/session-closed"
         assert (await ada.delete("/v1/sessions/s1")).status_code == 403
         assert (await root.delete("/v1/sessions/s1")).status_code == 204
@@ -142,11 +142,11 @@ async def test_interrupt_ends_the_turn(serving):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        said = await ada.post("/v1/sessions/s1/messages", json={"content": "go", "message_id": "m1"})
+        said = await ada.post("/v1/sessions/s1/messages", json={"input": "go", "message_id": "m1"})
         assert said.status_code == 202
         done = await ada.post("/v1/sessions/s1/interrupt", json={"reason": "enough"})
         assert done.status_code == 204
-        story = (await ada.get("/v1/sessions/s1/messages/m1")).json()
+        story = (await ada.get("/v1/sessions/s1/runs/m1")).json()
         assert (story["status"], story["outcome"]["failed"]) == ("failed", "interrupted")
 
 
@@ -173,13 +173,13 @@ async def test_concurrent_close_is_retried(serving):
 
     async with serving(agents=[agent]) as served, served.client() as ada, trio.open_nursery() as nursery:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
         close = partial(ada.post, "/v1/sessions/s1/close", json={})
         nursery.start_soon(close)
         with trio.fail_after(20):
             await told.wait()
             assert (await close()).status_code == 503
-            said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"})
+            said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
             assert said.json()["type"] == "/errors/session-closed"
             may_end.set()
             while (again := await close()).status_code == 503:
@@ -205,7 +205,7 @@ async def test_second_close_closes_open_children(serving, tmp_path):
 
         async def states():
             asked = [f"/v1/sessions/{each}" for each in ("root", "child", "last")]
-            return [(await ada.get(each)).json()["state"] for each in asked]
+            return [(await ada.get(each)).json()["status"] for each in asked]
 
         assert await states() == ["closed", "idle", "idle"]
         assert (await ada.post("/v1/sessions/root/close", json={})).status_code == 204

@@ -101,7 +101,7 @@ async def test_stream_has_the_events_of_a_turn(ada):
     events = Events()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
-        await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello", "message_id": "m1"})
     assert [name for _, name, _ in events.found] == ["message", "turn", "answer", "reply", "ended"]
     assert [int(number) for number, _, _ in events.found] == [2, 3, 4, 5, 6]
     assert {data["turn"] for _, _, data in events.found[1:]} == {"m1"}
@@ -128,7 +128,7 @@ async def test_the_start_of_a_turn_is_emitted_before_the_model_answers(serving, 
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read, client, "/v1/sessions/s1/events", events, "turn")
-                await client.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+                await client.post("/v1/sessions/s1/messages", json={"input": "hello", "message_id": "m1"})
         await asked.wait()
         assert events.found[-1][2]["phase"] == "started"
         assert not answers.is_set()
@@ -153,9 +153,7 @@ async def test_turn_start_without_followers_has_the_right_time(serving):
     agents = [BareAgent(name="slow", llm=ScriptedLLM(think))]
     async with serving(agents=agents) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "slow"})
-        await client.post(
-            "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=10"}
-        )
+        await client.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=10"})
         found = {name: data for _, name, data in await pages(client, "/v1/sessions/s1/events")}
     begun, answered = (datetime.fromisoformat(found[name]["at"]).timestamp() for name in ("turn", "answer"))
     assert begun <= called[0] + 0.001
@@ -165,9 +163,7 @@ async def test_turn_start_without_followers_has_the_right_time(serving):
 async def test_pages_have_the_events_of_streams(ada):
     """The events of pages of any length are those of a stream."""
     for number in range(3):
-        await ada.post(
-            "/v1/sessions/s1/messages", json={"content": f"{number}"}, headers={"prefer": "wait=10"}
-        )
+        await ada.post("/v1/sessions/s1/messages", json={"input": f"{number}"}, headers={"prefer": "wait=10"})
     await ada.post("/v1/sessions/s1/close", json={})
     events = Events()
     await read(ada, "/v1/sessions/s1/events", events, "closed")
@@ -189,7 +185,7 @@ async def test_reconnecting_readers_miss_no_event(serving, seed):
             for name, events in readers:
                 nursery.start_soon(read, ada, f"/v1/sessions/{name}/events", events, "closed", drops)
             for number in range(40):
-                said = {"content": f"message {number}"}
+                said = {"input": f"message {number}"}
                 await ada.post(
                     f"/v1/sessions/s{number % 2}/messages", json=said, headers={"prefer": "wait=10"}
                 )
@@ -206,7 +202,7 @@ async def test_event_source_of_node_reconnects(served, tmp_path):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for number in range(6):
             await ada.post(
-                "/v1/sessions/s1/messages", json={"content": f"{number}"}, headers={"prefer": "wait=10"}
+                "/v1/sessions/s1/messages", json={"input": f"{number}"}, headers={"prefer": "wait=10"}
             )
         await ada.post("/v1/sessions/s1/close", json={})
         expected = [number for number, _, _ in await pages(ada, "/v1/sessions/s1/events")]
@@ -257,7 +253,7 @@ const proxy = http.createServer((request, response) => {
 
 async def test_curl_reads_a_stream(served, ada):
     """The client curl receives the events of a closed session and the end. A request after the end is a 204."""
-    await ada.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=10"})
+    await ada.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=10"})
     await ada.post("/v1/sessions/s1/close", json={})
     command = ["curl", "-sSN", "-H", f"authorization: Bearer {served.tokens['ada']}"]
     url = f"{served.gateway.url}/v1/sessions/s1/events"
@@ -276,7 +272,7 @@ async def test_cursor_above_the_end_gets_resync(ada):
         nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
         while not events.found:
             await trio.testing.wait_all_tasks_blocked(0.01)
-        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
     assert events.found[0] == ("1", "resync", {"records": 1})
     assert [number for number, _, _ in events.found] == ["1", "2", "3", "4", "5", "6"]
 
@@ -334,7 +330,7 @@ async def test_late_reader_gets_the_whole_partial_answer(serving):
             nursery.start_soon(read, ada, path, early, "ended")
             while not len(served.gateway.app.context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.05)
-            await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": "hello", "message_id": "m1"})
             with trio.fail_after(60):
                 while not early.grown:
                     await trio.testing.wait_all_tasks_blocked(0.01)
@@ -376,7 +372,7 @@ async def test_reader_that_never_reads_is_disconnected(serving):
         mute = await mute_reader(served)
         for _ in range(30):
             said = await ada.post(
-                "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=10"}
+                "/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=10"}
             )
             assert said.status_code == 200
         with trio.fail_after(25):
@@ -407,7 +403,7 @@ async def test_lagging_reader_costs_nothing(serving):
             while not len(context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             for _ in range(30):
-                body = {"content": "x"}
+                body = {"input": "x"}
                 said = await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
                 assert said.status_code == 200
             while len(context.broadcasts):
@@ -425,7 +421,7 @@ async def test_blocked_reader_does_not_delay_the_shutdown(serving):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             mute = await mute_reader(served)
             for _ in range(30):
-                body = {"content": "x"}
+                body = {"input": "x"}
                 await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
     mute.close()
 
@@ -450,7 +446,7 @@ async def test_events_are_sent_in_batches(serving):
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(FrameQueue, "put", noted)
-                await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+                await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
                 with trio.fail_after(30):
                     while not any(b"event: ended" in piece.data for piece in pieces):
                         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -471,7 +467,7 @@ async def test_watch_reports_changes_of_own_sessions(serving):
             while served.gateway.connections < 3:
                 await trio.testing.wait_all_tasks_blocked(0.05)
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-            await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
             with trio.fail_after(60):
                 while not (mine.grown and every.grown):
                     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -606,12 +602,12 @@ async def test_later_reader_gets_its_events_at_once(serving):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             nursery.start_soon(read, ada, "reply", 0)
             await trio.sleep(0.2)
-            await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
             known = (await ada.get("/v1/sessions/s1")).json()["records"]
             async with trio.open_nursery() as later:
                 later.start_soon(read, ada, "message", known)
                 await trio.sleep(0.2)
-                await ada.post("/v1/sessions/s1/messages", json={"content": "hello again"})
+                await ada.post("/v1/sessions/s1/messages", json={"input": "hello again"})
             Waiting.may_go.set()
     names = [each[-2] for each in found["reply"].found if each[-2] in ("message", "reply")]
     assert names[:3] == ["message", "message", "reply"]
@@ -645,7 +641,7 @@ async def test_along_header_limits_the_other_events(serving, along, told):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             await nursery.start(read_on, ada)
             for content in ("hello", "bye"):
-                said = await ada.post("/v1/sessions/s1/messages", json={"content": content})
+                said = await ada.post("/v1/sessions/s1/messages", json={"input": content})
                 place = said.headers["location"]
                 await ada.get(place, headers={"prefer": "wait=30"})
             await ada.post("/v1/sessions/s1/close", json={})

@@ -35,7 +35,7 @@ async def run(*arguments, token="", code=0):
 async def say(client, words="hello", session="s1"):
     await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
     said = await client.post(
-        f"/v1/sessions/{session}/messages", json={"content": words}, headers={"prefer": "wait=20"}
+        f"/v1/sessions/{session}/messages", json={"input": words}, headers={"prefer": "wait=20"}
     )
     assert said.status_code == 200, said.text
 

@@ -23,7 +23,7 @@ async def ada(served):
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
         for words in ("one", "two"):
             await client.post(
-                "/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"}
+                "/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"}
             )
         yield client
 
@@ -59,7 +59,7 @@ async def test_past_state_is_returned(ada):
 
 async def test_fork_is_independent_of_the_original(served, ada):
     """A fork starts after a record, belongs to the caller's owner, and does not change the original."""
-    made = await ada.post("/v1/sessions/s1/fork", json={"at": 6, "session_id": "s2", "message": "three"})
+    made = await ada.post("/v1/sessions/s1/fork", json={"at": 6, "session_id": "s2", "input": "three"})
     assert (made.status_code, made.json()["id"], made.json()["owner"]) == (201, "s2", "ada")
     again = await ada.post("/v1/sessions/s1/fork", json={"session_id": "s2"})
     assert again.status_code == 409
@@ -82,7 +82,7 @@ async def test_fork_resumes_an_open_turn(ada):
         assert made.status_code == 201, made.text
         events = await ada.get(f"/v1/sessions/s1-{at}/events", headers={"accept": "application/json"})
         said = [each["data"] for each in events.json()["items"] if each["event"] == "message"][-1]
-        path = f"/v1/sessions/s1-{at}/messages/{said['message_id']}"
+        path = f"/v1/sessions/s1-{at}/runs/{said['message_id']}"
         outcome = (await ada.get(path, headers={"prefer": "wait=20"})).json()["outcome"]
         assert outcome["text"] == f"you said: {'one' if at < 7 else 'two'}"
     assert (await ada.get("/v1/sessions/s1")).json()["records"] == 11
@@ -98,7 +98,7 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
         served.client("root") as reader,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "one"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "one"}, headers={"prefer": "wait=20"})
         await served.runtime.fork("s1", to=3, new_id="s2")
         running = served.runtime.agents.opener("clerk").running
         for path in (
@@ -118,7 +118,7 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
         assert shown["turn"] == {"message_id": shown["waiting"][0]["message_id"]}
         assert len(asked) == 1
         said = await ada.post(
-            "/v1/sessions/s2/messages", json={"content": "two"}, headers={"prefer": "wait=20"}
+            "/v1/sessions/s2/messages", json={"input": "two"}, headers={"prefer": "wait=20"}
         )
         assert said.json()["status"] == "answered"
         assert len(asked) == 3
@@ -150,7 +150,7 @@ async def test_long_session_is_exported_page_by_page(serving, tmp_path, monkeypa
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for number in range(60):
-            said = {"content": f"{number} \N{SNOWMAN} " + "x" * 2000}
+            said = {"input": f"{number} \N{SNOWMAN} " + "x" * 2000}
             await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
         journal, asked = served.runtime.journal, []
         read = journal.read
@@ -182,7 +182,7 @@ async def test_model_request_of_a_record_is_rebuilt(serving):
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for words in ("first", "second"):
-            said = {"content": words}
+            said = {"input": words}
             await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
         last = (await ada.get("/v1/sessions/s1")).json()["records"]
         found = [(await ada.get(f"/v1/sessions/s1/at/{n}/request")).json() for n in range(1, last + 1)]
@@ -205,12 +205,12 @@ async def test_model_request_of_a_record_is_rebuilt(serving):
 async def test_schedules_and_budgets_are_limited_to_the_owner(served, ada):
     """Schedules and budgets of other owners are not listed, and pages end."""
     for number in range(3):
-        body = {"description": f"{number}", "after": 1000 - number}
+        body = {"input": f"{number}", "after": 1000 - number}
         assert (await ada.post("/v1/sessions/s1/schedules", json=body)).status_code == 201
     found, after = [], {}
     while True:
         page = (await ada.get("/v1/schedules", params={"limit": 1, **after})).json()
-        found += [each["description"] for each in page["items"]]
+        found += [each["input"] for each in page["items"]]
         if page["next"] is None:
             break
         after = {"after": page["next"]}
@@ -243,7 +243,7 @@ async def test_first_difference_has_both_sides(serving, tmp_path):
         async with serving(journal=url, agents=[agent]) as served, served.client() as ada:
             if prompt == "Be kind.":
                 await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-                said = {"content": "hello"}
+                said = {"input": "hello"}
                 await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
             found = (await ada.post("/v1/sessions/s1/compare", json={})).json()["difference"]
             early = (await ada.post("/v1/sessions/s1/compare", json={"at": 2})).json()["difference"]

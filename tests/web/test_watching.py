@@ -44,7 +44,7 @@ async def test_watch_reports_approvals_and_decisions(served):
     """Who watches approvals hears of its own: that somebody is asked, and what was decided; of heads nothing."""
     async with watched(served, "approvals,errors", "ada", "bob", "root") as (ada, mine, theirs, every):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "deploy", "message_id": "m1"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "deploy", "message_id": "m1"})
         await until(lambda: mine.has("approval") and every.has("approval"))
         (name, asked) = mine.grown[0]
         assert (name, asked["tool"], asked["session_id"]) == ("approval", "deploy", "s1")
@@ -61,7 +61,7 @@ async def test_watch_reports_failures_with_their_kind(serving):
     agent = BareAgent("clerk", llm=ScriptedLLM([ModelError("secret-host is down")] * 9))
     async with serving(agents=[agent]) as served, watched(served, "errors", "ada") as (ada, mine):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello", "message_id": "m1"})
         await until(lambda: mine.has("error"))
         (name, told) = mine.grown[0]
     assert (name, told["agent"], told["session_id"], told["message_id"]) == ("error", "clerk", "s1", "m1")

@@ -52,7 +52,7 @@ async def told(serving, receiver, *more, journal="memory:", **options):
 async def say(client, session, words="hello"):
     await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
     said = await client.post(
-        f"/v1/sessions/{session}/messages", json={"content": words}, headers={"prefer": "wait=20"}
+        f"/v1/sessions/{session}/messages", json={"input": words}, headers={"prefer": "wait=20"}
     )
     assert said.status_code in (200, 202), said.text
 
@@ -295,7 +295,7 @@ async def test_client_sets_the_receiver_of_its_session(serving, receiving):
             assert (await ada.put("/v1/sessions/mine", json=other)).status_code == 409
             await say(ada, "theirs")
             said = await ada.post(
-                "/v1/sessions/mine/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+                "/v1/sessions/mine/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
             )
             assert said.status_code == 200
             await ada.post("/v1/sessions/mine/close", json={})
@@ -494,7 +494,7 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
     with receiving() as receiver:
         async with serving(agents=[above], notify=[hook(receiver)]) as served, served.client() as ada:
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-            await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+            await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
             await until(lambda: receiver.got)
             waiting = (await ada.get("/v1/approvals")).json()["items"]
             place = quote(waiting[0]["id"], safe="")

@@ -229,7 +229,7 @@ def _latest(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
     rows = [
         {
             "session": Text(one_line(head["id"], 60)),
-            **{name: Text(one_line(head[name], 40)) for name in ("agent", "owner", "state", "records")},
+            **{name: Text(one_line(head[name], 40)) for name in ("agent", "owner", "status", "records")},
             "changed": Text(f"{head['updated_at'] or '-':.19}".replace("T", " ")),
         }
         for head in heads

@@ -28,7 +28,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "get_events": ("GET", "/sessions/{session}/events"),
     "get_export": ("GET", "/sessions/{session}/export"),
     "get_feedback": ("GET", "/sessions/{session}/messages/{part}/feedback"),
-    "get_message": ("GET", "/sessions/{session}/messages/{part}"),
+    "get_run": ("GET", "/sessions/{session}/runs/{part}"),
     "get_messages": ("GET", "/sessions/{session}/messages"),
     "get_observations": ("GET", "/sessions/{session}/observations"),
     "get_past": ("GET", "/sessions/{session}/at/{part}"),

@@ -102,6 +102,8 @@ class Endpoint:
     """Media type of a successful response."""
     streams: bool = False
     """True if the endpoint can also respond with `text/event-stream`."""
+    streams_if_asked: bool = False
+    """True if `streams`, and only requests with the field `stream` of the body get a stream."""
     prefix: str = "/v1"
     """First part of the URL path, before `path`. Endpoints of other protocols have another prefix than the gateway's API."""
     to_error: "Callable[[Problem, str], Response] | None" = None

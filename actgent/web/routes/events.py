@@ -1,11 +1,13 @@
 """Endpoints of events and observations of a session, as a stream or a page, and of changes in all sessions."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_args
 
 from starlette.responses import Response
 
 from actgent.client.http.http_request import EVENTS_ALONG_HEADER, EVENTS_HEADER
 from actgent.errors.text_escaping import counted
+from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.subscriptions import ObservedType
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem
@@ -24,26 +26,46 @@ WHOLE = {
     "description": "On a page: send tool results in full instead of truncated.",
 }
 
+STREAM_HEADERS: Mapping[str, str] = {
+    "Last-Event-ID": "Id of the last event that the client received.",
+    "Actgent-Events": "Comma-separated names of the events to send without delay; `failed` selects `ended` events of "
+    "failed messages. Other events are sent together with the next of these. `token`, `growing` and `progress` are "
+    "sent only if listed. Without the header, all events are sent without delay.",
+    "Actgent-Events-Along": "Comma-separated names of the other events to send, together with the next event of "
+    "`Actgent-Events`. Without the header, all other events are sent.",
+}
+"""Request headers of a stream of a session's events, with their descriptions."""
+
 
 async def get_events(
     call: HTTPCall,
 ) -> JSON[json_response_types.EventPage] | StreamedEvents[json_response_types.SessionStreamEvent] | Response:
     """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
-    after = _after_of(call)
+    after = after_of(call)
     if "application/json" in call.header("accept"):
         return await _page(call, after)
     if head.closed and after >= head.records:
         return Response(status_code=204)  # stops the reconnections of a browser's EventSource
-    access = call.gateway.access
+    return streamed_session(call, head.key, after)
+
+
+def streamed_session(
+    call: HTTPCall, key: SessionKey, after: int, wait_over: Callable[[], Awaitable[int]] | None = None
+) -> StreamedEvents[json_response_types.SessionStreamEvent]:
+    """Return the stream of a session's events after record `after`, with the events that the request's headers select.
+
+    `wait_over` waits until the stream should end, and returns the last record to send; None ends with the session.
+    """
     reading = SessionEventStream(
-        journal=access.journal,
+        journal=call.gateway.access.journal,
         broadcasts=call.gateway.broadcasts,
-        key=head.key,
+        key=key,
         after=after,
         wanted=_requested_events(call),
         along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
         shows_foreign=call.shows_foreign,
+        wait_over=wait_over,
     )
     return StreamedEvents(reading.run, call.gateway.streams)
 
@@ -70,7 +92,7 @@ async def get_observations(
 
     `Accept: application/json` returns a page instead.
     """
-    head, after, runtime = await call.head(), _after_of(call), call.gateway.access.runtime
+    head, after, runtime = await call.head(), after_of(call), call.gateway.access.runtime
     types, turn = _types_of(call), call.query.get("turn")
     if after > head.records:
         raise Problem(
@@ -128,7 +150,7 @@ def _names_in(header: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, header.split(","))))
 
 
-def _after_of(call: HTTPCall) -> int:
+def after_of(call: HTTPCall) -> int:
     """Return the record number after which the client reads: `Last-Event-ID` if present, else `after`."""
     text = call.header("last-event-id")
     if not text:
@@ -163,14 +185,7 @@ ENDPOINTS = (
         scope="read",
         query={"agent": AGENT, "after": NUMBER, "limit": LIMIT, "whole": WHOLE},
         statuses=(200, 204),
-        headers={
-            "Last-Event-ID": "Id of the last event that the client received.",
-            "Actgent-Events": "Comma-separated names of the events to send without delay; `failed` selects `ended` events of "
-            "failed messages. Other events are sent together with the next of these. `token`, `growing` and `progress` are "
-            "sent only if listed. Without the header, all events are sent without delay.",
-            "Actgent-Events-Along": "Comma-separated names of the other events to send, together with the next event of "
-            "`Actgent-Events`. Without the header, all other events are sent.",
-        },
+        headers=STREAM_HEADERS,
         streams=True,
     ),
     Endpoint(

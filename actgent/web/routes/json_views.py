@@ -62,7 +62,7 @@ def of_head(head: SessionSummary) -> json_response_types.SessionSummaryDocument:
         "id": head.session_id,
         "agent": head.agent,
         "owner": head.owner,
-        "state": head.state,
+        "status": head.state,
         "parent": None if head.parent is None else {"agent": head.parent.agent, "id": head.parent.session_id},
         "created_at": to_date(head.created_at),
         "updated_at": to_date(head.updated_at),
@@ -82,7 +82,7 @@ def of_session(
         children: Summaries of the session's child sessions.
     """
     below: list[json_response_types.ChildSession] = [
-        {"agent": child.agent, "id": child.session_id, "state": child.state} for child in children
+        {"agent": child.agent, "id": child.session_id, "status": child.state} for child in children
     ]
     if session is None:
         return cast("json_response_types.SessionDocument", {**of_head(head), "children": below})
@@ -199,10 +199,10 @@ def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
 
 
 def of_schedule(schedule: Schedule) -> json_response_types.ScheduleDocument:
-    """Return the JSON of a schedule: its description, due date, recurrence and priority."""
+    """Return the JSON of a schedule: its input, due date, recurrence and priority."""
     return {
         "id": schedule.id,
-        "description": schedule.description,
+        "input": schedule.description,
         "due": to_date(schedule.at),
         "cron": schedule.cron or None,
         "zone": schedule.zone,

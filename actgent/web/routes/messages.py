@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -17,16 +18,19 @@ from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.records import Record
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
 from actgent.tools.caller_tools import MAX_TOOLS, to_spec
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.streaming.session_events import MessageProgress, find_message
+from actgent.web.streaming.session_events import MessageProgress, find_message, find_messages_before
+from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
+from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall
+from .events import STREAM_HEADERS, after_of, streamed_session
 from .json_views import message_to_json, of_rating
-from .shared_schemas import AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
+from .shared_schemas import AFTER, AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
 
 MAX_WAIT_SECONDS = 300
 """Maximum of the header `Prefer: wait=`, in seconds."""
@@ -93,11 +97,15 @@ TOOLS: Mapping[str, Any] = {
 _MESSAGE = {
     "type": "object",
     "properties": {
-        "content": CONTENT,
+        "input": CONTENT,
         "message_id": ID,
         "priority": PRIORITY,
         "on_busy": ON_BUSY,
         "metadata": METADATA,
+        "stream": {
+            "type": "boolean",
+            "description": "Answer with the events of the run as server-sent events, until it ends or waits for an approval.",
+        },
         "tools": TOOLS,
         "deadline": {
             "type": "number",
@@ -110,7 +118,7 @@ _MESSAGE = {
             "description": "Reject the message (409) if the session waits for an approval, instead of queuing it.",
         },
     },
-    "required": ["content"],
+    "required": ["input"],
     "additionalProperties": False,
 }
 
@@ -159,10 +167,17 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 # --- sending -------------------------------------------------------------------------------
 
 
-async def say(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
-    """Send a message to a session."""
+async def say(
+    call: HTTPCall,
+) -> JSON[json_response_types.RunDocument] | StreamedEvents[json_response_types.SessionStreamEvent]:
+    """Send a message to a session.
+
+    With `stream` the answer is the stream of the session's events from the message on. It ends when the run has ended or waits for
+    an approval. After a lost connection, repeat the request with the same key and `Last-Event-ID`. If no node serves the session
+    at the moment, the answer is a 202 without events.
+    """
     gateway, body = call.gateway, call.body
-    message_id, content = call.chosen_id("message_id"), to_content(body["content"])
+    message_id, content = call.chosen_id("message_id"), to_content(body["input"])
     head = await call.head()
     session = await gateway.access.opened(head)
     is_known = message_id is not None and context_of(session).has_accepted(message_id)
@@ -177,7 +192,8 @@ async def say(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
             asked = context.new_message(content, priority=body.get("priority", "normal"))
             gateway.access.opener(head.agent).running.inbox.check_room(asked)
         progress = MessageProgress(message_id or new_id(), number=head.records + 1)
-    seconds = wait_of(call)
+    is_streamed = body.get("stream", False)
+    seconds = 0 if is_streamed else wait_of(call)
     async with gateway.access.journal.feed(head.key) if seconds else nullcontext() as reader:
         if not is_known:  # otherwise input guards would run a second time
             await session.chat(
@@ -191,8 +207,24 @@ async def say(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
             )
         gateway.messages.count(call.caller.token.digest, head.key)
         if reader is not None:
-            progress = await _wait(gateway.access.journal, head, progress, reader, seconds)
+            progress = await _wait(gateway.access.journal, head.key, progress, reader, seconds)
+    if is_streamed:
+        return _stream_of_run(call, head, progress)
     return _accepted_row(call, head, progress)
+
+
+def _stream_of_run(
+    call: HTTPCall, head: SessionSummary, progress: MessageProgress
+) -> StreamedEvents[json_response_types.SessionStreamEvent]:
+    """Return the stream of the events of a run, after `Last-Event-ID` if the client sends it, else from its message on."""
+    journal = call.gateway.access.journal
+
+    async def wait_settled() -> int:
+        async with journal.feed(head.key) as reader:
+            return (await _wait(journal, head.key, progress, reader, math.inf)).last
+
+    after = after_of(call) or progress.cursor
+    return streamed_session(call, head.key, after, wait_settled)
 
 
 def _check_not_suspended(session: Session) -> None:
@@ -208,7 +240,7 @@ def _check_not_suspended(session: Session) -> None:
 
 def _document(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
-) -> json_response_types.MessageStatus:
+) -> json_response_types.RunDocument:
     if not progress.is_over and _is_working(call, head, progress):
         progress.status = "working"
     return progress.document(head.key)
@@ -216,8 +248,8 @@ def _document(
 
 def _accepted_row(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
-) -> JSON[json_response_types.MessageStatus]:
-    location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
+) -> JSON[json_response_types.RunDocument]:
+    location = f"/v1/sessions/{_segment(head.session_id)}/runs/{_segment(progress.message_id)}"
     return JSON(
         _document(call, head, progress),
         status_code=200 if progress.is_over else 202,
@@ -225,9 +257,7 @@ def _accepted_row(
     )
 
 
-def accepted(
-    call: HTTPCall, head: SessionSummary, message_id: str
-) -> JSON[json_response_types.MessageStatus]:
+def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[json_response_types.RunDocument]:
     """Return the 202 response for a message that is stored for a later owner.
 
     No node owns its session at the moment.
@@ -296,11 +326,11 @@ def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...]
 
 
 async def _wait(
-    journal: Journal, head: SessionSummary, progress: MessageProgress, reader: FeedReader, seconds: float
+    journal: Journal, key: SessionKey, progress: MessageProgress, reader: FeedReader, seconds: float
 ) -> MessageProgress:
     """Wait until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
-    read = partial(journal.read, head.session_id, agent=head.agent)
-    number = head.records  # number of the last record in the progress
+    read = partial(journal.read, key.session_id, agent=key.agent)
+    number = progress.last or progress.cursor  # number of the last record in the progress
     with trio.move_on_after(seconds):
         if (
             not reader.has_news
@@ -346,16 +376,44 @@ def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress)
     return turn is not None and any(each.id == progress.message_id for each in (*turn.joined, turn.message))
 
 
-async def get_message(call: HTTPCall) -> JSON[json_response_types.MessageStatus]:
-    """Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome."""
+async def get_run(call: HTTPCall) -> JSON[json_response_types.RunDocument]:
+    """Return a run: status and outcome of the processing of a message. `Prefer: wait=30` waits for the outcome."""
     journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
         progress = await find_message(journal, head.key, call.path["m"], head.records)
         if progress is None:
             raise missing()
         if reader is not None:
-            progress = await _wait(journal, head, progress, reader, seconds)
+            progress = await _wait(journal, head.key, progress, reader, seconds)
     return JSON(_document(call, head, progress))
+
+
+async def list_runs(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.RunDocument]]:
+    """List the runs of a session, the newest first."""
+    journal, head = call.gateway.access.journal, await call.head()
+    limit, last = min(call.query.get("limit", 100), call.gateway.limits.page), head.records
+    if (after := call.query.get("after")) is not None:
+        if not (after.isascii() and after.isdigit() and len(after) < 16):  # noqa: PLR2004 - below 2**53
+            raise Problem("invalid", "after= must be `next` of an earlier page")
+        last = min(last, int(after) - 1)
+    found = await find_messages_before(journal, head.key, last, limit, head.records)
+    following = str(found[-1].number) if len(found) == limit else None
+    return JSON({"items": [_document(call, head, each) for each in found], "next": following})
+
+
+async def cancel_run(call: HTTPCall) -> Response:
+    """Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent when the turn has ended.
+
+    A run that has ended stays as it is.
+    """
+    head = await call.head()
+    if await find_message(call.gateway.access.journal, head.key, call.path["m"], head.records) is None:
+        raise missing()
+    session = await call.session()
+    await session.interrupt(call.body.get("reason", "interrupted"), message_id=call.path["m"])
+    return Response(status_code=204)
 
 
 async def get_feedback(
@@ -412,17 +470,40 @@ ENDPOINTS = (
         body=_MESSAGE,
         has_parts=True,
         statuses=(202, 200),
-        headers=_PREFER,
+        headers={**_PREFER, **STREAM_HEADERS},
         answer_headers=LOCATION,
         id_field="message_id",
+        streams=True,
+        streams_if_asked=True,
     ),
     Endpoint(
         verb="GET",
-        path="/sessions/{id}/messages/{m}",
-        answer=get_message,
+        path="/sessions/{id}/runs",
+        answer=list_runs,
+        scope="read",
+        query={"agent": AGENT, "after": AFTER, "limit": LIMIT},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/runs/{m}",
+        answer=get_run,
         scope="read",
         query={"agent": AGENT},
         headers=_PREFER,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/runs/{m}/cancel",
+        answer=cancel_run,
+        scope="chat",
+        query={"agent": AGENT},
+        body={
+            "type": "object",
+            "properties": {"reason": {"type": "string", "maxLength": 500}},
+            "additionalProperties": False,
+        },
+        statuses=(204,),
+        forwarding=Forwarding(frees=True),
     ),
     Endpoint(
         verb="GET",

@@ -158,7 +158,7 @@ class _DocumentBuilder:
                 "schema": schema,
                 "example": example_of(schema, self.types.components),
             }
-        if events is not None:
+        if events is not None and status == HTTPStatus.OK:
             text = "Server-sent events. `x-item-schema` describes the fields `event` and `data` of each event; `id` is its cursor."
             content["text/event-stream"] = {
                 "schema": {"type": "string", "description": text},

@@ -27,7 +27,7 @@ FIRST_RECORDS = 10
 _SCHEDULE = {
     "type": "object",
     "properties": {
-        "description": {"type": "string", "minLength": 1},
+        "input": {"type": "string", "minLength": 1},
         "after": SECONDS,
         "at": {
             "type": "string",
@@ -40,7 +40,7 @@ _SCHEDULE = {
         "priority": PRIORITY,
         "metadata": METADATA,
     },
-    "required": ["description"],
+    "required": ["input"],
     "oneOf": [{"required": [name]} for name in ("after", "at", "cron")],
     "additionalProperties": False,
 }
@@ -48,12 +48,12 @@ _TASK = {
     "type": "object",
     "properties": {
         "agent": {"type": "string", "minLength": 1},
-        "task": CONTENT,
+        "input": CONTENT,
         "task_id": ID,
         "deadline": SECONDS,
         "metadata": METADATA,
     },
-    "required": ["agent", "task"],
+    "required": ["agent", "input"],
     "additionalProperties": False,
 }
 
@@ -72,7 +72,7 @@ async def schedule(call: HTTPCall) -> JSON[json_response_types.ScheduleDocument]
     digest = request_digest(call) if call.idempotency_key else ""
     made = await schedule_in(
         session,
-        body["description"],
+        body["input"],
         after=body.get("after"),
         at=_date_of(body.get("at")),
         cron=body.get("cron"),
@@ -119,7 +119,7 @@ def _of_task(child: Any) -> json_response_types.TaskDocument:
         "id": child.task.name or child.id,
         "agent": child.agent,
         "session_id": child.id,
-        "state": child.status,
+        "status": child.status,
     }
 
 
@@ -132,7 +132,7 @@ async def delegate(call: HTTPCall) -> JSON[json_response_types.DelegatedTask]:
     async with call.gateway.keys.held(call.caller.owner, key):
         if key:
             await _check_same_task(call, context_of(session), key)
-        task_id = await session.delegate(body["agent"], to_content(body["task"]), task_id=named, **given)
+        task_id = await session.delegate(body["agent"], to_content(body["input"]), task_id=named, **given)
     return JSON({"id": task_id, "agent": body["agent"]}, status_code=202)
 
 
@@ -163,7 +163,7 @@ def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener
 
     If the agent has input guards, only the metadata is compared: guards change the text.
     """
-    content = to_content(body["task"])
+    content = to_content(body["input"])
     is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
     return is_said and dict(given.metadata) == body.get("metadata", {})
 

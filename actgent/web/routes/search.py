@@ -16,7 +16,7 @@ from .shared_schemas import AFTER, AMOUNT, DATE, LIMIT, STATE, TEXT, date_in
 
 DEFAULT_HITS = 20
 """Number of hits on a page if the request names no limit."""
-_NAMED = ("agent", "role", "state", "min_cost", "max_cost", "min_seconds", "max_seconds")
+_NAMED = ("agent", "role", "min_cost", "max_cost", "min_seconds", "max_seconds")
 """Query parameters that are fields of `SearchFilter`."""
 _SEARCH = {
     "q": {
@@ -27,7 +27,7 @@ _SEARCH = {
     "agent": TEXT,
     "owner": TEXT,
     "role": {"type": "string", "enum": ["user", "assistant"]},
-    "state": STATE,
+    "status": STATE,
     "since": DATE,
     "until": DATE,
     "min_cost": {**AMOUNT, "description": "Cost of the session in US dollars."},
@@ -57,6 +57,7 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
         since=date_in(query, "since"),
         until=date_in(query, "until"),
         has_errors=None if has_errors is None else has_errors == "true",
+        state=query.get("status"),
         **{name: query[name] for name in _NAMED if name in query},
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)

@@ -35,7 +35,7 @@ from .shared_schemas import (
 _LIST = {
     "agent": AGENT,
     "owner": TEXT,
-    "state": STATE,
+    "status": STATE,
     "parent": {"type": "string", "description": "Its children alone: the id of a session."},
     "q": {"type": "string", "description": "How the id or the owner begins."},
     "after": AFTER,

@@ -185,11 +185,11 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
     is_open = made.unfinished and access.journal.owns(
         made.session_id
     )  # sessions of other partitions are started by their owners
-    if is_open or "message" in body:
+    if is_open or "input" in body:
         session = await access.session(call.caller, made.session_id, made.agent)
-        if "message" in body:
+        if "input" in body:
             message_id = f"{made.session_id}/{key}" if key else None
-            await session.chat(to_content(body["message"]), message_id=message_id)
+            await session.chat(to_content(body["input"]), message_id=message_id)
         made = await access.head(call.caller, made.session_id, made.agent)
     return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
 
@@ -291,7 +291,7 @@ ENDPOINTS = (
             "properties": {
                 "at": {"type": "integer", "minimum": 1},
                 "session_id": ID,
-                "message": CONTENT,
+                "input": CONTENT,
             },
             "additionalProperties": False,
         },

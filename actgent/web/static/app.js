@@ -26,7 +26,7 @@ const TRACE = { place: "trace", name: "Trace", load: async () => (await import("
 const COMPARE = { place: "compare", name: "Compare", load: async () => (await import("./pages/compare.js")).Compare };
 const NEW = { place: "new", name: "New session", load: async () => (await import("./pages/new-session.js")).NewSession };
 const KEYS = [
-  ["/", "find sessions by the beginning of the id, or by owner:ada state:suspended agent:clerk"],
+  ["/", "find sessions by the beginning of the id, or by owner:ada status:suspended agent:clerk"],
   ...PAGES.map((page) => [`g ${page.letter}`, page.name]),
   ["n", "new session"],
   ["j, k, Enter", "down, up, open (list of sessions)"],
@@ -139,7 +139,7 @@ function Shown({ page, ...props }) {
   return state.page === page ? html`<${state.view} ...${props} />` : html`<${Loading} what=${page.name.toLowerCase()} />`;
 }
 
-const isOfApprovals = ({ name, data }) => name === "approval" || name === "decision" || (name === "head" && data.state === "closed");
+const isOfApprovals = ({ name, data }) => name === "approval" || name === "decision" || (name === "head" && data.status === "closed");
 
 function Frame({ onOut }) {
   const at = useRoute();
@@ -182,7 +182,7 @@ function Frame({ onOut }) {
     <header>
       <a class="brand" href="#/sessions"><i></i>actgent</a>
       <form class="find" role="search" onSubmit=${find}>
-        <input id="find" name="q" aria-label="Find sessions" placeholder="Find sessions: an id, owner:ada, state:working" /><kbd aria-hidden="true">/</kbd>
+        <input id="find" name="q" aria-label="Find sessions" placeholder="Find sessions: an id, owner:ada, status:working" /><kbd aria-hidden="true">/</kbd>
       </form>
       <span class="sp"></span>
       <${Live} live=${link.live && !now.error} again=${link.again} words=${now.error && link.live ? "reconnecting" : undefined} />

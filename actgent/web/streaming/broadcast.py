@@ -5,7 +5,15 @@ have been written in between. An event that arrives twice has a number that was 
 """
 
 import itertools
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence, Set as AbstractSet
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+    Set as AbstractSet,
+)
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -357,9 +365,11 @@ class SessionEventStream:
     """Names of the events that are sent together with the next wanted event; None means all others."""
     shows_foreign: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
+    wait_over: Callable[[], Awaitable[int]] | None = None
+    """Waits until the stream should end, and returns the number of the last record to send. None ends with the session."""
 
     async def run(self, wire: StreamWriter) -> None:
-        """Write the events after the record number from the journal, then new events until the session closes."""
+        """Write the events after the record number from the journal, then new events until the stream is over."""
         frames = FrameQueue(wire, self.wanted, self.along)
         async with self.broadcasts.subscribed(
             self.key, frames, shows_foreign=self.shows_foreign
@@ -378,7 +388,43 @@ class SessionEventStream:
                 return
             if broadcast.partial_answer is not None and frames.wants(["growing"]):
                 frames.put_first(frame("growing", attrs.asdict(broadcast.partial_answer)))
-            await frames.write_all()
+            if self.wait_over is None:
+                await frames.write_all()
+            else:
+                await self._write_until_over(frames, wire, self.wait_over)
+
+    async def _write_until_over(
+        self, frames: FrameQueue, wire: StreamWriter, wait_over: Callable[[], Awaitable[int]]
+    ) -> None:
+        """Write new events until `wait_over` returns, then the events up to that record that the queue does not have yet."""
+        last, broken = 0, None
+
+        async def close_when_over() -> None:
+            nonlocal last
+            try:
+                last = await wait_over()
+            except ActgentError as error:  # the client reconnects, and gets the error
+                _log.warning(
+                    "session %s: the stream of a run was closed after an error: %s",
+                    LogVariable(self.key.session_id),
+                    error,
+                )
+                frames.close(frame("lagged", {}))
+            else:
+                frames.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close_when_over)
+            try:
+                await frames.write_all()
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                broken = error  # raised below, not wrapped into a group
+            nursery.cancel_scope.cancel()
+        if broken is not None:
+            raise broken
+        if frames.seen < last and not wire.is_cut:
+            encoder = await encoder_at(self.journal, self.key, frames.seen, shows_foreign=self.shows_foreign)
+            await self._catch_up(frames, encoder, wire)
 
     async def _catch_up(self, frames: FrameQueue, encoder: EventEncoder, wire: StreamWriter) -> bool:
         """Write the events in the journal that were not written yet. Return True if the session was closed."""

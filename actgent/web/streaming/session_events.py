@@ -218,7 +218,7 @@ def _decision_row(record: ApprovalDecisionRecord) -> tuple[str, Data]:
 
 
 def _schedule_row(record: ScheduleRecord) -> tuple[str, Data]:
-    data = {"description": record.description, "due": to_date(record.at), "cron": record.cron or None}
+    data = {"input": record.description, "due": to_date(record.at), "cron": record.cron or None}
     return "schedule", {"action": "set", "id": record.schedule_id, **data}
 
 
@@ -385,6 +385,11 @@ class MessageProgress:
         return self.is_over or self.status == "suspended"
 
     @property
+    def cursor(self) -> int:
+        """Number of the record before the one that accepted the message."""
+        return max(0, self.number - 1)
+
+    @property
     def is_mine(self) -> bool:
         """True if the session's current turn processes the message."""
         return self._turn != "" and not self.is_over
@@ -421,7 +426,7 @@ class MessageProgress:
         self._waits_for = ids
         self.status = "suspended" if ids else "working"
 
-    def document(self, key: SessionKey) -> json_response_types.MessageStatus:
+    def document(self, key: SessionKey) -> json_response_types.RunDocument:
         """Return the message's status as the JSON document that clients receive."""
         outcome: json_response_types.MessageOutcome | None = None
         if self.ended is not None:
@@ -441,8 +446,9 @@ class MessageProgress:
             "message_id": self.message_id,
             "session_id": key.session_id,
             "agent": key.agent,
+            "created_at": None if self.accepted is None else to_date(self.accepted.message.created_at),
             "status": self.status,
-            "cursor": max(0, self.number - 1),
+            "cursor": self.cursor,
             "waits_for": [self._waiting(each) for each in self._waits_for],
             "outcome": outcome,
         }
@@ -476,6 +482,55 @@ async def find_message(
             progress = _progress_from(message_id, pages)
             return None if progress.accepted is None else progress
     return None
+
+
+async def find_messages_before(
+    journal: Journal, key: SessionKey, last: int, limit: int, records: int
+) -> list[MessageProgress]:
+    """Return the progress of the newest messages that the session accepted, newest first.
+
+    Args:
+        journal: Journal with the records of the session.
+        key: Agent and id of the session.
+        last: Number of the last record that may have accepted a message.
+        limit: Maximum number of messages.
+        records: Number of records of the session. Later ones may show the progress of a message.
+    """
+    found: list[MessageProgress] = []
+    for start, number in page_ranges_before(last):
+        page = await journal.read(key.session_id, agent=key.agent, after=start, limit=number - start)
+        accepted = [
+            MessageProgress(each.message.id, number=place)
+            for place, each in enumerate(page[: number - start], start + 1)
+            if isinstance(each, MessageAcceptedRecord)
+        ]
+        known = {each.message_id for each in found}  # a rejected message may have been sent again with its id
+        newest = {each.message_id: each for each in accepted if each.message_id not in known}
+        found += await _read_progress(journal, key, list(newest.values()), records)
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+async def _read_progress(
+    journal: Journal, key: SessionKey, messages: Sequence[MessageProgress], records: int
+) -> list[MessageProgress]:
+    """Apply the records of a session to messages until all have ended. Return those that were not rejected, newest first."""
+    working = list(messages)
+    number = working[0].cursor if working else records
+    while working and number < records:
+        page = await journal.read(key.session_id, agent=key.agent, after=number, limit=PAGE_SIZE)
+        if not page:
+            break
+        for place, record in enumerate(page, number + 1):
+            for each in working:
+                if place >= each.number:
+                    each.apply(place, record)
+        number += len(page)
+        working = [
+            each for each in working if number < each.number or not (each.is_over or each.accepted is None)
+        ]
+    return [each for each in reversed(messages) if each.accepted is not None]
 
 
 def _progress_from(message_id: str, pages: Sequence[tuple[int, Sequence[Record]]]) -> MessageProgress:

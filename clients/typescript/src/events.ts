@@ -37,14 +37,52 @@ export async function* sessionEvents(
   session: { id: string; agent?: string },
   options: EventOptions = {},
 ): AsyncGenerator<EventWithCursor, void, undefined> {
-  let cursor = options.after ?? 0;
-  const headers: Record<string, string> = {};
-  if (options.live?.length) headers["actgent-events"] = [...RECORD_EVENTS, ...options.live].join(",");
   const given: CallArguments<"get_events"> = { path: { id: session.id } };
   if (session.agent !== undefined) given.query = { agent: session.agent };
-  const open = () => openStream(connection, "get_events", given, { ...headers, "last-event-id": String(cursor) }, options.signal);
+  yield* eventsOf(connection, "get_events", given, {}, options);
+}
+
+/**
+ * Send a message with `stream`, and yield the events of its run, each once. A lost connection is opened again at the last cursor.
+ *
+ * The generator ends when the run has ended, or waits for approvals or calls.
+ */
+export async function* runEvents(
+  connection: Connection,
+  given: CallArguments<"say">,
+  key: string,
+  options: EventOptions & { headers?: Record<string, string> },
+): AsyncGenerator<EventWithCursor, void, undefined> {
+  let isSuspended = false;
+  const isOver = async () => {
+    if (!isSuspended) return false; // the connection was lost
+    const request = { path: { ...given.path, m: key }, ...(given.query ? { query: given.query } : {}) };
+    return (await connection.call("get_run", request)).status === "suspended";
+  };
+  const headers = { ...options.headers, "idempotency-key": key };
+  for await (const event of eventsOf(connection, "say", given, headers, options, isOver)) {
+    yield event;
+    if (event.event === "ended" && event.data.message_id === key) return;
+    if (event.event === "turn") isSuspended = event.data.phase === "suspended";
+  }
+}
+
+async function* eventsOf<N extends "get_events" | "say">(
+  connection: Connection,
+  name: N,
+  given: CallArguments<N>,
+  headers: Record<string, string>,
+  options: EventOptions,
+  isOver?: () => Promise<boolean>,
+): AsyncGenerator<EventWithCursor, void, undefined> {
+  let cursor = options.after ?? 0;
+  if (options.live?.length) headers["actgent-events"] = [...RECORD_EVENTS, ...options.live].join(",");
+  const open = () => {
+    if (cursor) headers["last-event-id"] = String(cursor);
+    return openStream(connection, name, given, headers, options.signal);
+  };
   let held: Frame[] = []; // events of a record whose last event, which has the cursor, has not arrived
-  for await (const frame of reconnecting(connection, open, options.signal, () => (held = []))) {
+  for await (const frame of reconnecting(connection, open, options.signal, () => (held = []), isOver)) {
     if (frame.event === "resync") {
       held = [];
       cursor = frame.id ?? cursor;
@@ -111,6 +149,7 @@ async function* reconnecting(
   open: () => Promise<AsyncGenerator<Frame, void, undefined> | null>,
   signal: AbortSignal | undefined,
   begin: () => void,
+  isOver = async () => false,
 ): AsyncGenerator<Frame, void, undefined> {
   let until = Date.now() + connection.retrySeconds * 1000;
   for (let tries = 0; ; ) {
@@ -119,12 +158,15 @@ async function* reconnecting(
       begin();
       const frames = await open();
       if (frames === null) return;
+      let isCut = false;
       for await (const frame of frames) {
-        if (frame.event === "bye" || frame.event === "lagged") break;
+        isCut = frame.event === "bye" || frame.event === "lagged";
+        if (isCut) break;
         tries = 0;
         until = Date.now() + connection.retrySeconds * 1000;
         yield frame;
       }
+      if (!isCut && (await isOver())) return;
     } catch (error) {
       const isTemporary = error instanceof ConnectionError || (error instanceof ProblemError && error.isTemporary);
       if (signal?.aborted || !isTemporary || Date.now() >= until) throw error;
@@ -154,6 +196,7 @@ async function openStream<N extends OperationName>(
       release();
       return null;
     }
+    if (response.status === 202) throw new ConnectionError("no node serves the session at the moment");
     return frames(response.body, stop, release);
   } catch (error) {
     release();

@@ -1,4 +1,4 @@
-import { type EventOptions, type EventWithCursor, changes, observations, sessionEvents } from "./events.js";
+import { type EventOptions, type EventWithCursor, changes, observations, runEvents, sessionEvents } from "./events.js";
 import { type CallArguments, type ClientOptions, Connection, type OperationName, type RequestOptions } from "./http.js";
 import type * as api from "./types.js";
 
@@ -15,11 +15,11 @@ export { SessionStore, type Snapshot } from "./store.js";
 export type * as api from "./types.js";
 
 /** Text, or parts: text, pictures and files. */
-export type Content = api.SayBody["content"];
+export type Content = api.SayBody["input"];
 /** Decision of an approval. */
 export type Decision = api.PostDecisionBody;
 
-export interface SendOptions extends Omit<api.SayBody, "content" | "message_id">, RequestOptions {
+export interface SendOptions extends Omit<api.SayBody, "input" | "message_id" | "stream">, RequestOptions {
   /** Id of the message. A repeated id is the same message. Default: a new one. */
   id?: string;
 }
@@ -102,11 +102,11 @@ export class Session {
   }
 
   /** Send a message, and return when it is accepted; with `wait`, after at most so many seconds when it has ended. */
-  send(content: Content, options: SendOptions = {}): Promise<api.MessageStatus> {
+  send(input: Content, options: SendOptions = {}): Promise<api.Run> {
     const { id, signal, idempotencyKey, headers, wait, ...body } = options;
     return this.client.call("say", {
       ...this.#path,
-      body: { ...body, content },
+      body: { ...body, input },
       ...defined({ signal, headers, wait }),
       idempotencyKey: id ?? idempotencyKey ?? crypto.randomUUID(),
     });
@@ -117,45 +117,52 @@ export class Session {
    *
    * The status tells which. A failed message is no exception: `outcome.failed` names the kind of the failure.
    */
-  async chat(content: Content, options: SendOptions = {}): Promise<api.MessageStatus> {
-    let status = await this.send(content, { wait: 60, ...options });
-    while (status.status === "waiting" || status.status === "working") {
-      status = await this.status(status.message_id, { wait: 60, ...defined({ signal: options.signal }) });
+  async chat(input: Content, options: SendOptions = {}): Promise<api.Run> {
+    let run = await this.send(input, { wait: 60, ...options });
+    while (run.status === "waiting" || run.status === "working") {
+      run = await this.run(run.message_id, { wait: 60, ...defined({ signal: options.signal }) });
     }
-    return status;
+    return run;
   }
 
-  /** Return status and outcome of a message; with `wait`, after at most so many seconds when it has ended. */
-  status(messageId: string, options: RequestOptions = {}): Promise<api.MessageStatus> {
-    return this.client.call("get_message", {
+  /** Return the run of a message: its status and outcome; with `wait`, after at most so many seconds when it has ended. */
+  run(messageId: string, options: RequestOptions = {}): Promise<api.Run> {
+    return this.client.call("get_run", {
       path: { id: this.id, m: messageId },
       ...(this.agent === undefined ? {} : { query: { agent: this.agent } }),
       ...options,
     });
   }
 
+  /** Return a page of the runs of the session, the newest first. */
+  runs(query: Omit<NonNullable<api.Operations["list_runs"]["query"]>, "agent"> = {}): Promise<api.RunPage> {
+    return this.client.call("list_runs", {
+      path: { id: this.id },
+      query: { ...query, ...defined({ agent: this.agent }) },
+    });
+  }
+
+  /** Cancel a run, working or still queued. Returns when its turn has ended. */
+  async cancel(messageId: string, options: api.CancelRunBody = {}): Promise<void> {
+    await this.client.call("cancel_run", {
+      path: { id: this.id, m: messageId },
+      body: options,
+      ...(this.agent === undefined ? {} : { query: { agent: this.agent } }),
+    });
+  }
+
   /** Send a message, and yield the events from its record on, until it has ended or waits for approvals. */
   async *stream(
-    content: Content,
+    input: Content,
     options: SendOptions & Pick<EventOptions, "live"> = {},
   ): AsyncGenerator<EventWithCursor, void, undefined> {
-    const { live, ...rest } = options;
-    const sent = await this.send(content, rest);
-    const given: EventOptions = { after: sent.cursor, live: live ?? ["token", "progress"] };
-    if (options.signal) given.signal = options.signal;
-    let turn: string | null = null;
-    for await (const event of this.events(given)) {
-      yield event;
-      if (event.event === "ended" && event.data.message_id === sent.message_id) return;
-      if (event.event === "turn" && event.data.phase === "started") {
-        if (!event.data.joins) turn = event.data.turn;
-        if (event.data.message_id === sent.message_id) turn = event.data.turn;
-      }
-      if (event.event === "turn" && event.data.phase === "suspended" && event.data.turn === turn) {
-        const known = await this.status(sent.message_id);
-        if (known.status === "suspended") return;
-      }
-    }
+    const { live, id, signal, idempotencyKey, headers, wait: _, ...body } = options;
+    const key = id ?? idempotencyKey ?? crypto.randomUUID();
+    const request = { ...this.#path, body: { ...body, input, stream: true } };
+    yield* runEvents(this.client.connection, request, key, {
+      live: live ?? ["token", "progress"],
+      ...defined({ signal, headers }),
+    });
   }
 
   /** Yield the events of the session, each once, also across lost connections. Ends when the session is closed. */

@@ -6,7 +6,7 @@ import type * as api from "./types.js";
 
 export interface SessionHook extends Snapshot {
   /** Send a message. */
-  send(content: Content, options?: SendOptions): Promise<api.MessageStatus>;
+  send(content: Content, options?: SendOptions): Promise<api.Run>;
   /** Decide an approval. */
   decide(approvalId: string, decision: Decision): Promise<void>;
   /** Interrupt the running turn. */

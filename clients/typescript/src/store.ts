@@ -62,14 +62,14 @@ export class SessionStore {
   };
 
   /** Send a message. */
-  send(content: Content, options?: SendOptions): Promise<api.MessageStatus> {
+  send(content: Content, options?: SendOptions): Promise<api.Run> {
     return this.session.send(content, options);
   }
 
   async #follow(connection: AbortController): Promise<void> {
     try {
       const known = await this.session.get();
-      this.#change({ status: known.state });
+      this.#change({ status: known.status === "waiting" ? "working" : known.status });
       const options = { after: this.#cursor, live: ["token", "growing"] as const, signal: connection.signal };
       for await (const event of this.session.events(options)) {
         if (connection.signal.aborted) return;

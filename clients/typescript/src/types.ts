@@ -366,6 +366,10 @@ export interface CallsStarted {
   call_ids: Array<string>;
 }
 
+export interface CancelRunBody {
+  reason?: string;
+}
+
 /** A change in a session that the caller may access. */
 export type ChangeEvent = HeadStreamEvent | AgentStreamEvent | ApprovalStreamEvent | DecisionStreamEvent | ErrorStreamEvent | ResyncStreamEvent | ByeStreamEvent;
 
@@ -435,8 +439,8 @@ export interface ChildSession {
   agent: string;
   /** Id of the session. */
   id: string;
-  /** State of the child session. */
-  state: "idle" | "working" | "suspended" | "closed";
+  /** Status of the child session. */
+  status: "idle" | "working" | "suspended" | "closed";
 }
 
 /** An event on a page of events. */
@@ -463,7 +467,7 @@ export interface CreatedSession {
   agent: string;
   /** Name of the session's owner. */
   owner: string;
-  state: "idle" | "working" | "suspended" | "closed";
+  status: "idle" | "working" | "suspended" | "closed" | "waiting";
   parent: SessionAddress | null;
   /** Time (RFC 3339, UTC). */
   created_at: string | null;
@@ -518,7 +522,7 @@ export interface DecisionStreamEvent {
 
 export interface DelegateBody {
   agent: string;
-  task: string | Array<{
+  input: string | Array<{
     type: "text";
     text: string;
   } | {
@@ -1018,24 +1022,6 @@ export interface MessagePage {
   total: number;
 }
 
-/** Status and outcome of a message. */
-export interface MessageStatus {
-  /** Id of the message. */
-  message_id: string;
-  /** Id of the session. */
-  session_id: string;
-  /** Name of the agent. */
-  agent: string;
-  /** Status of the message. It has ended if it is `answered` or `failed`. */
-  status: "waiting" | "working" | "suspended" | "answered" | "failed";
-  /** Cursor from which the events of the message follow. */
-  cursor: number;
-  /** Approvals and calls for which the turn waits; empty unless the status is `suspended`. */
-  waits_for: Array<PendingApproval | PendingCallerCall>;
-  /** Outcome of the message; null until it has ended. */
-  outcome: MessageOutcome | null;
-}
-
 /** A model request, built by the current code of the agent. */
 export interface ModelRequest {
   /** Number of a record of the session. */
@@ -1250,7 +1236,7 @@ export type PostDecisionBody = {
 export interface PostForkBody {
   at?: number;
   session_id?: string;
-  message?: string | Array<{
+  input?: string | Array<{
     type: "text";
     text: string;
   } | {
@@ -1565,8 +1551,36 @@ export interface RouteTaken {
   data: JSONValue;
 }
 
+/** A run: the processing of one message. It has the id of the message. */
+export interface Run {
+  /** Id of the message. */
+  message_id: string;
+  /** Id of the session. */
+  session_id: string;
+  /** Name of the agent. */
+  agent: string;
+  /** Time at which the message was sent; null in the answer to a new message. */
+  created_at: string | null;
+  /** Status of the run. It has ended if it is `answered` or `failed`. */
+  status: "waiting" | "working" | "suspended" | "answered" | "failed";
+  /** Cursor from which the events of the run follow. */
+  cursor: number;
+  /** Approvals and calls for which the turn waits; empty unless the status is `suspended`. */
+  waits_for: Array<PendingApproval | PendingCallerCall>;
+  /** Outcome of the message; null until it has ended. */
+  outcome: MessageOutcome | null;
+}
+
+/** One page of a list. */
+export interface RunPage {
+  /** The items of the page. */
+  items: Array<Run>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
 export interface SayBody {
-  content: string | Array<{
+  input: string | Array<{
     type: "text";
     text: string;
   } | {
@@ -1590,6 +1604,8 @@ export interface SayBody {
   on_busy?: "queue" | "collect" | "interrupt" | "reject";
   /** Kept with the message for programs, and never shown to a model; at most 16,000 characters. */
   metadata?: Record<string, JSONValue>;
+  /** Answer with the events of the run as server-sent events, until it ends or waits for an approval. */
+  stream?: boolean;
   /** Tools that the client runs itself, for this turn. A call suspends the turn: see `waits_for` of the message. */
   tools?: Array<{
     name: string;
@@ -1608,7 +1624,7 @@ export interface Schedule {
   /** Id of the schedule, unique in its session. */
   id: string;
   /** Text of the message. */
-  description: string;
+  input: string;
   /** Next time. */
   due: string | null;
   /** Cron expression; null for a schedule that fires once. */
@@ -1622,7 +1638,7 @@ export interface Schedule {
 }
 
 export type ScheduleBody = {
-  description: string;
+  input: string;
   after: number;
   zone?: string;
   key?: string;
@@ -1630,7 +1646,7 @@ export type ScheduleBody = {
   /** Kept with the message for programs, and never shown to a model; at most 16,000 characters. */
   metadata?: Record<string, JSONValue>;
 } | {
-  description: string;
+  input: string;
   /** RFC 3339 time; without an offset it is a time in `zone`. */
   at: string;
   zone?: string;
@@ -1639,7 +1655,7 @@ export type ScheduleBody = {
   /** Kept with the message for programs, and never shown to a model; at most 16,000 characters. */
   metadata?: Record<string, JSONValue>;
 } | {
-  description: string;
+  input: string;
   cron: string;
   zone?: string;
   key?: string;
@@ -1697,7 +1713,7 @@ export interface ScheduleSet {
   /** Id of the schedule. */
   id: string;
   /** Text of the message. */
-  description: string;
+  input: string;
   /** Next time. */
   due: string | null;
   /** Cron expression; null for a schedule that fires once. */
@@ -1712,7 +1728,7 @@ export interface Sender {
   kind: "user" | "assistant" | "agent" | "tool" | "system";
 }
 
-/** A session. The fields from `status` on are missing if it is closed, or if its agent does not run. */
+/** A session. The fields from `description` on are missing if it is closed, or if its agent does not run. */
 export interface Session {
   /** Id of the session. */
   id: string;
@@ -1720,7 +1736,7 @@ export interface Session {
   agent: string;
   /** Name of the session's owner. */
   owner: string;
-  state: "idle" | "working" | "suspended" | "closed";
+  status: "idle" | "working" | "suspended" | "closed" | "waiting";
   parent: SessionAddress | null;
   /** Time (RFC 3339, UTC). */
   created_at: string | null;
@@ -1730,8 +1746,6 @@ export interface Session {
   unfinished: number;
   /** Sessions that work for this one. */
   children: Array<ChildSession>;
-  /** Status of the session; `waiting`: a turn is unfinished, but not active in this process. */
-  status?: "idle" | "working" | "suspended" | "closed" | "waiting";
   /** Description of the session; empty if it has none. */
   description?: string;
   /** Untrusted sources that have influenced the conversation. */
@@ -1782,7 +1796,7 @@ export interface SessionMode {
 /** A schedule with its session. */
 export interface SessionSchedule {
   id: string;
-  description: string;
+  input: string;
   /** Time (RFC 3339, UTC). */
   due: string | null;
   cron: string | null;
@@ -1822,8 +1836,8 @@ export interface SessionSummary {
   agent: string;
   /** Name of the session's owner. */
   owner: string;
-  /** State of the session in the journal. */
-  state: "idle" | "working" | "suspended" | "closed";
+  /** Status of the session; `waiting`, only in the answer about one session: a turn is unfinished, but not active in this process. */
+  status: "idle" | "working" | "suspended" | "closed" | "waiting";
   /** Session that this session works for; null for a session of a client. */
   parent: SessionAddress | null;
   /** Time at which the session was created. */
@@ -1901,7 +1915,7 @@ export interface Task {
   /** Id of the session. */
   session_id: string;
   /** Status of the session that works on the task. */
-  state: string;
+  status: string;
 }
 
 /** One page of a list. */
@@ -2089,8 +2103,8 @@ export interface Operations {
       agent?: string;
     };
     body: SayBody;
-    answer: MessageStatus;
-    events: never;
+    answer: Run;
+    events: SessionStreamEvent;
   };
   /** List messages of a session: the newest, those before a position, or those after a position. */
   get_messages: {
@@ -2113,8 +2127,25 @@ export interface Operations {
     answer: MessagePage;
     events: never;
   };
-  /** Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome. */
-  get_message: {
+  /** List the runs of a session, the newest first. */
+  list_runs: {
+    path: {
+      id: string;
+    };
+    query: {
+      /** Whose session, where several agents have one of this id. */
+      agent?: string;
+      /** `next` of the page before. */
+      after?: string;
+      /** Maximum number of items; default 100. */
+      limit?: number;
+    };
+    body: undefined;
+    answer: RunPage;
+    events: never;
+  };
+  /** Return a run: status and outcome of the processing of a message. `Prefer: wait=30` waits for the outcome. */
+  get_run: {
     path: {
       id: string;
       m: string;
@@ -2124,7 +2155,21 @@ export interface Operations {
       agent?: string;
     };
     body: undefined;
-    answer: MessageStatus;
+    answer: Run;
+    events: never;
+  };
+  /** Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent when the turn has ended. */
+  cancel_run: {
+    path: {
+      id: string;
+      m: string;
+    };
+    query: {
+      /** Whose session, where several agents have one of this id. */
+      agent?: string;
+    };
+    body: CancelRunBody;
+    answer: undefined;
     events: never;
   };
   /** List the feedback on the answer to a message. */
@@ -2213,7 +2258,7 @@ export interface Operations {
       /** Whose session, where several agents have one of this id. */
       agent?: string;
       owner?: string;
-      state?: "idle" | "working" | "suspended" | "closed";
+      status?: "idle" | "working" | "suspended" | "closed";
       /** Its children alone: the id of a session. */
       parent?: string;
       /** How the id or the owner begins. */
@@ -2619,7 +2664,7 @@ export interface Operations {
       agent?: string;
       owner?: string;
       role?: "user" | "assistant";
-      state?: "idle" | "working" | "suspended" | "closed";
+      status?: "idle" | "working" | "suspended" | "closed";
       /** Date and time with a time zone, such as 2026-11-27T09:00:00Z. */
       since?: string;
       /** Date and time with a time zone, such as 2026-11-27T09:00:00Z. */
@@ -2778,7 +2823,9 @@ export interface Operations {
 export const OPERATIONS = {
   say: ["POST", "/v1/sessions/{id}/messages", true],
   get_messages: ["GET", "/v1/sessions/{id}/messages", false],
-  get_message: ["GET", "/v1/sessions/{id}/messages/{m}", false],
+  list_runs: ["GET", "/v1/sessions/{id}/runs", false],
+  get_run: ["GET", "/v1/sessions/{id}/runs/{m}", false],
+  cancel_run: ["POST", "/v1/sessions/{id}/runs/{m}/cancel", false],
   get_feedback: ["GET", "/v1/sessions/{id}/messages/{m}/feedback", false],
   give_feedback: ["POST", "/v1/sessions/{id}/messages/{m}/feedback", false],
   get_events: ["GET", "/v1/sessions/{id}/events", false],

@@ -37,6 +37,28 @@ function faulty(fault) {
   };
 }
 
+/** Return a client whose streams break, each after some more bytes than the one before. */
+function cutting() {
+  return new Client({
+    url,
+    token,
+    fetch: faulty(async (count, send) => {
+      const answer = await send();
+      let left = 250 + 400 * count;
+      const body = answer.body.pipeThrough(
+        new TransformStream({
+          transform(chunk, controller) {
+            controller.enqueue(chunk.slice(0, left));
+            left -= chunk.length;
+            if (left <= 0) controller.error(new Error("cut"));
+          },
+        }),
+      );
+      return new Response(body, { status: answer.status, headers: answer.headers });
+    }),
+  });
+}
+
 await run("chat returns the outcome", async () => {
   const session = await client.createSession({ agent: "clerk", id: "ts-chat" });
   const status = await session.chat("hello");
@@ -64,6 +86,23 @@ await run("stream yields the events of a message until it ended", async () => {
   equal(names.filter((each) => each !== "token"), ["message", "turn", "answer", "reply", "ended"]);
 });
 
+await run("the stream of a run resumes after each break, and its message is one message", async () => {
+  const session = await client.createSession({ agent: "clerk" });
+  const found = [];
+  for await (const event of cutting().session(session.id).stream("hello", { live: [], id: "m1" })) found.push(event.event);
+  equal(found, ["message", "turn", "answer", "reply", "ended"]);
+  equal((await session.messages()).total, 2);
+});
+
+await run("runs are listed, and an ended run is not cancelled", async () => {
+  const session = await client.createSession({ agent: "clerk" });
+  for (const id of ["m1", "m2"]) await session.chat("hello", { id });
+  await session.cancel("m1");
+  const page = await session.runs({ limit: 1 });
+  equal(page.items.map((each) => [each.message_id, each.status]), [["m2", "answered"]]);
+  equal((await session.runs({ after: page.next })).items.map((each) => each.message_id), ["m1"]);
+});
+
 await run("an approval suspends the stream, and a decision continues it", async () => {
   const session = await client.createSession({ agent: "clerk", mode: "act" });
   const seen = [];
@@ -86,7 +125,7 @@ await run("a rejection reaches the model, and a second decision is a conflict", 
   equal(status.status, "suspended");
   const id = status.waits_for[0].id;
   await session.reject(id, "not today");
-  const done = await session.status(status.message_id, { wait: 30 });
+  const done = await session.run(status.message_id, { wait: 30 });
   check(done.outcome.text.includes("not today"), done.outcome.text);
   try {
     await session.approve(id);
@@ -101,7 +140,7 @@ await run("interrupt ends a message that waits for an approval", async () => {
   const session = await client.createSession({ agent: "clerk", mode: "act" });
   const status = await session.chat("deploy");
   await session.interrupt({ message_id: status.message_id });
-  equal((await session.status(status.message_id, { wait: 30 })).outcome.failed, "interrupted");
+  equal((await session.run(status.message_id, { wait: 30 })).outcome.failed, "interrupted");
 });
 
 await run("errors are typed problems", async () => {
@@ -155,24 +194,7 @@ await run("a broken stream resumes without gap and without repetition", async ()
   const direct = await client.createSession({ agent: "clerk" });
   for (const words of ["one", "two", "three"]) await direct.chat(words);
   const expected = (await client.call("get_events", { path: { id: direct.id } })).items;
-  const cut = new Client({
-    url,
-    token,
-    fetch: faulty(async (count, send) => {
-      const answer = await send();
-      let left = 250 + 400 * count;
-      const body = answer.body.pipeThrough(
-        new TransformStream({
-          transform(chunk, controller) {
-            controller.enqueue(chunk.slice(0, left));
-            left -= chunk.length;
-            if (left <= 0) controller.error(new Error("cut"));
-          },
-        }),
-      );
-      return new Response(body, { status: answer.status, headers: answer.headers });
-    }),
-  });
+  const cut = cutting();
   const found = [];
   for await (const event of cut.session(direct.id).events()) {
     found.push([event.id, event.event]);

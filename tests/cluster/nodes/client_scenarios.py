@@ -396,7 +396,7 @@ async def post(world, dice):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear_events, http, f"{place}/events", heard)
             for number in range(6):
-                body = {"content": f"{made['id']}-{number}"}
+                body = {"input": f"{made['id']}-{number}"}
                 told = await post_again(http, dice, f"{place}/messages", f"m{number}", body)
                 assert told["message_id"] == f"m{number}"
                 await trio.sleep(dice.uniform(0, 1))

@@ -24,6 +24,7 @@ from actgent.web.server.request_relay import NodeConnectionBroken
 
 from .pairs import PATIENCE, drain, open_pair
 
+RUN_EVENTS = ["message", "turn", "answer", "reply", "ended"]
 LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
 
 
@@ -286,3 +287,28 @@ async def test_concurrent_decisions_at_two_nodes_count_once(pair):
                 assert len(counted) == len(refused) == 1
                 results = [each for each in await known.history() if each.sender.kind == "tool"]
                 assert ("deployed to mars" in results[-1].parts[0].content) == (counted == [Approve()])
+
+
+async def test_each_gateway_streams_a_run_of_the_other_node(pair):
+    """The answer to the message has the events of its run, and ends with it."""
+    token, known = new_token("t", owner="ada", scopes=("chat",))
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_gateway(pair.one, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
+            httpx2.AsyncClient(
+                base_url=gateway.url, headers={"authorization": f"Bearer {token}"}, timeout=PATIENCE
+            ) as client,
+        ):
+            for runtime in (pair.one, pair.two):
+                path = f"/v1/sessions/{pair.id_at(runtime)}"
+                assert (await client.put(path, json={"agent": "clerk"})).is_success
+                body = {"input": "hello", "message_id": "m1", "stream": True}
+                for _ in range(2):  # the second request has the same message
+                    answer = await client.post(f"{path}/messages", json=body)
+                    assert answer.headers["content-type"].startswith("text/event-stream")
+                    names = [each[7:] for each in answer.text.splitlines() if each.startswith("event: ")]
+                    assert [each for each in names if each != "token"] == RUN_EVENTS
+                found = (await client.get(f"{path}/runs")).json()["items"]
+                assert [(each["message_id"], each["status"]) for each in found] == [("m1", "answered")]
+                assert (await client.post(f"{path}/runs/m1/cancel", json={})).status_code == 204
+                assert (await client.post(f"{path}/runs/m2/cancel", json={})).status_code == 404

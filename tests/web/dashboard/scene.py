@@ -110,7 +110,7 @@ async def play(client):
         assert answer.status_code == 201, answer.text
 
     async def say(session_id, words):
-        path, body = f"/v1/sessions/{session_id}/messages", {"content": words}
+        path, body = f"/v1/sessions/{session_id}/messages", {"input": words}
         answer = await client.post(path, json=body, headers={"prefer": "wait=30"})
         assert answer.status_code in (200, 202), answer.text
         return answer.json()
@@ -129,9 +129,9 @@ async def play(client):
     await make("credit-12", "clerk", owner="grace", mode="act")
     await say("credit-12", "Please credit 12.")
     for what in (
-        {"description": "write the report", "cron": "0 9 * * mon", "zone": "Europe/Berlin"},
-        {"description": "call the bank", "after": 250},
-        {"description": "check the oven", "cron": "*/15 * * * *"},
+        {"input": "write the report", "cron": "0 9 * * mon", "zone": "Europe/Berlin"},
+        {"input": "call the bank", "after": 250},
+        {"input": "check the oven", "cron": "*/15 * * * *"},
     ):
         made = await client.post("/v1/sessions/letter-03/schedules", json=what)
         assert made.status_code == 201, json.dumps(made.json())

@@ -38,7 +38,7 @@ async def compared(serving, screen):
         for agent, session, words in (("left", "one", "weigh the box"), ("right", "two", "weigh the crate")):
             await client.put(f"/v1/sessions/{session}", json={"agent": agent})
             for content in ("hi", words):
-                await client.post(f"/v1/sessions/{session}/messages", json={"content": content}, headers={"prefer": "wait=20"})  # fmt: skip
+                await client.post(f"/v1/sessions/{session}/messages", json={"input": content}, headers={"prefer": "wait=20"})  # fmt: skip
         await client.put("/v1/sessions/three", json={"agent": "left"})
         await screen.open(link_of(served))
         await screen.until("document.querySelector('tbody a')")
@@ -82,7 +82,7 @@ async def test_other_session_is_chosen_in_the_list(compared, screen):
     await screen.run("document.querySelector('main ul.plain a').click()")
     await screen.until("document.querySelectorAll('.turn').length === 2")
     assert "no such turn" in await screen.run("document.querySelector('main').innerText")
-    await compared.post("/v1/sessions/three/messages", json={"content": "hi"}, headers={"prefer": "wait=20"})
+    await compared.post("/v1/sessions/three/messages", json={"input": "hi"}, headers={"prefer": "wait=20"})
     await screen.until("document.querySelector('.turn .about .tag').textContent === 'same'")
     await screen.go("#/compare?a=one&aa=left")
     await screen.fill("[name=other]", "nothing")

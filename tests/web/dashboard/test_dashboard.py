@@ -51,7 +51,7 @@ async def waiting_for_a_person(served, words="deploy"):
     """Have a call wait in session s1 of ada."""
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
-        await client.post("/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"})
+        await client.post("/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"})
 
 
 async def test_approval_by_keys(serving, screen):

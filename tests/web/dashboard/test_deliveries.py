@@ -21,7 +21,7 @@ async def test_a_failed_delivery_is_sent_again(serving, receiving, screen):
         )
         async with serving(notify=[hook]) as served, served.client("root") as root:
             await root.put("/v1/sessions/s1", json={"agent": "clerk"})
-            await root.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers=WAIT)
+            await root.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers=WAIT)
             await screen.open(f"{served.gateway.url}/#key={served.tokens['root']}")
             await screen.until("document.querySelector('nav')")
             await screen.go("#/webhooks")

@@ -51,7 +51,7 @@ async def test_form_is_filled_in(serving, screen):
     async with serving(agents=[asking_agent(got)]) as served:
         async with served.client() as client:
             await client.put("/v1/sessions/s1", json={"agent": "desk"})
-            said = {"content": "book"}
+            said = {"input": "book"}
             await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
             (waiting,) = (await client.get("/v1/approvals")).json()["items"]
             assert (waiting["risk"], len(waiting["form"]["properties"])) == ("high", 10)

@@ -59,7 +59,7 @@ async def test_untrusted_text_is_shown_as_text(serving, screen):
         path = "/v1/sessions/" + TAG.replace("/", "%2F").replace("<", "%3C").replace(">", "%3E").replace(
             "'", "%27"
         )
-        made = await root.post(f"{path}/schedules", json={"description": IMAGE, "after": 1000})
+        made = await root.post(f"{path}/schedules", json={"input": IMAGE, "after": 1000})
         assert made.status_code == 201, made.text
         await screen.open(f"{served.gateway.url}/#key={served.tokens['root']}")
         await screen.until("document.querySelector('tbody a')")

@@ -22,7 +22,7 @@ async def make(served, session_id, words=None):
 
 async def say(served, session_id, words):
     async with served.client() as client:
-        said = {"content": words}
+        said = {"input": words}
         await client.post(f"/v1/sessions/{session_id}/messages", json=said, headers={"prefer": "wait=20"})
 
 

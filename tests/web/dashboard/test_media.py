@@ -61,7 +61,7 @@ async def shown(serving, screen):
         async with served.client() as client:
             await client.put("/v1/sessions/s1", json={"agent": "camera"})
             content = [{"type": "text", "text": "What is this?"}, *parts]
-            said = {"content": content, "message_id": "m1"}
+            said = {"input": content, "message_id": "m1"}
             answered = await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
             assert answered.json()["status"] == "answered", answered.text
         await screen.open(f"{served.gateway.url}/#key={served.tokens['ada']}")

@@ -147,7 +147,7 @@ async def test_edited_message_goes_to_a_copy(desk, screen):
             ],
             "three",
         ):
-            await client.post("/v1/sessions/s1/messages", json={"content": content}, headers={"prefer": "wait=20"})  # fmt: skip
+            await client.post("/v1/sessions/s1/messages", json={"input": content}, headers={"prefer": "wait=20"})  # fmt: skip
     await screen.go("#/sessions/s1?agent=scout")
     await screen.until("document.querySelectorAll('.turn').length === 3")
     await screen.run("document.querySelectorAll('.turn')[1].querySelector('.edit').focus()")

@@ -60,7 +60,7 @@ async def traced(serving, screen):
 
         async def say(words):
             await client.post(
-                "/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"}
+                "/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"}
             )
 
         await say("pack and send")
@@ -173,7 +173,7 @@ async def test_trace_without_the_scope_journal(serving, screen):
     """Without the scope the spans and details are there, and the request and the record are absent."""
     async with serving(agents=team()) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "lead"})
-        await ada.post("/v1/sessions/s1/messages", json={"content": "go"}, headers={"prefer": "wait=20"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "go"}, headers={"prefer": "wait=20"})
         await screen.open(link_of(served, "watcher"))
         await screen.until("document.querySelector('tbody a')")
         await screen.go("#/sessions/s1/trace?agent=lead")

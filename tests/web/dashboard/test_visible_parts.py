@@ -54,7 +54,7 @@ def agents():
 async def say(served, session_id, words, name="ada"):
     async with served.client(name) as client:
         await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk", "limits": {"tokens": 10**9}})
-        said = {"json": {"content": words}, "headers": {"prefer": "wait=20"}}
+        said = {"json": {"input": words}, "headers": {"prefer": "wait=20"}}
         answer = await client.post(f"/v1/sessions/{session_id}/messages", **said)
         assert answer.status_code in (200, 202), answer.text
 
@@ -119,7 +119,7 @@ async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
         await say(served, "s1", "hello")
         await say(served, "s1", "pay")
         async with served.client() as ada:
-            await ada.post("/v1/sessions/s1/schedules", json={"description": "look", "after": 900})
+            await ada.post("/v1/sessions/s1/schedules", json={"input": "look", "after": 900})
         await screen.open(link_of(served, name))
         await screen.until("document.querySelector('tbody a')")
         seen = []
@@ -211,7 +211,7 @@ async def test_a_turn_is_timed_while_the_model_works(serving, screen, fails):
         await screen.until("document.querySelector('tbody a')")
         await screen.go("#/sessions/s1?agent=clerk")
         await screen.until("document.querySelector('main .live:not(.off)')")
-        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
         await screen.until("document.querySelector('.turn .tag')?.innerText === 'working'")
         await screen.run("new Promise(done => setTimeout(done, 300))")  # the time of the model
         answers.set()

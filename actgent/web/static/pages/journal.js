@@ -121,7 +121,7 @@ function Fork({ session, at, onClose }) {
     const form = new FormData(event.target);
     const body = { at };
     if (form.get("id")) body.session_id = form.get("id");
-    if (form.get("message")) body.message = form.get("message");
+    if (form.get("message")) body.input = form.get("message");
     setState({ busy: true, error: null });
     try {
       location.hash = sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body }));
@@ -249,7 +249,7 @@ function Choice() {
     ${list.data && (list.data.items.length === 0
       ? html`<${Empty} title="No sessions here">Sessions appear as soon as an agent receives a message.</${Empty}>`
       : html`<section class="panel" aria-label="Latest changes"><h2>Latest changes</h2><ul class="plain">
-          ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.state} /></li>`)}
+          ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.status} /></li>`)}
         </ul></section>`)}`;
 }
 

@@ -33,7 +33,7 @@ function Form({ agents, chosen }) {
       const text = form.get("text");
       if (text || files.files.length) {
         const content = await contentOf(text, files.files);
-        await ask("POST", path("sessions", made.current.id, "messages"), { query: { agent: agent.name }, body: { content, message_id: idOf(content) } });
+        await ask("POST", path("sessions", made.current.id, "messages"), { query: { agent: agent.name }, body: { input: content, message_id: idOf(content) } });
       }
       location.hash = sessionLink(made.current);
     } catch (error) {

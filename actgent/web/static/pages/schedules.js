@@ -33,13 +33,13 @@ function Row({ each, again }) {
     setState({ leaves: false, error: null });
   };
   return html`<tr class=${state.leaves ? "leaves" : ""}>
-    <td class="wide">${each.description}<span class="below dim"><span class="mono">${each.cron || "once"}</span>${each.cron ? ` ${each.zone || "UTC"}` : ""}, session <a class="mono" href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a></span>${state.error && html`<p class="err" role="alert">It was not removed: ${state.error.message}</p>`}</td>
+    <td class="wide">${each.input}<span class="below dim"><span class="mono">${each.cron || "once"}</span>${each.cron ? ` ${each.zone || "UTC"}` : ""}, session <a class="mono" href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a></span>${state.error && html`<p class="err" role="alert">It was not removed: ${state.error.message}</p>`}</td>
     <td class="mono aside">${each.cron || "once"}</td><td class="aside">${each.zone || "UTC"}</td>
     <td class="r"><${In} at=${each.due} /></td>
     <td class="aside"><a class="mono cut" title=${each.session_id} href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a> <span class="dim">${each.agent}</span></td>
     <td class="r">${state.leaves
-      ? html`<span class="dim" role="status">goes in 5 s</span> <button class="btn" onClick=${undo} aria-label="Keep ${each.description}">Undo</button>`
-      : may("chat") && html`<button class="btn bad" onClick=${remove} aria-label="Remove ${each.description}">Remove</button>`}</td>
+      ? html`<span class="dim" role="status">goes in 5 s</span> <button class="btn" onClick=${undo} aria-label="Keep ${each.input}">Undo</button>`
+      : may("chat") && html`<button class="btn bad" onClick=${remove} aria-label="Remove ${each.input}">Remove</button>`}</td>
   </tr>`;
 }
 

@@ -50,7 +50,7 @@ function Edit({ part, session, onClose }) {
     const text = new FormData(event.target).get("text");
     setState({ ...state, busy: true, error: null });
     try {
-      const body = { at: part.record - 1, message: await contentOf(text, files.files) };
+      const body = { at: part.record - 1, input: await contentOf(text, files.files) };
       location.hash = sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body, headers: { "idempotency-key": keyOf(body) } }));
     } catch (error) {
       setState({ ...state, busy: false, error });
@@ -163,7 +163,7 @@ function Say({ id, agent, closed }) {
     const form = new FormData(event.target);
     setState({ busy: true, error: null });
     try {
-      const body = { content: await contentOf(form.get("text"), files.files), priority: form.get("priority"), on_busy: form.get("on_busy") };
+      const body = { input: await contentOf(form.get("text"), files.files), priority: form.get("priority"), on_busy: form.get("on_busy") };
       await ask("POST", path("sessions", id, "messages"), { query: { agent }, body: { ...body, message_id: idOf({ ...body, sent: sent.current }) } });
       sent.current += 1;
       box.current.value = "";
@@ -248,7 +248,7 @@ export function Session({ id, agent }) {
     }
   };
   const close = () => confirm(`Close session ${id}? Its running turn is stopped.`) && act("POST", path("sessions", id, "close"), {})();
-  const status = story?.closed ? "closed" : about.status || about.state;
+  const status = story?.closed ? "closed" : about.status;
   const isTold = story?.turns.length > 0;
   const stop = act("POST", path("sessions", id, "interrupt"), { reason: "by a person" });
   return html`<div class="head fixed"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
@@ -282,8 +282,8 @@ export function Session({ id, agent }) {
         ${about.budget && Object.entries(about.budget).map(([name, left]) => html`<dt>${name.replaceAll("_", " ")} left</dt><dd>${count(left)}</dd>`)}
         ${about.parent && html`<dt>Works for</dt><dd><a href=${sessionLink(about.parent)}>${about.parent.id}</a></dd>`}
       </dl></div></section>
-      ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Child sessions</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.state} /></li>`)}</ul></section>`}
-      ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.description} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
+      ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Child sessions</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.status} /></li>`)}</ul></section>`}
+      ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.input} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
       ${story && Object.keys(visible(story.state)).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(visible(story.state), null, 2)}</pre></section>`}
     </div></div>`;
 }

@@ -5,7 +5,7 @@ import { get, may } from "../api.js";
 import { hear } from "../live.js";
 import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, usePolled } from "../parts.js";
 
-const STATES = ["", "working", "suspended", "idle", "closed"];
+const STATUSES = ["", "working", "suspended", "idle", "closed"];
 const WORDS = { "": "All", working: "Working", suspended: "Waiting for a person", idle: "Idle", closed: "Closed" };
 const PAGE = 100;
 
@@ -33,11 +33,11 @@ function useArrows(rows) {
   return selected;
 }
 
-// Parses the filter: `owner:ada state:working agent:clerk`, and the beginning of an id or owner.
+// Parses the filter: `owner:ada status:working agent:clerk`, and the beginning of an id or owner.
 function filterOf(text) {
   const found = { q: "" };
   for (const word of text.split(/\s+/).filter(Boolean)) {
-    const [, name, value] = /^(owner|state|agent):(.+)$/.exec(word) || [null, "q", word];
+    const [, name, value] = /^(owner|status|agent):(.+)$/.exec(word) || [null, "q", word];
     found[name] = value;
   }
   return found;
@@ -97,12 +97,12 @@ const FRESH = { 0: "Newest first", [PAGE]: `Show ${PAGE} and more new` };
 
 export function Sessions({ query, now }) {
   const typed = filterOf(query.q || "");
-  const [state, setState] = useState(typed.state || "");
+  const [status, setStatus] = useState(typed.status || "");
   const [agent, setAgent] = useState(typed.agent || query.agent || "");
   const { q, owner } = typed;
-  const list = useRows((more, signal) => get("/sessions", { q, owner, state, agent, limit: PAGE, ...more }, { signal }), [q, owner, state, agent]);
+  const list = useRows((more, signal) => get("/sessions", { q, owner, status, agent, limit: PAGE, ...more }, { signal }), [q, owner, status, agent]);
   useEffect(() => {
-    setState(typed.state || "");
+    setStatus(typed.status || "");
     setAgent(typed.agent || query.agent || "");
   }, [query.q, query.agent]);
   const find = (event) => {
@@ -115,9 +115,9 @@ export function Sessions({ query, now }) {
       <span class="sp"></span>${(list.fresh > 0 || list.isOld) && html`<button class="btn fresh" onClick=${list.begin}>${FRESH[list.fresh] || `Show ${list.fresh} new`}</button>`}${may("chat") && html`<a class="btn main" href="#/new${agent && `?agent=${encodeURIComponent(agent)}`}">New session</a>`}</div>
     <div class="filters">
       <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada" defaultValue=${query.q || ""} /></form>
-      <div class="seg" role="group" aria-label="State">
-        ${STATES.map(
-          (each) => html`<button aria-pressed=${state === each} onClick=${() => setState(each)}>
+      <div class="seg" role="group" aria-label="Status">
+        ${STATUSES.map(
+          (each) => html`<button aria-pressed=${status === each} onClick=${() => setStatus(each)}>
             ${WORDS[each]} ${each && now?.sessions?.[each] !== undefined ? count(now.sessions[each]) : ""}
           </button>`,
         )}
@@ -131,16 +131,16 @@ export function Sessions({ query, now }) {
     ${!rows
       ? !list.error && html`<${Loading} what="sessions" />`
       : rows.length === 0
-        ? html`<${Empty} title="No sessions here">${q || state || agent ? "No session matches this filter." : "Sessions appear as soon as an agent receives a message."}</${Empty}>`
+        ? html`<${Empty} title="No sessions here">${q || status || agent ? "No session matches this filter." : "Sessions appear as soon as an agent receives a message."}</${Empty}>`
         : html`<div class="panel scroll" tabindex="0" role="group" aria-label="Sessions"><table>
             <caption class="hidden">Sessions, the newest change first</caption>
-            <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">State</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>
+            <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">Status</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>
             <tbody>
               ${rows.map(
                 (each, place) => html`<tr key=${rowKey(each)} aria-selected=${place === selected}>
                   <td class="mono"><a class="cut" href=${sessionLink(each)} title=${each.id}>${each.id}</a><span class="below dim cut">${each.agent} · ${each.owner}</span></td>
                   <td class="aside"><span class="cut" title=${each.agent}>${each.agent}</span></td><td class="aside"><span class="cut" title=${each.owner}>${each.owner}</span></td>
-                  <td><${Tag} state=${each.state} /></td>
+                  <td><${Tag} state=${each.status} /></td>
                   <td class="r aside">${count(each.records)}</td><td class="r"><${Ago} at=${each.updated_at} /></td>
                 </tr>`,
               )}
