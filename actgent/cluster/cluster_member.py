@@ -1,5 +1,6 @@
 """Membership of a runtime in a cluster, as a node."""
 
+import hmac
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.web.access_tokens import Logins, TokenStore
 from actgent.web.gateway_setup import open_gateway_context
 from actgent.web.problem_documents import Problem
-from actgent.web.server.relayed_requests import LIMITS, relay_application
+from actgent.web.server.relayed_requests import LIMITS, EndpointFinder
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
 from .cross_pool_delegation import PoolApplication, PoolLinks
@@ -94,7 +95,7 @@ class ClusterMember:
         self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Own partitions, and serve their sessions with the agents of a runtime, until cancelled."""
-        store, node = TokenStore([]), self.node
+        store, node, find = TokenStore([]), self.node, EndpointFinder()
         pending = PendingMessages(node.journal, node.journal.pending_messages)
         key = await node.journal.nodes.cluster_key()
         transport = NodeTransport(node.directory, key=key, now=node.now, pending=pending)
@@ -118,6 +119,8 @@ class ClusterMember:
             is_draining=is_draining,
             wait_released=wait_released,
             calm_seconds=self.calm_seconds,
+            serving=find.serving,
+            derive_key=lambda purpose: hmac.digest(key, purpose, "sha256"),
         )
         async with (
             open_gateway_context(runtime, LIMITS, store, Logins(store), (), is_scraped=False) as context,
@@ -130,7 +133,7 @@ class ClusterMember:
                 journal=self._url, pool=node.pool, node=node.name, key=key, now=node.now, nursery=nursery
             )
             tasks = PoolTasks(runtime.agents, node.pool)
-            application = relay_application(runtime, context, kind=PoolApplication, tasks=tasks)
+            application = PoolApplication(context=context, find=find, tasks=tasks)
             pending.begin(application, nursery, node.quarantine.wait)
             server = RelayServer(
                 application=application,

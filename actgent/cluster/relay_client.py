@@ -34,7 +34,6 @@ from actgent.client.transport import (
 from actgent.errors import JournalError
 from actgent.messages import new_secret
 from actgent.web.server.request_relay import (
-    RELAYED_ANSWER_HEADERS,
     NodeConnectionBroken,
     NoOwner,
     RelayedAnswer,
@@ -68,6 +67,8 @@ MAX_IDLE_CONNECTIONS = 64
 """Maximum number of idle connections to one node."""
 MAX_IDLE_SECONDS = 60.0
 """Seconds after which an idle connection is closed instead of being reused."""
+_OF_CONNECTION = frozenset({"content-length", "transfer-encoding", "connection", EPOCH_HEADER})
+"""Headers of an answer that belong to the node protocol. The node has left out all others that are not for clients."""
 _FIRST_ERROR = 400
 
 
@@ -311,9 +312,7 @@ class NodeTransport(Transport):
             ConnectionLost: The connection failed before the answer, or while its body is read.
         """
         async with self._exchange(request, seconds + ANSWER_SECONDS) as exchange:
-            headers = {
-                name: value for name, value in exchange.headers.items() if name in RELAYED_ANSWER_HEADERS
-            }
+            headers = {name: value for name, value in exchange.headers.items() if name not in _OF_CONNECTION}
             async with aclosing(exchange.pieces()) as pieces:
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
 

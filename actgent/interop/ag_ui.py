@@ -16,9 +16,16 @@ from actgent.journal.records import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, HTTPCall
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
 
-from .content_conversion import call_arguments, media_of_url, text_field, to_client_id, to_file
+from .content_conversion import (
+    call_arguments,
+    media_of_url,
+    session_of_field,
+    text_field,
+    to_client_id,
+    to_file,
+)
 from .run_events import (
     AnswerDone,
     RunEnded,
@@ -164,6 +171,10 @@ def _snapshot(session: Session) -> list[Wire]:
     ]
 
 
+def _session_of(call: HTTPCall) -> str:
+    return session_of_field(call.body.get("threadId"))
+
+
 async def start_run(call: HTTPCall) -> Response:
     """Start an AG-UI run, or resume it by `resume`, and stream its events. A repeated `runId` gives the same run."""
     body = call.body
@@ -279,6 +290,7 @@ class AGUIProtocol:
                 has_parts=True,
                 gives="text/event-stream",
                 streams=True,
+                forwarding=Forwarding(session_of=_session_of, awaits_run=True),
             ),
         )
 

@@ -61,6 +61,11 @@ def to_client_id(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"actgent.outside").hexdigest()
 
 
+def session_of_field(value: object) -> str:
+    """Return the id of the session that a field of a request names. Empty if the value is no text, which the endpoint refuses."""
+    return to_client_id(value) if isinstance(value, str) and value else ""
+
+
 def text_field(value: object, name: str) -> str:
     """Validate a required text of a request and return it.
 

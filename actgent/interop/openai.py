@@ -23,10 +23,18 @@ from actgent.sessions.imported_history import ImportedMessage
 from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
+from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
 from actgent.web.routes.shared_schemas import NUMBER
 
-from .content_conversion import check_types, media_of_url, object_of, text_field, to_client_id, to_file
+from .content_conversion import (
+    check_types,
+    media_of_url,
+    object_of,
+    session_of_field,
+    text_field,
+    to_client_id,
+    to_file,
+)
 from .run_events import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
 from .start_run import (
     Run,
@@ -415,6 +423,30 @@ def _past_call(given: Any) -> ToolCall:
 # --- chat completions ------------------------------------------------------------------------
 
 
+def _session_of_chat(call: HTTPCall) -> str:
+    """Return the id of the session that a request continues.
+
+    It is in `X-Session-Id`, or in the ids of the tool calls whose results the request brings. Empty for a new session.
+    """
+    return session_of_field(call.header("x-session-id")) or _session_of_result(call.body.get("messages"))
+
+
+def _session_of_result(items: Any) -> str:
+    """Return the id of the session in which the call or approval of the last item waits; empty if it is another item."""
+    last = items[-1] if isinstance(items, list) and items else None
+    if not isinstance(last, dict):
+        return ""
+    named = last.get("tool_call_id") or last.get("call_id") or last.get("approval_request_id")
+    return session_of(named) if isinstance(named, str) else ""
+
+
+def _with_key(call: HTTPCall) -> HTTPCall:
+    """Add an `Idempotency-Key` to a request without one."""
+    if call.header("idempotency-key"):
+        return call
+    return attrs.evolve(call, headers={**call.headers, "idempotency-key": new_id()})
+
+
 async def list_models(call: HTTPCall) -> Response:
     """List the agents as models."""
     names = sorted(call.gateway.access.runtime.agents)
@@ -643,6 +675,26 @@ class ChatEncoder:
 # --- Responses -------------------------------------------------------------------------------
 
 
+def _session_of_response(call: HTTPCall) -> str:
+    """Return the id of the session that a Responses request continues; empty for a new session."""
+    previous = call.body.get("previous_response_id")
+    if isinstance(previous, str) and previous:
+        return _parts_of_id(previous)[0]
+    return _session_of_result(call.body.get("input"))
+
+
+def _session_of_path(call: HTTPCall) -> str:
+    return _parts_of_id(call.path["id"])[0]
+
+
+def _parts_of_id(given: str) -> tuple[str, str]:
+    """Return the session id and the message id in the id of a response; empty texts for another id."""
+    if not given.startswith("resp_"):
+        return "", ""
+    session_id, _, message_id = given.removeprefix("resp_").partition(_SEPARATOR)
+    return session_id, message_id
+
+
 async def create_response(call: HTTPCall) -> Response:
     """Answer a Responses request; `previous_response_id` continues the session of an earlier response."""
     body, agent = call.body, agent_of(call)
@@ -759,9 +811,9 @@ async def _session_of(call: HTTPCall, agent: str | None, given: str) -> tuple[Se
     Raises:
         Problem: The caller has no such response, or it is another agent's.
     """
-    session_id, _, message_id = given.removeprefix("resp_").partition(_SEPARATOR)
+    session_id, message_id = _parts_of_id(given)
     gone = Problem("not-found", "no response has this id", param="previous_response_id", code="not_found")
-    if not session_id or not given.startswith("resp_"):
+    if not session_id:
         raise gone
     try:
         session, _ = await existing_session(call, agent, session_id)
@@ -984,8 +1036,8 @@ def _message_item(item_id: str, text: str, status: str) -> Wire:
 
 _Row = partial(Endpoint, prefix="", to_error=to_error)
 ENDPOINTS = (
-    _Row(verb="GET", path="/openai/v1/models", answer=list_models, scope="read"),
-    _Row(verb="GET", path="/openai/v1/models/{id}", answer=get_model, scope="read"),
+    _Row(verb="GET", path="/openai/v1/models", answer=list_models, scope="read", forwarding=ANY_NODE),
+    _Row(verb="GET", path="/openai/v1/models/{id}", answer=get_model, scope="read", forwarding=ANY_NODE),
     _Row(
         verb="POST",
         path="/openai/v1/chat/completions",
@@ -993,6 +1045,9 @@ ENDPOINTS = (
         scope="chat",
         body={"type": "object"},
         has_parts=True,
+        headers={"X-Session-Id": "Id of the session that keeps the conversation."},
+        id_field="",
+        forwarding=Forwarding(session_of=_session_of_chat, awaits_run=True, add_ids=_with_key),
     ),
     _Row(
         verb="POST",
@@ -1001,6 +1056,8 @@ ENDPOINTS = (
         scope="chat",
         body={"type": "object"},
         has_parts=True,
+        id_field="",
+        forwarding=Forwarding(session_of=_session_of_response, awaits_run=True, add_ids=_with_key),
     ),
     _Row(
         verb="POST",
@@ -1008,6 +1065,7 @@ ENDPOINTS = (
         answer=compact,
         scope="chat",
         body={"type": "object"},
+        forwarding=ANY_NODE,
     ),
     _Row(
         verb="GET",
@@ -1015,6 +1073,7 @@ ENDPOINTS = (
         answer=get_response,
         scope="read",
         query={"stream": {"enum": ["true", "false"]}, "starting_after": NUMBER},
+        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, frees=True),
     ),
     _Row(
         verb="POST",
@@ -1022,6 +1081,7 @@ ENDPOINTS = (
         answer=cancel_response,
         scope="chat",
         body={"type": "object"},
+        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, frees=True),
     ),
 )
 

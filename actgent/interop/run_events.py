@@ -151,6 +151,9 @@ RunEvent = (
     | RunEnded
 )
 
+MOVED = "moved"
+"""Failure kind of a run that another process continues."""
+
 
 @attrs.define
 class RunReader:
@@ -363,9 +366,7 @@ async def read_run(
         except trio.EndOfChannel:
             events += reader.end("stopped", "the session was closed")
         except Fenced:
-            events += reader.end(
-                "moved", "another process continues the session: send the same request again"
-            )
+            events += reader.end(MOVED, "another process continues the session: send the same request again")
         if events or not has_moved_on:
             yield events
 

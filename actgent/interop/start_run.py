@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.approvals import Approval, Decision
-from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists
+from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists, SessionMoved
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import (
     ApprovalDecisionRecord,
@@ -39,7 +39,7 @@ from actgent.web.streaming.sse import (
     run_until_disconnect,
 )
 
-from .run_events import RunEnded, RunEvent, RunReader, RunSuspended, read_run
+from .run_events import MOVED, RunEnded, RunEvent, RunReader, RunSuspended, read_run
 from .temporary_sessions import TemporarySession, temporary_session
 
 ENQUEUE_SECONDS = 10
@@ -405,7 +405,11 @@ class RunStream(Streamed):
 
 
 async def collect(run: Run) -> list[RunEvent]:
-    """Read a run to its end, and return its events. If the client disconnects, reading stops."""
+    """Read a run to its end, and return its events. If the client disconnects, reading stops.
+
+    Raises:
+        SessionMoved: Another process continues the session, where the same request gives the run again.
+    """
     collected: list[RunEvent] = []
 
     async def work() -> None:
@@ -414,4 +418,7 @@ async def collect(run: Run) -> list[RunEvent]:
                 collected.extend(group)
 
     await run_until_disconnect(run.call.receive, work)
+    last = collected[-1] if collected else None
+    if isinstance(last, RunEnded) and last.failed == MOVED and not run.is_stateless:
+        raise SessionMoved(run.session.agent_name, run.session.id)
     return collected

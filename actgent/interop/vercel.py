@@ -15,9 +15,9 @@ from actgent.journal.records import TurnOptions
 from actgent.messages import Part, Text, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, HTTPCall
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
 
-from .content_conversion import call_arguments, media_of_url, text_field, to_client_id
+from .content_conversion import call_arguments, media_of_url, session_of_field, text_field, to_client_id
 from .run_events import (
     AnswerDone,
     RunApprovalAsked,
@@ -32,6 +32,7 @@ from .run_events import (
 from .start_run import Run, RunStream, caller_tools, existing_session, find_session, to_sse
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+_ANSWER_HEADERS = {"X-Vercel-AI-UI-Message-Stream": "Version of the stream."}
 LAST = b"data: [DONE]\n\n"
 _FINISH = {
     "length": "length",
@@ -260,6 +261,10 @@ class VercelProtocol:
                 has_parts=True,
                 gives="text/event-stream",
                 streams=True,
+                answer_headers=_ANSWER_HEADERS,
+                forwarding=Forwarding(
+                    session_of=lambda call: session_of_field(call.body.get("id")), awaits_run=True
+                ),
             ),
             Endpoint(
                 prefix="",
@@ -270,5 +275,9 @@ class VercelProtocol:
                 statuses=(200, 204),
                 gives="text/event-stream",
                 streams=True,
+                answer_headers=_ANSWER_HEADERS,
+                forwarding=Forwarding(
+                    session_of=lambda call: session_of_field(call.path["id"]), awaits_run=True, frees=True
+                ),
             ),
         )

@@ -22,10 +22,6 @@ NO_WEBHOOKS = (
     "webhooks are not supported in a cluster, because their cursors belong to one process: leave out notify= and --notify, and "
     "follow sessions with a client or GET /v1/events"
 )
-NO_PROTOCOLS = (
-    "outside protocols are not served by the nodes of a cluster: leave out protocols=, and use the API under /v1, "
-    "which finds the node of each session"
-)
 ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -96,11 +92,12 @@ async def open_gateway(
         tls: TLS context; None serves plain HTTP.
         dashboard: True to serve the dashboard at `/`. It needs a token like any other client.
         notify: Webhooks that receive replies, approvals, failures and ends of sessions, each at least once.
-        protocols: Additional protocols for outside clients, for example `actgent.interop.PROTOCOLS`.
+        protocols: Additional protocols for outside clients, for example `actgent.interop.PROTOCOLS`. In a cluster, pass the same
+            ones at all nodes: a request is answered by the node that owns its session.
 
     Raises:
         ConfigurationError: The runtime has no journal, tokens are missing for an address other than loopback, the address
-            cannot be bound, or webhooks or outside protocols are configured in a cluster.
+            cannot be bound, or webhooks are configured in a cluster.
     """
     check_loop("open_gateway()")
     if not isinstance(runtime, Runtime):
@@ -112,8 +109,6 @@ async def open_gateway(
     if notify and runtime.journal is not None and runtime.journal.is_shared:
         raise ConfigurationError(NO_WEBHOOKS)
     protocols = _check_protocols(protocols)
-    if protocols and runtime.remote_sessions is not None:
-        raise ConfigurationError(NO_PROTOCOLS)
     check_extra()
     from .gateway_setup import opened_gateway  # noqa: PLC0415 - of the extra
 

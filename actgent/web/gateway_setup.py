@@ -3,7 +3,7 @@
 import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +75,8 @@ async def opened_gateway(
     logins = Logins(store)
     login = None if key is None else logins.new_key()
     relay = None if runtime.remote_sessions is None else runtime.remote_sessions.relay
+    added = [each for protocol in protocols for each in protocol.endpoints]
+    relayed = nullcontext() if relay is None else relay.serving(added)
     async with open_gateway_context(runtime, limits, store, logins, notify) as context:
         for protocol in protocols:
             if protocol.background is not None:
@@ -87,10 +89,10 @@ async def opened_gateway(
             now=runtime.clock.now,
             origins=sites,
             dashboard=dashboard,
-            endpoints=[*ENDPOINTS, *(each for protocol in protocols for each in protocol.endpoints)],
+            endpoints=[*ENDPOINTS, *added],
         )
         if bind is None:
-            with _close_streams_at_exit(context):
+            with relayed, _close_streams_at_exit(context):
                 yield OpenedGateway(app=build(names(port=None)), key=key, login=login, url=None)
             return
         listeners = await open_listeners(bind)
@@ -98,7 +100,7 @@ async def opened_gateway(
         app = build(names(port=port))
         url = f"{'http' if tls is None else 'https'}://{bind.rpartition(':')[0]}:{port}"
         async with served(app, listeners, limits, tls=tls) as server:
-            with _close_streams_at_exit(context):
+            with relayed, _close_streams_at_exit(context):
                 yield OpenedGateway(app=app, key=key, login=login, url=url, count=lambda: server.connections)
 
 

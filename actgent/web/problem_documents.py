@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import orjson
 
 from actgent.errors import (
     ActgentError,
@@ -121,6 +122,20 @@ class Problem(Exception):
             "instance": instance,
             **self.fields,
         }
+
+
+def read_problem(data: bytes) -> Problem | None:
+    """Return the problem of a document that another node has sent. None if the data is no problem document."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    kind = document.get("type") if isinstance(document, dict) else None
+    if not isinstance(kind, str) or kind.removeprefix("/errors/") not in TITLES:
+        return None
+    own = ("type", "title", "status", "detail", "instance")
+    fields = {name: value for name, value in document.items() if name not in own}
+    return Problem(kind.removeprefix("/errors/"), document.get("detail", ""), **fields)
 
 
 @attrs.frozen

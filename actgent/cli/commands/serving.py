@@ -59,7 +59,7 @@ def serve(
         node: Prefix of the node's name. Default: the host name.
         protocols: Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, a2a, mcp; or
             none.
-            Default: all; none in a cluster.
+            Default: all.
         reload: For development: restart when a file of the agents changes and can be loaded.
     """
     from actgent.cli.serving.reloader import serve_with_reload  # noqa: PLC0415 - the SDKs take two seconds

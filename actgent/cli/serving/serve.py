@@ -66,7 +66,7 @@ class ServeOptions:
     node: str | None = None
     """Prefix of the node's name; None uses the host name."""
     protocols: str | None = None
-    """Names of the served outside protocols, separated by commas, or `none`; None: all, but none in a cluster."""
+    """Names of the served outside protocols, separated by commas, or `none`; None: all."""
 
     @property
     def cluster_options(self) -> ClusterOptions | None:
@@ -256,7 +256,7 @@ def _protocols_of(options: ServeOptions) -> Sequence[OutsideProtocol]:
     from actgent.interop import PROTOCOLS  # noqa: PLC0415 - of the extra
 
     if options.protocols is None:
-        return () if options.cluster is not None else PROTOCOLS
+        return PROTOCOLS
     wanted = [name.strip() for name in options.protocols.split(",")]
     known = {each.name: each for each in PROTOCOLS}
     if wanted == ["none"]:

@@ -16,7 +16,7 @@ from actgent.interop.start_run import RunStream, to_sse
 from actgent.web.access_tokens import Scope
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
+from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
 
 from .agent_card import VERSION, base_url_of, has_push, make_card, public_card
 from .errors import (
@@ -35,6 +35,8 @@ from .operations import (
     get_task,
     list_task_page,
     send_message,
+    session_of_message,
+    session_of_task,
     stop_task,
     stream_message,
     subscribe,
@@ -44,6 +46,8 @@ from .settings import A2ASettings
 
 Params = Mapping[str, Any]
 Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]
+FindSession = Callable[[HTTPCall, str, Params], str]
+"""Returns the id of the session of a request; empty if any node of a cluster can answer it."""
 Wrap = Callable[[Wire], Wire]
 HEADERS = {
     "A2A-Version": "Version of the protocol.",
@@ -59,20 +63,38 @@ async def _extended_card(settings: A2ASettings, call: HTTPCall, agent: str, _par
     )
 
 
-def _methods(settings: A2ASettings) -> Mapping[str, tuple[Operation, Scope]]:
-    """Return the operation and the required scope of each JSON-RPC method, by method name."""
+def _at_any_node(_call: HTTPCall, _agent: str, _params: Params) -> str:
+    return ""
+
+
+def _in_id(_call: HTTPCall, _agent: str, params: Params) -> str:
+    return session_of_task(params.get("id"))
+
+
+@attrs.frozen
+class _Method:
+    """A method of the JSON-RPC binding."""
+
+    operation: Operation
+    scope: Scope
+    session_of: FindSession = _at_any_node
+
+
+def _methods(settings: A2ASettings) -> Mapping[str, _Method]:
+    """Return the methods of the JSON-RPC binding by name."""
+    in_message = partial(session_of_message, settings)
     return {
-        "SendMessage": (partial(send_message, settings), "chat"),
-        "SendStreamingMessage": (partial(stream_message, settings), "chat"),
-        "GetTask": (get_task, "read"),
-        "ListTasks": (list_task_page, "read"),
-        "CancelTask": (stop_task, "chat"),
-        "SubscribeToTask": (subscribe, "read"),
-        "CreateTaskPushNotificationConfig": (partial(create_config, settings), "chat"),
-        "GetTaskPushNotificationConfig": (partial(get_config, settings), "read"),
-        "ListTaskPushNotificationConfigs": (partial(list_configs, settings), "read"),
-        "DeleteTaskPushNotificationConfig": (partial(delete_config, settings), "chat"),
-        "GetExtendedAgentCard": (partial(_extended_card, settings), "read"),
+        "SendMessage": _Method(partial(send_message, settings), "chat", in_message),
+        "SendStreamingMessage": _Method(partial(stream_message, settings), "chat", in_message),
+        "GetTask": _Method(get_task, "read", _in_id),
+        "ListTasks": _Method(list_task_page, "read"),
+        "CancelTask": _Method(stop_task, "chat", _in_id),
+        "SubscribeToTask": _Method(subscribe, "read", _in_id),
+        "CreateTaskPushNotificationConfig": _Method(partial(create_config, settings), "chat"),
+        "GetTaskPushNotificationConfig": _Method(partial(get_config, settings), "read"),
+        "ListTaskPushNotificationConfigs": _Method(partial(list_configs, settings), "read"),
+        "DeleteTaskPushNotificationConfig": _Method(partial(delete_config, settings), "chat"),
+        "GetExtendedAgentCard": _Method(partial(_extended_card, settings), "read"),
     }
 
 
@@ -132,7 +154,16 @@ def _check_call(call: HTTPCall, scope: Scope) -> str:
     return call.path["agent"]
 
 
-async def answer_rpc(methods: Mapping[str, tuple[Operation, Scope]], call: HTTPCall) -> Response:
+def session_of_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> str:
+    """Return the id of the session of a JSON-RPC request; empty if any node of a cluster can answer it."""
+    name, params = call.body.get("method"), call.body.get("params")
+    method = methods.get(name) if isinstance(name, str) else None
+    if method is None or not isinstance(params, dict):
+        return ""
+    return method.session_of(call, call.path["agent"], to_camel_case(params))
+
+
+async def answer_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> Response:
     """Answer a JSON-RPC request. Errors of the operation become JSON-RPC errors."""
     call.gateway.access.known_opener(call.path["agent"])
     body = call.body
@@ -145,17 +176,15 @@ async def answer_rpc(methods: Mapping[str, tuple[Operation, Scope]], call: HTTPC
 
     to_error = partial(rpc_response, rpc_id=rpc_id)
     try:
-        operation, scope, params = _read_rpc(methods, body)
-        result = await operation(call, _check_call(call, scope), params)
+        method, params = _read_rpc(methods, body)
+        result = await method.operation(call, _check_call(call, method.scope), params)
     except Exception as error:  # noqa: BLE001 - `to_problem` raises what has no JSON-RPC error
         return to_error(to_problem(error))
     return _TaskEvents(result, wrap, to_error) if isinstance(result, TaskStream) else JSON(wrap(result))
 
 
-def _read_rpc(
-    methods: Mapping[str, tuple[Operation, Scope]], body: Mapping[str, Any]
-) -> tuple[Operation, Scope, Params]:
-    """Validate a JSON-RPC request, and return the operation, scope and parameters of its method."""
+def _read_rpc(methods: Mapping[str, _Method], body: Mapping[str, Any]) -> tuple[_Method, Params]:
+    """Validate a JSON-RPC request, and return its method and parameters."""
     method, params = body.get("method"), body.get("params")
     if body.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise Problem("invalid", 'a request has jsonrpc: "2.0" and a method', code=INVALID_REQUEST)
@@ -163,12 +192,25 @@ def _read_rpc(
         raise Problem("invalid", f"unknown method {method:.100}", code=METHOD_NOT_FOUND)
     if params is not None and not isinstance(params, dict):
         raise invalid("params", "must be an object")
-    operation, scope = methods[method]
-    return operation, scope, to_camel_case(params or {})
+    return methods[method], to_camel_case(params or {})
 
 
 _PATH_NAMES = {"id": "id", "task": "taskId", "config": "id"}
 """Name of the request parameter that each variable segment of a path sets."""
+
+
+def _rest_params(call: HTTPCall) -> Params:
+    """Return the parameters of a request of the HTTP+JSON binding."""
+    named = {_PATH_NAMES[name]: value for name, value in call.path.items() if name in _PATH_NAMES}
+    params = {**to_camel_case(call.body), **call.query, **named}
+    if "includeArtifacts" in params:
+        params["includeArtifacts"] = params["includeArtifacts"] in ("true", True)
+    return params
+
+
+def session_of_rest(find: FindSession, call: HTTPCall) -> str:
+    """Return the id of the session of a request of the HTTP+JSON binding, as `find` finds it in the parameters."""
+    return find(call, call.path["agent"], _rest_params(call))
 
 
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
@@ -178,11 +220,7 @@ async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
     """
     call.gateway.access.known_opener(call.path["agent"])
     _check_version(call)
-    named = {_PATH_NAMES[name]: value for name, value in call.path.items() if name in _PATH_NAMES}
-    params = {**to_camel_case(call.body), **call.query, **named}
-    if "includeArtifacts" in params:
-        params["includeArtifacts"] = params["includeArtifacts"] in ("true", True)
-    result = await operation(call, call.path["agent"], params)
+    result = await operation(call, call.path["agent"], _rest_params(call))
     if isinstance(result, TaskStream):
         return _TaskEvents(result, _same, partial(rest_response, _request_id=""))
     return JSON(result)
@@ -214,6 +252,7 @@ def _rest(
     scope: Scope = "read",
     query: Mapping[str, Any] | None = None,
     streams: bool = False,
+    session_of: FindSession = _at_any_node,
 ) -> Endpoint:
     return Endpoint(
         prefix="",
@@ -229,10 +268,13 @@ def _rest(
         gives="text/event-stream" if streams else "application/json",
         streams=streams,
         to_error=rest_response,
+        forwarding=Forwarding(
+            session_of=partial(session_of_rest, session_of), awaits_run=session_of is not _at_any_node
+        ),
     )
 
 
-def _rpc(path: str, methods: Mapping[str, tuple[Operation, Scope]]) -> Endpoint:
+def _rpc(path: str, methods: Mapping[str, _Method]) -> Endpoint:
     return Endpoint(
         prefix="",
         verb="POST",
@@ -245,11 +287,13 @@ def _rpc(path: str, methods: Mapping[str, tuple[Operation, Scope]]) -> Endpoint:
         has_parts=True,
         streams=True,
         to_error=envelope_response,
+        forwarding=Forwarding(session_of=partial(session_of_rpc, methods), awaits_run=True),
     )
 
 
 def _card(path: str, settings: A2ASettings) -> Endpoint:
-    return Endpoint(prefix="", verb="GET", path=path, answer=partial(answer_card, settings), scope=None)
+    answer = partial(answer_card, settings)
+    return Endpoint(prefix="", verb="GET", path=path, answer=answer, scope=None, forwarding=ANY_NODE)
 
 
 @attrs.frozen
@@ -276,21 +320,22 @@ class A2AProtocol(A2ASettings):
     def endpoints(self) -> Sequence[Endpoint]:
         methods, push = _methods(self), "/tasks/{task}/pushNotificationConfigs"
         send, stream = partial(send_message, self), partial(stream_message, self)
+        in_message = partial(session_of_message, self)
         return (
             _rpc("/a2a/{agent}", methods),
             _rpc("/a2a/{agent}/", methods),
             _card("/a2a/{agent}/.well-known/agent-card.json", self),
             _card("/.well-known/agent-card.json", self),
-            _rest("POST", "/message:send", send, scope="chat"),
-            _rest("POST", "/message:stream", stream, scope="chat", streams=True),
-            _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat"),
-            _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True),
-            _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True),
+            _rest("POST", "/message:send", send, scope="chat", session_of=in_message),
+            _rest("POST", "/message:stream", stream, scope="chat", streams=True, session_of=in_message),
+            _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat", session_of=_in_id),
+            _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_in_id),
+            _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_in_id),
             _rest("POST", push, partial(create_config, self), scope="chat"),
             _rest("GET", push, partial(list_configs, self), query={"pageSize": _COUNT, "pageToken": _TEXT}),
             _rest("GET", f"{push}/{{config}}", partial(get_config, self)),
             _rest("DELETE", f"{push}/{{config}}", partial(delete_config, self), scope="chat"),
-            _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}),
+            _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}, session_of=_in_id),
             _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
             _rest("GET", "/extendedAgentCard", partial(_extended_card, self)),
         )

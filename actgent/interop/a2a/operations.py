@@ -132,6 +132,26 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
     return _Asked(run=run, task=task, history=history, is_immediate=is_immediate, is_new=is_new)
 
 
+def session_of_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> str:
+    """Return the id of the session of a message. Empty if the message is invalid, which its operation refuses."""
+    with suppress(Problem):
+        message = object_param(params, "message")
+        if message.get("taskId"):
+            return session_of_task(text_param(message, "taskId"))
+        context_id = message.get("contextId") or ""
+        if context_id:
+            return context_id if isinstance(context_id, str) else ""
+        message_id = to_client_id(text_param(message, "messageId"))
+        return _new_context(call.caller.owner, agent, message_id, read_parts(message, settings.input_modes))
+    return ""
+
+
+def session_of_task(task_id: object) -> str:
+    """Return the id of the session of a task. Empty for an id that this server did not make."""
+    session_id, separator, _ = task_id.partition(SEPARATOR) if isinstance(task_id, str) else ("", "", "")
+    return session_id if separator else ""
+
+
 async def _add_push_config(
     settings: A2ASettings, call: HTTPCall, agent: str, task: TaskState, params: Params
 ) -> None:

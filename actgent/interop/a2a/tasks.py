@@ -1,6 +1,7 @@
 """Tasks of A2A: a task is the run of one message. Its state comes from the events of the run, live or from the journal."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import attrs
@@ -21,8 +22,7 @@ from actgent.interop.run_events import (
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, Usage
-from actgent.runtime.subscriptions import follow_session
-from actgent.sessions.subscriptions import FollowedRecord
+from actgent.runtime.subscriptions import read_past
 from actgent.structured.extract_json import unfenced
 from actgent.web.routes.json_views import to_date
 
@@ -247,11 +247,8 @@ async def read_task_states(
     """
     found: dict[str, TaskState] = {}
     readers: dict[str, RunReader] = {}
-    async with follow_session(journal, None, head.key, after=after) as follower:
-        while follower.cursor < head.records:
-            item = await follower.receive()
-            if not isinstance(item, FollowedRecord):
-                continue
+    async with aclosing(read_past(journal, head.key, after=after, last=head.records)) as records:
+        async for item in records:
             if isinstance(item.record, MessageAcceptedRecord):
                 message = item.record.message
                 if message.id == message_id or (not message_id and message.sender.kind == "user"):

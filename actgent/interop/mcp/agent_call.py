@@ -1,6 +1,7 @@
 """One call of an agent as a tool: the run of one message in a session, with questions to the client's user."""
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -24,6 +25,8 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import SessionFollower, follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord
 
+MESSAGE_ID = "actgent/messageId"
+"""Member of `_meta` with the id of the message; a repeated call with the same id gives the same answer."""
 Report = Callable[[str], Awaitable[None]]
 """Async function that reports the current activity of the agent as progress."""
 Ask = Callable[[Approval], Awaitable[Decision | None]]
@@ -112,7 +115,9 @@ class AgentCall:
         """
         is_temporary = not session_id
         if is_temporary:
-            session_id = _session_of(self.owner, message_id) if message_id else new_id()
+            session_id = (
+                session_of_call(self.owner, message_id) if message_id else self.journal.new_session_id()
+            )
         state = CallState(
             session_id=session_id, message_id=message_id or new_id(), after=0, is_temporary=is_temporary
         )
@@ -264,6 +269,11 @@ class AgentCall:
         return None
 
 
+def agent_tool_name(agent: str) -> str:
+    """Return the name of an agent's tool: the agent's name, with other characters as `_`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", agent)[:128]
+
+
 def _questions(approvals: Sequence[Approval], state: CallState, shared: TemporarySession) -> Questions:
     """Return the questions for the client, and keep the temporary session open until the decisions arrive."""
     shared.is_kept = True
@@ -283,7 +293,7 @@ def _waiting_calls(session: Session) -> str:
     return ", ".join(each.tool_name for each in (*session.approvals, *session.caller_calls))
 
 
-def _session_of(owner: str, message_id: str) -> str:
+def session_of_call(owner: str, message_id: str) -> str:
     """Derive the id of the temporary session from a message id, so that a repeated call finds the session."""
     text = f"{owner}\n{message_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16, person=b"actgent.mcp").hexdigest()

@@ -1,4 +1,8 @@
-"""MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size; the SDK's transport does the rest."""
+"""MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size; the SDK's transport does the rest.
+
+In a cluster the transport keeps no sessions, so that each node answers each request, and a call of an agent is relayed to the
+owner of its session. Without sessions, clients of the revision 2025-11-25 cannot be asked during a call.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,15 +10,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
-import orjson
 import trio
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
+from actgent.approvals import session_of
 from actgent.journal.session_list_queries import SessionKey
+from actgent.messages import new_id
+from actgent.support.strict_json import encode_json
 from actgent.web.gateway_context import GatewayContext
-from actgent.web.routes.endpoints import Endpoint, HTTPCall
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
+from actgent.web.streaming.sse import Streamed
 
+from .agent_call import MESSAGE_ID, agent_tool_name, session_of_call
 from .catalog import MCPCatalog
 
 CALL = "actgent.call"
@@ -55,15 +63,19 @@ async def _run_transport(
 
     from .server import make_mcp_server  # noqa: PLC0415
 
+    runtime = gateway.access.runtime
+    relay = None if runtime.remote_sessions is None else runtime.remote_sessions.relay
     server = make_mcp_server(
-        gateway.access.runtime,
+        runtime,
         owner_of=lambda context: _call_of(context).caller.owner,
         may_decide=lambda context: _call_of(context).caller.allows("approve"),
         on_message=_note_message,
         catalog=catalog,
+        state_key=None if relay is None else relay.derive_key(b"actgent mcp request state"),
     )
     manager = StreamableHTTPSessionManager(
         app=server,
+        stateless=relay is not None,
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         max_request_body_size=_MAX_BYTES,
     )
@@ -84,7 +96,7 @@ def _note_message(context: Any, key: SessionKey) -> None:
     call.gateway.messages.count(call.caller.token.digest, key)
 
 
-class _Forwarded(Response):
+class _Forwarded(Streamed):
     """A response that the SDK's transport sends."""
 
     def __init__(self, call: HTTPCall, handle: Handle) -> None:
@@ -99,9 +111,16 @@ class _Forwarded(Response):
         token = AccessToken(
             token="", client_id=call.caller.token.digest, subject=call.caller.owner, scopes=[]
         )
-        known = {**scope, CALL: call, "user": AuthenticatedUser(token)}
+        known = {
+            **scope,
+            "path": call.address,
+            "query_string": call.search.encode(),
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in call.headers.items()],
+            CALL: call,
+            "user": AuthenticatedUser(token),
+        }
         body = [
-            {"type": "http.request", "body": orjson.dumps(call.body) if scope["method"] == "POST" else b""}
+            {"type": "http.request", "body": encode_json(call.body) if scope["method"] == "POST" else b""}
         ]
 
         async def receive_again() -> Message:
@@ -134,10 +153,57 @@ _transports = _Transports()
 
 
 async def answer_mcp(call: HTTPCall, *, catalog: MCPCatalog | None = None) -> Response:
-    """Forward a request to the MCP transport."""
+    """Forward a request to the MCP transport.
+
+    Raises:
+        Fenced: The request needs a new session, and this node of a cluster owns no sessions.
+    """
     if call.body.get("method") == "tools/call":
-        await call.gateway.messages.check(call.caller.token.digest, call.gateway.access.journal)
+        journal = call.gateway.access.journal
+        if _agent_params(call) is not None:
+            journal.new_session_id()
+        await call.gateway.messages.check(call.caller.token.digest, journal)
     return _Forwarded(call, await _transports.of(call.gateway, catalog))
+
+
+def _agent_params(call: HTTPCall) -> Mapping[str, Any] | None:
+    """Return the parameters of a request that calls an agent; None for other requests."""
+    params = call.body.get("params")
+    if call.body.get("method") != "tools/call" or not isinstance(params, dict):
+        return None
+    name, agents = params.get("name"), call.gateway.access.runtime.agents
+    return params if any(agent_tool_name(each) == name for each in agents) else None
+
+
+def _session_of(call: HTTPCall) -> str:
+    """Return the id of the session of a call of an agent. Empty for other requests, and for a call in a new session."""
+    if (params := _agent_params(call)) is None:
+        return ""
+    named = _member(params, "arguments", "session_id") or next(
+        map(session_of, _object(params, "inputResponses")), ""
+    )
+    message_id = _member(params, "_meta", MESSAGE_ID)
+    return named or (message_id and session_of_call(call.caller.owner, message_id))
+
+
+def _object(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = params.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _member(params: Mapping[str, Any], name: str, member: str) -> str:
+    """Return a text in an object of the parameters; empty if it is missing."""
+    found = _object(params, name).get(member)
+    return found if isinstance(found, str) else ""
+
+
+def _with_message_id(call: HTTPCall) -> HTTPCall:
+    """Add the id of the message to a call of an agent in a named session, so that a retry sends the message once."""
+    params = _agent_params(call)
+    if params is None or not _member(params, "arguments", "session_id") or _object(params, "inputResponses"):
+        return call
+    meta = {MESSAGE_ID: new_id(), **_object(params, "_meta")}
+    return attrs.evolve(call, body={**call.body, "params": {**params, "_meta": meta}})
 
 
 def _endpoint(
@@ -153,6 +219,12 @@ def _endpoint(
         has_parts=True,
         statuses=statuses,
         streams=True,
+        headers={
+            "MCP-Protocol-Version": "Revision of the protocol.",
+            "Mcp-Method": "Method of the request.",
+            "Mcp-Name": "Name of the called tool.",
+        },
+        forwarding=Forwarding(session_of=_session_of, awaits_run=True, add_ids=_with_message_id),
     )
 
 

@@ -1,5 +1,6 @@
 """MCP server whose tools are the agents of a runtime, for the revisions 2026-07-28 and 2025-11-25."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +26,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.support.safe_logging import logger_of
 from actgent.web.problem_documents import public_text
 
-from .agent_call import AgentCall, CallAnswer, CallState, Questions
+from .agent_call import MESSAGE_ID, AgentCall, CallAnswer, CallState, Questions, agent_tool_name
 from .catalog import MCPCatalog
 from .catalog_server import LIST_MILLISECONDS, CatalogServer
 from .client_questions import Context, MCPCaller
@@ -33,8 +34,6 @@ from .content_blocks import meta_of
 
 OWNER = "user"
 """Owner of the sessions of a client that has no token, as in a terminal."""
-MESSAGE_ID = "actgent/messageId"
-"""Member of `_meta` with the id of the message; a repeated call with the same id gives the same answer."""
 STATE_SECONDS = 86_400.0
 """Seconds for which the state of an open question is accepted."""
 _log = logger_of(__name__)
@@ -67,6 +66,7 @@ def make_mcp_server(
     may_decide: Callable[[Context], bool] | None = None,
     on_message: Callable[[Context, SessionKey], None] | None = None,
     catalog: MCPCatalog | None = None,
+    state_key: bytes | None = None,
 ) -> Server[Any]:
     """Return a server of the MCP SDK with one tool for each agent of the runtime. Run it by `serve_mcp`, or mount its ASGI app.
 
@@ -76,6 +76,8 @@ def make_mcp_server(
         may_decide: Returns True if the client of a request may decide approvals; None allows it to all.
         on_message: Called with each new message's session, after the inbox has accepted the message.
         catalog: Tools, prompts and resources that the server offers in addition to the agents; None offers agents only.
+        state_key: Secret of at least 32 bytes that seals the state of open questions. Servers with the same key accept the
+            state of each other. None uses a random key.
 
     Raises:
         ConfigurationError: The runtime has no journal, or a tool of the catalog has the name of an agent.
@@ -98,7 +100,7 @@ def make_mcp_server(
     )
     if listed is not None:
         listed.register(server)
-    security = RequestStateSecurity.ephemeral(ttl=STATE_SECONDS)
+    security = RequestStateSecurity(keys=[state_key or os.urandom(32)], ttl=STATE_SECONDS)
     security.bind_principal = owner_of
     server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
     return server
@@ -181,11 +183,6 @@ class _Tools:
             _log.warning("a call of agent %s failed: %s: %s", card.name, type(error).__name__, error)
             result = CallAnswer(text=public_text(error), is_error=True)
         return _to_wire(result)
-
-
-def agent_tool_name(agent: str) -> str:
-    """Return the name of an agent's tool: the agent's name, with other characters as `_`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", agent)[:128]
 
 
 def _tool(name: str, card: AgentCard) -> types.Tool:

@@ -8,7 +8,7 @@ from .observation_reader import (
     observe,
     observe_recent,
 )
-from .session_follower import SessionFollower, follow_session, page_ranges_before
+from .session_follower import SessionFollower, follow_session, page_ranges_before, read_past
 
 __all__ = [
     "ObservationFilter",
@@ -20,4 +20,5 @@ __all__ = [
     "observe",
     "observe_recent",
     "page_ranges_before",
+    "read_past",
 ]

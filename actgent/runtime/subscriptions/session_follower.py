@@ -212,25 +212,13 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         """
         key = self._key
         if self._names is None:
-            self._names = TurnAssigner(await self._find_turn())
+            self._names = TurnAssigner(await _find_turn(self._journal, key, self.cursor))
         steps = await self._journal.read_steps(
             key.session_id, agent=key.agent, after=self.cursor, limit=PAGE_RECORDS
         )
         for step in steps:
             self._ready.extend(self._names.name(step, self.cursor))
         self._is_behind = bool(steps)
-
-    async def _find_turn(self) -> str:
-        """Return the id of the turn that is running at the cursor, from the records before the cursor; empty if no turn is running."""
-        key = self._key
-        for begin, end in page_ranges_before(self.cursor):
-            records = await self._journal.read(
-                key.session_id, agent=key.agent, after=begin, limit=end - begin
-            )
-            turn = turn_at_end(records[: end - begin])
-            if turn is not None:
-                return turn
-        return ""
 
     async def _read_feed(self) -> None:
         try:
@@ -312,6 +300,36 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         """Close the reader; same as `close`."""
         self.close()
         await trio.lowlevel.checkpoint()
+
+
+async def _find_turn(journal: Journal, key: SessionKey, cursor: int) -> str:
+    """Return the id of the turn that is running after record `cursor`, from the records before it; empty if no turn is running."""
+    for begin, end in page_ranges_before(cursor):
+        records = await journal.read(key.session_id, agent=key.agent, after=begin, limit=end - begin)
+        turn = turn_at_end(records[: end - begin])
+        if turn is not None:
+            return turn
+    return ""
+
+
+async def read_past(
+    journal: Journal, key: SessionKey, *, after: int, last: int
+) -> AsyncGenerator[FollowedRecord, None]:
+    """Yield the records of a session from after record `after` to record `last`, each with its turn.
+
+    Unlike `follow_session`, it waits for no new records. So it also reads sessions that other processes own.
+    """
+    names = TurnAssigner(await _find_turn(journal, key, after))
+    while after < last:
+        steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
+        if not steps:
+            return
+        for step in steps:
+            for item in list(names.name(step, after)):
+                if item.number > last:
+                    return
+                yield item
+            after = step.last
 
 
 @asynccontextmanager

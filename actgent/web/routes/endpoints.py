@@ -57,9 +57,18 @@ class Forwarding:
     """True if the request helps turns to end or reads a session's status, so that a draining node answers it."""
     repeated_status: int | None = None
     """HTTP status of a retry whose first try succeeded. The client gets a success instead. None if there is no such status."""
+    awaits_run: bool = False
+    """True if the answer ends with the run of a message, so that the relay awaits it without a time limit.
+
+    If the owner is lost while it streams, the connection to the client is broken: a normal end would look like the end of the run.
+    """
+    add_ids: "Callable[[HTTPCall], HTTPCall] | None" = None
+    """Adds the id that makes a retry of the request idempotent, if the client sent none. None if the request needs no such id."""
 
 
 READS_JOURNAL = Forwarding(reads_journal=True)
+ANY_NODE = Forwarding(session_of=lambda _: "")
+"""For endpoints of which each node answers all requests."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

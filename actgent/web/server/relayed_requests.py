@@ -4,10 +4,10 @@ Path, scope, query and body are checked as for a request over HTTP. No HTTP serv
 piece, and only a stream is written with ASGI messages.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import attrs
 import orjson
@@ -17,7 +17,6 @@ from starlette.routing import compile_path
 
 from actgent.client.http.http_request import HTTPRequest
 from actgent.messages import new_id
-from actgent.runtime.runtime import Runtime
 from actgent.support.tracing_interface import OpenSpan
 from actgent.web.access_tokens import AccessToken, Caller
 from actgent.web.asgi_app import (
@@ -28,7 +27,6 @@ from actgent.web.asgi_app import (
     check_scope,
     decode_segments,
     log_and_convert,
-    no_address,
     not_allowed,
     problem_response,
     take_context_headers,
@@ -79,6 +77,8 @@ class SendChunk(Protocol):
 
 Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of a path by verb, and the values of its variable segments."""
+_RETRIED = frozenset({"busy", "unavailable"})
+"""Kinds of problems after which the sender may retry. It reads them, so they are not converted to the form of a protocol."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -86,8 +86,7 @@ class RelayApplication:
     """Answers relayed requests with the gateway's endpoints."""
 
     context: GatewayContext
-    find: Callable[[str], Place]
-    """Returns the endpoints of a path; raises `Problem` if the path has none."""
+    find: "EndpointFinder"
 
     def is_freeing(self, verb: str, path: str) -> bool:
         """Return True if a draining node still answers requests of this path.
@@ -112,7 +111,10 @@ class RelayApplication:
             if answer.has_begun:
                 raise
             problem = log_and_convert(error, answer.id, is_forwarded=True)
-            await answer.say(problem_response(problem, answer.id))
+            to_error = None if answer.endpoint is None else answer.endpoint.to_error
+            if to_error is None or problem.kind in _RETRIED:
+                to_error = problem_response
+            await answer.say(to_error(problem, answer.id))
         finally:
             end_request_span(answer.span, answer.status)
             self.context.metrics.requests[answer.route, answer.status] += 1
@@ -124,7 +126,7 @@ class RelayApplication:
         endpoint = endpoints.get(http_request.verb)
         if endpoint is None:
             raise not_allowed(endpoints)
-        answer.route = PREFIX + endpoint.path
+        answer.endpoint, answer.route = endpoint, endpoint.prefix + endpoint.path
         caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
         take_context_headers(http_request.headers)
@@ -134,7 +136,7 @@ class RelayApplication:
             caller=caller,
             headers=http_request.headers,
             receive=answer.receive,
-            address=PREFIX + http_request.path,
+            address=http_request.path if endpoint.prefix == "" else PREFIX + http_request.path,
             search=http_request.query,
             id=answer.id,
             client="",
@@ -176,6 +178,8 @@ class _Answer:
         self.status = 0
         self.route = "none"
         """Path template of the endpoint, for metrics; `none` if the path is unknown."""
+        self.endpoint: Endpoint | None = None
+        """Endpoint of the request; None if the path is unknown."""
         self.span: OpenSpan | None = None
         """Span of the request; None without telemetry."""
         self._verb, self._tell, self._gone = request.verb, send, gone
@@ -194,7 +198,7 @@ class _Answer:
     def _begin(self, status: int, response: Response) -> None:
         self.has_begun, self.status = True, status
         if self._wants_headers:
-            self._headers = _relayed_headers(response.raw_headers)
+            self._headers = self._relayed(response.raw_headers)
 
     # --- methods of `DirectConnection`, for streams
 
@@ -212,16 +216,17 @@ class _Answer:
     async def _send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.has_begun, self.status = True, message["status"]
-            self._headers = _relayed_headers(message["headers"]) if self._wants_headers else {}
+            self._headers = self._relayed(message["headers"]) if self._wants_headers else {}
         else:
             is_last = not message.get("more_body", False)
             await self._tell(self.status, message.get("body", b""), is_last, self._headers)
 
-
-def _relayed_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers of an answer that are relayed to the client."""
-    known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
-    return _ALWAYS_RELAYED | {name: value for name, value in known.items() if name in RELAYED_ANSWER_HEADERS}
+    def _relayed(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+        """Return the headers of an answer that are relayed to the client."""
+        own = () if self.endpoint is None else map(str.lower, self.endpoint.answer_headers)
+        names = RELAYED_ANSWER_HEADERS.union(own)
+        known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        return _ALWAYS_RELAYED | {name: value for name, value in known.items() if name in names}
 
 
 def has_moved(status: int, data: bytes) -> bool:
@@ -229,28 +234,48 @@ def has_moved(status: int, data: bytes) -> bool:
 
     The relaying node must then send the request there.
     """
-    return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
+    return status == _UNAVAILABLE and bool(orjson.loads(data or b"{}").get("moved"))
 
 
 # --- addresses ---------------------------------------------------------------------------
 
 
-def finder_of(endpoints: Iterable[Endpoint]) -> Callable[[str], Place]:
-    """Return a cached function that finds the endpoints of a path. It raises `Problem` for unknown paths."""
-    table = [(compile_path(path)[0], verbs) for path, verbs in by_path(endpoints).items()]
-    return lru_cache(maxsize=CACHE_SIZE)(partial(_find, table))
+class EndpointFinder:
+    """Finds the endpoints of the paths of relayed requests: those of `/v1`, and those of the open gateways' protocols."""
+
+    def __init__(self) -> None:
+        self._added: list[Sequence[Endpoint]] = []
+        self._build()
+
+    def __call__(self, path: str) -> Place:
+        """Return the endpoints of a path, which is without its prefix `/v1`.
+
+        Raises:
+            Problem: The path is unknown.
+        """
+        return self._find(path)
+
+    @contextmanager
+    def serving(self, endpoints: Iterable[Endpoint]) -> Iterator[None]:
+        """Open a `with` block during which further endpoints are found. Those that were added last take precedence."""
+        added = tuple(endpoints)
+        self._added.append(added)
+        self._build()
+        try:
+            yield
+        finally:
+            self._added.remove(added)
+            self._build()
+
+    def _build(self) -> None:
+        endpoints = [*ENDPOINTS, *(each for added in self._added for each in added)]
+        table = [(compile_path(path)[0], verbs) for path, verbs in by_path(endpoints).items()]
+        self._find = lru_cache(maxsize=CACHE_SIZE)(partial(_find, table))
 
 
 def _find(table: Sequence[tuple[Any, Mapping[str, Endpoint]]], path: str) -> Place:
     for pattern, endpoints in table:
         if (found := pattern.match(path)) is not None:
             return endpoints, decode_segments(found.groupdict())
-    raise no_address()
-
-
-W = TypeVar("W", bound=RelayApplication)
-
-
-def relay_application(_: Runtime, context: GatewayContext, *, kind: type[W], **more: Any) -> W:
-    """Return an application of class `kind` with all endpoints of the gateway; `more` are its further fields."""
-    return kind(context=context, find=finder_of(ENDPOINTS), **more)
+    words = "the session's node does not serve this path: use one release and the same protocols at all nodes"
+    raise Problem("unavailable", words)

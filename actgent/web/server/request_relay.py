@@ -4,18 +4,20 @@ The gateway authenticates the caller, and sends the caller's identity with the r
 retry timeout ends. Reads are always safe to retry; a request with an effect is retried with the same id, which the gateway adds if
 it has none. If a stream breaks, the client's stream ends too; the client reconnects with its last record number, and resumes at
 the current owner. A message for a session without an owner is stored for the next owner, and acknowledged.
+
+Requests of outside protocols are relayed in the same way: their endpoints derive the session from path, headers or body.
 """
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import orjson
 import trio
 from starlette.responses import Response
-from starlette.types import Receive, Scope as ASGIScope, Send
+from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
 from actgent.client.http.http_request import (
     BREAKS_HEADER,
@@ -33,14 +35,15 @@ from actgent.client.request_sender import (
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
 from actgent.messages import new_secret, traceparent, valid_traceparent
+from actgent.support.strict_json import encode_json
 from actgent.web.access_tokens import SCOPES
-from actgent.web.problem_documents import Problem
+from actgent.web.problem_documents import Problem, read_problem
 from actgent.web.routes import time_travel
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 from actgent.web.routes.idempotency import fork_id, id_of_key
 from actgent.web.routes.messages import accepted, say, wait_of
 from actgent.web.routes.sessions import interrupt, post_session
-from actgent.web.streaming.sse import run_until_disconnect
+from actgent.web.streaming.sse import Streamed, run_until_disconnect
 
 MAX_RETRY_TIMEOUT_SECONDS = 30.0
 """Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""
@@ -170,10 +173,16 @@ class Relay:
     wait_released: WaitReleased
     calm_seconds: Callable[[], float]
     """Returns the seconds for which no node of the cluster has crashed."""
+    serving: Callable[[Iterable[Endpoint]], AbstractContextManager[None]]
+    """Returns a `with` block during which this node also answers relayed requests of these endpoints."""
+    derive_key: Callable[[bytes], bytes]
+    """Derives a secret of 32 bytes for a purpose. It is the same at all nodes of the cluster."""
 
     async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
         """Answer a request in this process, or return a response that relays it to the owner of its session."""
         forwarding = endpoint.forwarding
+        if forwarding.add_ids is not None:  # before the first try, whose effect a relayed retry must find
+            call = forwarding.add_ids(call)
         session_id = forwarding.session_of(call)
         if session_id and not forwarding.reads_journal:
             if not (self.is_ours(session_id) or (forwarding.frees and self.is_draining(session_id))):
@@ -182,9 +191,36 @@ class Relay:
             is_counting = counts_breaks(call)
             await self.wait_released(session_id, min(seconds, HOLD_SECONDS) if is_counting else seconds)
         try:
-            return await endpoint.answer(call)
+            response = await endpoint.answer(call)
         except Fenced as moved:
             return RelayedResponse(self, endpoint, call, moved)
+        if forwarding.awaits_run and isinstance(response, Streamed):
+            return _MovableStream(self, endpoint, call, response)
+        return response
+
+
+class _MovableStream(Response):
+    """A stream of this process. If the session moves before the stream begins, the request is relayed to the next owner."""
+
+    def __init__(self, relay: Relay, endpoint: Endpoint, call: HTTPCall, response: Streamed) -> None:
+        super().__init__()
+        self._relay, self._endpoint, self._call, self._response = relay, endpoint, call, response
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._response(scope, receive, send_noted)
+        except Fenced as moved:
+            if has_begun:
+                raise
+            relayed = RelayedResponse(self._relay, self._endpoint, self._call, moved)
+            await relayed(scope, receive, send)
 
 
 class RelayedResponse(Response):
@@ -214,7 +250,8 @@ class RelayedResponse(Response):
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
-            if not (self._is_repeatable or await self._name_turn()):
+            is_unnamed = self._endpoint.answer is interrupt and not self._is_repeatable
+            if is_unnamed and not await self._name_turn():
                 await Response(status_code=_NO_CONTENT)(scope, receive, send)
                 return
             request = self._build_request()
@@ -242,7 +279,7 @@ class RelayedResponse(Response):
             self._sent.setdefault("idempotency-key", new_secret())
         if self._wait and self._endpoint.answer is not say:
             self._sent["prefer"] = f"wait={self._wait:.0f}"
-        body = None if verb in ("GET", "DELETE") else orjson.dumps(self._body)
+        body = None if verb in ("GET", "DELETE") else encode_json(self._body)
         return self._address(verb, call.address, self._sent, body)
 
     def _address(
@@ -285,14 +322,19 @@ class RelayedResponse(Response):
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is time_travel.post_fork:  # a fork writes only the new session
             return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
-        return (
-            self._moved.session_id
-            if isinstance(self._moved, SessionMoved)
-            else self._endpoint.forwarding.session_of(self._call)
-        )
+        if isinstance(self._moved, SessionMoved):
+            return self._moved.session_id
+        forwarding = self._endpoint.forwarding
+        session_id = forwarding.session_of(self._call)
+        if not session_id and forwarding.awaits_run:  # this node owns no sessions, so another one creates it
+            return new_secret()
+        return session_id
 
     @property
     def _is_repeatable(self) -> bool:
+        forwarding = self._endpoint.forwarding
+        if forwarding.awaits_run:  # without a session, each try would create one
+            return bool(forwarding.session_of(self._call))
         return self._endpoint.answer is not interrupt or bool(
             self._body.get("message_id") or self._body.get("drop_queued")
         )
@@ -309,8 +351,13 @@ class RelayedResponse(Response):
             min(self._retry_timeout, 2 * HOLD_SECONDS) if self._is_counted else self._retry_timeout
         )
         backoff, until = RetryBackoff(max_pause=MAX_PAUSE_SECONDS), trio.current_time() + retry_timeout
-        seconds = wait + float(self._body.get("deadline", 0))
+        awaits_run = self._endpoint.forwarding.awaits_run
+        seconds = math.inf if awaits_run else wait + float(self._body.get("deadline", 0))
+        begun = trio.current_time()
         while not await self._try(request, seconds, until, send):
+            if awaits_run and trio.current_time() - begun > LONG_POLL_SECONDS:  # the owner had accepted it
+                until = trio.current_time() + retry_timeout
+            begun = trio.current_time()
             left = until - trio.current_time()
             if left <= 0:
                 fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
@@ -333,6 +380,8 @@ class RelayedResponse(Response):
                     await _stream(answer, send)
                 data = b"".join([each async for each in answer.pieces])  # empty after a stream
         except ConnectionLost as lost:
+            if has_begun and self._endpoint.forwarding.awaits_run:
+                raise Problem("unavailable", "the node that sent the stream was lost") from lost
             self._may_be_done |= lost.was_sent and not is_read
             if not has_begun:
                 if lost.was_sent and not (is_read or self._is_repeatable):
@@ -406,6 +455,10 @@ class RelayedResponse(Response):
             and _OTHER_CAUSE not in data
         ):
             status, data = _NO_CONTENT, b""
+        if status >= _FIRST_ERROR and self._endpoint.to_error is not None:
+            problem = read_problem(data)
+            if problem is not None:
+                raise problem  # the gateway answers in the form of the protocol
         headers = {**answer.headers, "content-length": str(len(data))}
         if status == _NO_CONTENT:
             headers = {}

@@ -9,6 +9,7 @@ each agent stay in memory. With `slowly=20` the model takes that many seconds fo
 With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
 with an effect. With `advertise=URL` other nodes reach it there. With `clock=3600` its clock is ahead by so many seconds. With `code=2`
 its agent is of another release, with one more tool. With `adds` it hosts one more agent.
+With `protocols` its gateway serves outside protocols, too.
 """
 
 import os
@@ -37,6 +38,7 @@ from actgent import (
 )
 from actgent.approvals import session_of
 from actgent.cluster.node import Node
+from actgent.interop import PROTOCOLS
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import session_table
@@ -251,6 +253,7 @@ async def main():
             tokens=options.get("tokens", TOKENS),
             hosts=["127.0.0.1"],
             limits=LIMITS,
+            protocols=PROTOCOLS if "protocols" in options else (),
         )
         opened_gateway = await opened.enter_async_context(gateway)
         say(f"PORT {opened_gateway.url.rpartition('/')[2]}")
