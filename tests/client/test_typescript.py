@@ -4,11 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import trio
 
+from tests.docs import browser
+from tests.interop.node.npm import NODE_22
 from tests.web.conftest import open_served
 
 ROOT = Path(__file__).parents[2]
@@ -90,8 +95,13 @@ def test_document_is_valid_openapi(node, tmp_path):
     assert json.loads(done.stdout) == [True, "3.1", None]
 
 
-async def test_each_case_of_the_client_passes(node, built):
+@pytest.mark.parametrize("version", ["installed", "22"])
+async def test_each_case_of_the_client_passes(node, built, version):
     """Chat, streams with resumption, approvals, retries, errors and the React hook."""
+    if version == "22":
+        if not NODE_22.is_file():
+            pytest.skip("Node 22 from npm is not installed in tests/interop/node: `make test` does that")
+        node = str(NODE_22)
     async with open_served() as served:
         with trio.fail_after(120):
             done = await trio.run_process(
@@ -102,6 +112,101 @@ async def test_each_case_of_the_client_passes(node, built):
                 check=False,
             )
     assert done.returncode == 0, done.stderr.decode()
-    outcomes = json.loads(done.stdout.decode().splitlines()[-1])
+    check_outcomes(done.stdout.decode().splitlines()[-1])
+
+
+def check_outcomes(text):
+    outcomes = json.loads(text)
     assert [(case, why) for case, why in outcomes.items() if why] == []
     assert len(outcomes) == CASES
+
+
+PAGE = """<!doctype html><title>cases</title>
+<script>
+  globalThis.global = globalThis;
+  globalThis.process = { env: %s, exit() {} };
+  globalThis.outcomes = new Promise((done) => (console.log = done));
+</script>
+<script type="importmap">%s</script>
+<script type="module" src="/cases.mjs"></script>"""
+WRAPPED = """%s
+const module = { exports: {} };
+((module, exports, require) => {
+%s
+})(module, module.exports, (name) => ({ %s })[name]);
+export default module.exports;
+export const { %s } = module.exports;"""
+"""A CommonJS module as an ES module, as a bundler makes it. React has no other modules."""
+USED = {
+    "react": (
+        "react",
+        "react.development.js",
+        "createElement, useEffect, useMemo, useState, useSyncExternalStore",
+        (),
+    ),
+    "scheduler": ("scheduler", "scheduler.development.js", "unstable_now", ()),
+    "react-test-renderer": (
+        "react-test-renderer",
+        "react-test-renderer.development.js",
+        "act, create",
+        ("react", "scheduler"),
+    ),
+}
+
+
+def make_site(built, env):
+    """Return the files of a web site that runs the cases, by path."""
+    dist = built / "node_modules" / "actgent" / "dist"
+    files = {f"/actgent/{each.name}": each.read_text() for each in dist.glob("*.js")}
+    files["/cases.mjs"] = (built / "cases.mjs").read_text()
+    for name, (folder, file, names, needed) in USED.items():
+        imports = "\n".join(f'import {each.replace("-", "_")} from "{each}";' for each in needed)
+        known = ", ".join(f'"{each}": {each.replace("-", "_")}' for each in needed)
+        code = (MODULES / folder / "cjs" / file).read_text()
+        files[f"/{name}.mjs"] = WRAPPED % (imports, code, known, names)
+    paths = {name: f"/{name}.mjs" for name in USED}
+    imports = {"actgent": "/actgent/index.js", "actgent/react": "/actgent/react.js", **paths}
+    files["/"] = PAGE % (json.dumps(env), json.dumps({"imports": imports}))
+    return files
+
+
+@contextmanager
+def serve_site():
+    """Serve a web site at another origin than the gateway. Yields its URL and its files by path, which the test adds."""
+    files = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            found = files.get(self.path)
+            self.send_response(404 if found is None else 200)
+            self.send_header("content-type", "text/html" if self.path == "/" else "text/javascript")
+            self.end_headers()
+            self.wfile.write((found or "").encode())
+
+        def log_message(self, *_):
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", files
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_each_case_passes_in_a_browser(built):
+    """A page of another origin runs the same cases, so that each request and header passes the checks of CORS."""
+    if browser.CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    with serve_site() as (url, files):
+        async with open_served(origins=[url]) as served, browser.open_tab() as tab:
+            env = {"URL": served.gateway.url, "TOKEN": served.tokens["ada"], "OTHER": served.tokens["bob"]}
+            files.update(make_site(built, {**env, "NODE_ENV": "development"}))
+            with trio.fail_after(120):
+                await tab.open(f"{url}/")
+                done = await tab.call(
+                    "Runtime.evaluate", expression="outcomes", awaitPromise=True, returnByValue=True
+                )
+    check_outcomes(done["result"]["value"])
