@@ -57,11 +57,26 @@ async def test_the_request_that_sends_a_message_streams_its_run(ada):
     assert [each for each in again if each[0]] == [each for each in found if each[0]]
 
 
-async def test_stream_of_a_run_has_the_events_that_the_client_selects(ada):
-    """The events that are held back until a token arrive before the answer ends."""
-    headers = {"actgent-events": "token", "actgent-events-along": "reply"}
-    names = [name for _, name, _ in await stream(ada, {"input": "hello"}, headers=headers)]
-    assert names == ["reply"]
+async def test_stream_of_a_run_has_the_events_that_the_client_selects(serving):
+    """The events that are held back until the next turn arrive before the answer ends."""
+    answers = trio.Event()
+
+    async def think(_):
+        await answers.wait()
+        return "done"
+
+    agents = [BareAgent(name="slow", llm=ScriptedLLM(think))]
+    async with serving(agents=agents) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "slow"})
+        headers = {"actgent-events": "turn", "actgent-events-along": "reply"}
+        events, body = Events(), {"input": "hello", "stream": True}
+        with trio.fail_after(30):
+            async with client.stream("POST", MESSAGES, json=body, headers=headers) as answer:
+                async for chunk in answer.aiter_text():
+                    events.feed(chunk)
+                    if events.has("turn"):
+                        answers.set()
+        assert [name for _, name, _ in events.found] == ["turn", "reply"]
 
 
 async def test_stream_of_a_run_resumes_after_the_last_event(ada):
@@ -151,7 +166,9 @@ async def test_stream_that_exceeds_the_limit_sends_no_message(serving):
     ):
         await client.put("/v1/sessions/s1", json={"agent": "slow"})
         async with client.stream("POST", MESSAGES, json={"input": "one", "message_id": "m1", "stream": True}):
-            refused = await client.post(MESSAGES, json={"input": "two", "message_id": "m2", "stream": True})
+            body = {"input": "two", "message_id": "m2", "stream": True}
+            with trio.fail_after(30):
+                refused = await client.post(MESSAGES, json=body)
             assert (refused.status_code, refused.json()["limit"]) == (429, "streams")
             assert (await client.get(f"{RUNS}/m2")).status_code == 404
         answers.set()
