@@ -66,7 +66,6 @@ class MessageAdmission:
         self._inbox = lifecycle.inbox
         self._sessions = lifecycle.sessions
         self._tracing = lifecycle.events.tracing
-        self._is_plain = self._tracing is None and not labels_senders
         """True if messages that no turn sends need neither a trace nor the source of their sender."""
 
     async def accept(
@@ -213,8 +212,12 @@ class MessageAdmission:
         self._inbox.check_size(message)
         if self._guards.inputs:
             message = self._guards.admit(context, message)
-        if self._is_plain and running_turn.get() is None and not sources_of_request.get():  # the usual case
-            return message
+        if (
+            self._tracing is None and running_turn.get() is None and not sources_of_request.get()
+        ):  # the usual case
+            sender = message.sender
+            if not self._labels_senders or (sender.kind == "user" and sender.name == context.owner.name):
+                return message
         return self._mark(context, message)
 
     def _admit_granted(self, context: SessionContext, message: Message) -> Message:

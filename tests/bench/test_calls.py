@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import actgent
-from actgent import LLM, BareAgent, Text, ToolCall, open_runtime, tool
+from actgent import LLM, BareAgent, Policy, Text, ToolCall, open_runtime, tool
 from actgent.actors.actor import Actor
 from actgent.actors.system import open_system
 from actgent.llm.model_interface import ModelResponse
@@ -62,6 +62,16 @@ async def count_calls(agent, *, is_one_session):
         finally:
             sys.setprofile(former)
     return found / COUNT
+
+
+@pytest.mark.parametrize("workload", CALLS)
+async def test_a_policy_adds_few_calls(workload):
+    """A trusted turn with a policy makes at most 3 % more calls of functions of the package than without."""
+    tools, is_one = [add] if workload == "tool call" else [], workload == "same session"
+    with_policy = BareAgent("a", llm=Adding(), tools=tools, policy=Policy())
+    calls = await count_calls(with_policy, is_one_session=is_one)
+    usual = await count_calls(BareAgent("a", llm=Adding(), tools=tools), is_one_session=is_one)
+    assert calls <= usual * 1.03
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the figures are those of Python 3.11")

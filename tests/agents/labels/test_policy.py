@@ -18,7 +18,9 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.journal.grouped.row_format import encode_entry
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_interface import Entry
 from actgent.turns.calls.policy_checks import sinks_of
 
 from .outer_tool import OuterTool
@@ -453,3 +455,28 @@ async def test_a_label_is_an_object():
         with pytest.raises(ConfigurationError, match="label= takes a Label"):
             await session.chat("go", label="mail:bob")
         await trio.lowlevel.checkpoint()
+
+
+async def size_of(policy, **options):
+    """Run a session with two messages and a tool call, and return the size of its records in bytes."""
+    send, _ = log_of(sinks=())
+    script = [ToolCall("send", {"to": "bob"}, id="c1"), "ok", "ok"]
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(
+                BareAgent("clerk", llm=ScriptedLLM(script), tools=[send], policy=policy)
+            )
+            session = await agent.create_session("ada", session_id="s")
+            for number in range(2):
+                await session.chat("go", message_id=f"m{number}", **options)
+                await session.wait_idle()
+        records = await journal.load("s", agent="clerk")
+    return len(encode_entry(Entry(session_id="s", agent="clerk", records=tuple(records))).body)
+
+
+async def test_trusted_messages_are_not_larger_in_the_journal():
+    """A policy adds no byte to the records of a trusted session. A source adds at most 24 bytes to each message."""
+    usual = await size_of(None)
+    assert await size_of(Policy()) == usual
+    labelled = await size_of(Policy(), label=Label({"page"}))
+    assert usual < labelled <= usual + 6 * 24

@@ -10,6 +10,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Consolidation,
+    Label,
     Limits,
     LongTermMemory,
     ScriptedLLM,
@@ -98,6 +99,32 @@ async def test_later_statement_replaces_a_memory(memories, autojump_clock):
         await session.chat("Home: Nice")
         await trio.sleep(2 * IDLE)
         assert await texts(young) == ["Home: Rome"]
+
+
+async def test_memories_have_the_readers_of_the_conversation(memories, autojump_clock):
+    """New and replaced memories have the readers of the conversation, and of the memories that the model was shown with it."""
+    script = ScriptedLLM(lambda _: "I see.")
+    clerk = BareAgent("clerk", llm=script)
+    Consolidation(clerk, memories, llm=ScriptedLLM(Reader()), idle=IDLE)
+
+    async def readers():
+        found = await memories.page(owner="ada")
+        return {each.text: each.metadata.get("actgent.readers") for each in found}
+
+    async def say(text, label, session_id):
+        session = await clerk.create_session("ada", session_id=session_id)
+        await session.chat(text, label=label)
+        await trio.sleep(2 * IDLE)
+
+    async with clerk:
+        await say("Home: London", Label(), "s1")
+        assert await readers() == {"Home: London": None}
+        await say("Home: Paris", Label(readers={"ada", "eve"}), "s2")
+        assert await readers() == {"Home: Paris": "ada|eve"}
+        await say("Home: Rome", Label(readers={"ada", "bob"}), "s3")
+        assert await readers() == {"Home: Rome": "ada"}
+        await say("Rome has rain", Label(), "s4")
+        assert await readers() == {"Home: Rome": "ada", "Rome has rain": "ada"}
 
 
 async def test_owners_are_apart(memories, autojump_clock):
