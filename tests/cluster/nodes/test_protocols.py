@@ -429,6 +429,20 @@ async def test_a_refused_relayed_request_has_the_form_of_its_protocol(served):
             assert answer.json()["error"]["param"] == "temperature"
 
 
+async def test_an_owner_without_the_protocol_gives_an_error_of_the_protocol(open_cluster):
+    given = {"bind": "127.0.0.1:0", "tokens": [OWNERS["ada"][1]], "limits": LIMITS}
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_pair(open_cluster) as pair,
+            open_gateway(pair.one, protocols=PROTOCOLS, **given) as gateway,
+        ):
+            served = Served(pair, (gateway.url,))
+            named = {"x-session-id": pair.id_at(pair.two)}
+            answer = await served.post(0, "/openai/v1/chat/completions", completion("x"), **named)
+    assert answer.status_code == 503
+    assert "the same protocols at all nodes" in answer.json()["error"]["message"]
+
+
 async def test_a_run_is_repeated_if_its_answer_was_lost(served, monkeypatch):
     """The gateway sends the request again under the same id, which it chose itself. The turn runs once."""
     relay, lost = NodeTransport.relay, []
