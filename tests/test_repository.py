@@ -694,6 +694,18 @@ def test_each_error_has_its_row_in_troubleshooting():
     assert sorted([*rows, "ActgentError"]) == sorted(classes)
 
 
+def test_each_table_of_the_docs_begins_with_one_head():
+    """Markdown renders a table only if its second line is a separator; a second head line makes it plain text."""
+    bad = []
+    for path in tracked("*.md"):
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            head, *rows = table.splitlines()
+            if not rows or not re.fullmatch(r"\|[\s:|-]+\|", rows[0]):
+                bad.append(f"{path.relative_to(ROOT)}: {head}")
+    assert bad == []
+
+
 def test_troubleshooting_quotes_what_errors_say():
     """What stands as a message in the first column is in the code, so nobody looks for words that are not said."""
     text = TROUBLESHOOTING.read_text(encoding="utf-8")
