@@ -566,11 +566,11 @@ class SessionInitializer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         opener, context = self._opener, self._context
-        opener.running.lifecycle.unpin(context)
-        if error is not None:
-            await opener.withdraw(context)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
-        elif self.ends:
-            opener.running.lifecycle.unload_when_idle(context)
+        try:
+            if error is not None:  # before `unpin`, which would record that the session ended as planned
+                await opener.withdraw(context)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
+        finally:
+            opener.running.lifecycle.unpin(context)
 
 
 async def _create_or_find(

@@ -1,11 +1,13 @@
 """What an agent of another pool is told of a task whose request came again."""
 
+from contextlib import suppress
+
 import attrs
 import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.errors import JournalFull
+from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.records import (
@@ -20,6 +22,7 @@ from actgent.journal.records import (
 from actgent.messages import Message, Sender, Text
 from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
 
+SLOW_SECONDS = 10
 MESSAGE = Message(id=task_message_id("t"), session_id="t", sender=Sender("a@p", "agent"), parts=(Text("go"),))
 OPENED = SessionCreatedRecord(
     agent="inner", owner=Sender("a@p", "agent"), transient=True, asker="p/a/s", created_at=1.0
@@ -109,6 +112,38 @@ class Full(MemoryJournal):
         if self.is_full:
             raise JournalFull
         await super()._write(*args)
+
+
+class Unconfirmed(MemoryJournal):
+    """Writes the first step, and then does not confirm it: the answer takes long, or the connection breaks."""
+
+    fails = False
+    writes = 0
+
+    async def _write(self, *args):
+        await super()._write(*args)
+        self.writes += 1
+        if self.writes == 1:
+            if self.fails:
+                raise JournalFailed("the connection broke")
+            await trio.sleep(SLOW_SECONDS)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["cancelled", "failed"])
+async def test_a_task_begins_again_if_its_first_request_ended_while_it_was_recorded(autojump_clock, fails):
+    """The journal has its message, and no caller has its session. So the message is rejected, and the session is unused."""
+    async with Unconfirmed().running() as journal, open_runtime(journal=journal) as runtime:
+        journal.fails = fails
+        await runtime.start(BareAgent("inner", llm=ScriptedLLM(["ok"])))
+        tasks = PoolTasks(runtime.delegation.agents, "q")
+        with trio.move_on_after(SLOW_SECONDS / 2), suppress(JournalFailed):
+            await tasks.answer(TASK, wait=50)
+        assert journal.writes >= 1
+        await trio.sleep(2 * SLOW_SECONDS)
+        with trio.fail_after(100):
+            while (report := await tasks.answer(TASK, wait=50)).answered is None:
+                await trio.sleep(1)
+    assert (report.answered.failed, report.answered.text) == (None, "ok")
 
 
 async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_journal_fails():
