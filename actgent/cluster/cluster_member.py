@@ -118,7 +118,6 @@ class ClusterMember:
             is_ours=node.directory.is_ours,
             is_draining=is_draining,
             wait_released=wait_released,
-            calm_seconds=self.calm_seconds,
             serving=find.serving,
             derive_key=lambda purpose: hmac.digest(key, purpose, "sha256"),
         )

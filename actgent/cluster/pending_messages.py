@@ -218,15 +218,11 @@ class PendingMessages:
 
 @attrs.define(eq=False)
 class _RelayResponse:
-    """Keeps the status and body of the answer to a delivery; implements `Tell`."""
+    """Keeps the status and body of the answer to a delivery; a `SendChunk`."""
 
     status: int = 503
     data: bytes = b"{}"
 
-    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, Any]) -> None:  # noqa: FBT001 - as `Tell`
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, Any]) -> None:  # noqa: FBT001 - as `SendChunk`
         await trio.lowlevel.checkpoint()
         self.status, self.data = status, data
-
-    def now(self, data: bytes) -> bool:
-        """Return False: this response cannot be sent without waiting."""
-        return False

@@ -103,7 +103,7 @@ class RelayServer:
         try:
             await self.wait_released(session_id)
         except Problem as held:
-            await response(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `Tell`
+            await response(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `SendChunk`
             return
         self.figures.relayed += 1
         try:
@@ -136,7 +136,7 @@ class RelayServer:
 
 @attrs.define(eq=False)
 class _RelayResponse:
-    """Sends the answer to one request over the connection; implements `Tell`."""
+    """Sends the answer to one request over the connection; a `SendChunk`."""
 
     stream: trio.SocketStream
     gone: trio.Event
@@ -144,7 +144,7 @@ class _RelayResponse:
     is_open: bool = False
     """True from the start of a chunked body until its last chunk."""
 
-    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str]) -> None:  # noqa: FBT001 - as `Tell`
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str]) -> None:  # noqa: FBT001 - as `SendChunk`
         if self.is_open:
             await self._send(_last_chunks(data) if is_last else encode_chunk(data) if data else b"")
             self.is_open = not is_last
@@ -163,10 +163,6 @@ class _RelayResponse:
         """
         document = orjson.dumps({"moved": True, "epoch": epoch})
         await self._send(encode_answer(MISDIRECTED, {EPOCH_HEADER: str(epoch)}, document))
-
-    def now(self, data: bytes) -> bool:
-        """Return False: this response cannot be sent without waiting."""
-        return False
 
     async def _send(self, data: bytes) -> None:
         """Send data. If the client does not read it within `SENDING_SECONDS`, break the connection."""

@@ -4,10 +4,10 @@ Path, scope, query and body are checked as for a request over HTTP. No HTTP serv
 piece, and only a stream is written with ASGI messages.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import orjson
@@ -62,19 +62,8 @@ _UNAVAILABLE = 503
 _ALWAYS_RELAYED = {name: value for name, value in ALWAYS.items() if name in RELAYED_ANSWER_HEADERS}
 
 
-class SendChunk(Protocol):
-    """Sends the answer to a relayed request, in chunks."""
-
-    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str], /) -> None:  # noqa: FBT001 - positional in all calls, which read clearly
-        """Send a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
-
-    def now(self, data: bytes) -> bool:
-        """Send another chunk of a stream if that is possible without waiting.
-
-        Return False if the chunk was not sent: call `__call__`.
-        """
-
-
+SendChunk = Callable[[int, bytes, bool, Mapping[str, str]], Awaitable[None]]
+"""Function that sends a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
 Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of a path by verb, and the values of its variable segments."""
 _RETRIED = frozenset({"busy", "unavailable"})
@@ -169,7 +158,7 @@ def _caller(owner: str, scopes: tuple[str, ...]) -> Caller:
 
 
 class _Answer:
-    """Sends one response with `tell`, and stores its HTTP status."""
+    """Sends one response with `send`, and stores its HTTP status."""
 
     def __init__(self, request: HTTPRequest, send: SendChunk, gone: trio.Event) -> None:
         self.id = new_id()
@@ -182,7 +171,7 @@ class _Answer:
         """Endpoint of the request; None if the path is unknown."""
         self.span: OpenSpan | None = None
         """Span of the request; None without telemetry."""
-        self._verb, self._tell, self._gone = request.verb, send, gone
+        self._verb, self._send_chunk, self._gone = request.verb, send, gone
         self._wants_headers = WANTS_HEADERS in request.headers
         self._headers: Mapping[str, str] = {}
 
@@ -193,7 +182,7 @@ class _Answer:
             await response(scope, self.receive, self._send)
         else:
             self._begin(response.status_code, response)
-            await self._tell(self.status, bytes(response.body), True, self._headers)  # noqa: FBT003 - as `SendChunk`
+            await self._send_chunk(self.status, bytes(response.body), True, self._headers)  # noqa: FBT003 - as `SendChunk`
 
     def _begin(self, status: int, response: Response) -> None:
         self.has_begun, self.status = True, status
@@ -203,10 +192,10 @@ class _Answer:
     # --- methods of `DirectConnection`, for streams
 
     def send_now(self, data: bytes) -> int:
-        return len(data) if self._tell.now(data) else 0
+        return 0  # nothing is sent to another node without waiting
 
     async def send_all(self, data: bytes) -> None:
-        await self._tell(self.status, data, False, self._headers)  # noqa: FBT003 - as `SendChunk`
+        await self._send_chunk(self.status, data, False, self._headers)  # noqa: FBT003 - as `SendChunk`
 
     async def receive(self) -> dict[str, Any]:
         """Wait until the sender disconnects, and return the ASGI message `http.disconnect`. The body was read before."""
@@ -219,7 +208,7 @@ class _Answer:
             self._headers = self._relayed(message["headers"]) if self._wants_headers else {}
         else:
             is_last = not message.get("more_body", False)
-            await self._tell(self.status, message.get("body", b""), is_last, self._headers)
+            await self._send_chunk(self.status, message.get("body", b""), is_last, self._headers)
 
     def _relayed(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         """Return the headers of an answer that are relayed to the client."""

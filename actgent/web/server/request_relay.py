@@ -140,6 +140,9 @@ class OwnerClient(Protocol):
     async def has_died(self, node: str) -> bool:
         """Return True if a node dies now. Wait until a death would be detected. A planned end is not a death."""
 
+    async def calm_seconds(self) -> float:
+        """Return the seconds for which no node of the cluster has died."""
+
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
         """Store the message of a request for the node that will own its session. Return False if a node owns the session by now.
 
@@ -171,8 +174,6 @@ class Relay:
     is_draining: Callable[[str], bool]
     """Returns True for the id of a session whose partition this process is draining."""
     wait_released: WaitReleased
-    calm_seconds: Callable[[], float]
-    """Returns the seconds for which no node of the cluster has crashed."""
     serving: Callable[[Iterable[Endpoint]], AbstractContextManager[None]]
     """Returns a `with` block during which this node also answers relayed requests of these endpoints."""
     derive_key: Callable[[bytes], bytes]
@@ -362,7 +363,7 @@ class RelayedResponse(Response):
             if left <= 0:
                 fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
                 raise Problem("unavailable", "no node answered for this session: retry the request", **fields)
-            pause = backoff.next_pause(minimum_pause(self._breaks, self._relay.calm_seconds()))
+            pause = backoff.next_pause(minimum_pause(self._breaks, await self._way.calm_seconds()))
             await trio.sleep(min(pause, left))
 
     async def _try(self, request: RelayedRequest, seconds: float, until: float, send: Send) -> bool:

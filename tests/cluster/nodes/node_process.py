@@ -182,7 +182,6 @@ async def _die_of_a_relayed_answer(answer, application, request, tell, gone):
             await trio.sleep(DELAY)
             signal.raise_signal(signal.SIGKILL)
 
-    tell_or_die.now = tell.now
     await answer(application, request, tell_or_die, gone)
 
 

@@ -39,7 +39,6 @@ def break_creation(monkeypatch):
             return
         broken.append(request.session_id)
         tell_nothing.is_open = False
-        tell_nothing.now = telling.now
         await answer(self, request, tell_nothing, gone)
         raise trio.BrokenResourceError
 
