@@ -238,11 +238,14 @@ class NodeMembership:
             self._connections = count
 
     def _note_clock(self, server_time: float, begun: float, ended: float) -> None:
-        """Compare this machine's clock with the database's, and report a changed correction."""
-        if not server_time or ended - begun > CLOCK_TOLERANCE_SECONDS / 2:  # too slow to measure the offset
+        """Compare this machine's clock with the database's, and report a changed correction.
+
+        A slow answer shows only a difference that is larger than its duration.
+        """
+        if not server_time:
             return
         offset = server_time - (begun + ended) / 2
-        if abs(offset - self.correction) <= CLOCK_TOLERANCE_SECONDS:
+        if abs(offset - self.correction) <= max(CLOCK_TOLERANCE_SECONDS, ended - begun):
             return
         self.correction = offset if abs(offset) > CLOCK_TOLERANCE_SECONDS else 0.0
         _log.error(

@@ -359,6 +359,9 @@ class NodeTransport(Transport):
                 await exchange.read_all()
                 await self._wait_moved(to)
                 raise ConnectionLost("the session has moved to another node", was_sent=False)
+            if exchange.headers.get("connection") == "close":  # only answers to unreadable requests have it
+                reason = "the node rejected the signature of the request: compare the clocks of the nodes"
+                raise ConnectionLost(reason, was_sent=False)
             yield exchange
         finally:
             self._open.discard(exchange)

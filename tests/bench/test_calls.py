@@ -96,7 +96,7 @@ OTHER_CALLS = {
     "W1 ask": 34.0,
     "W1 tell": 25.6,
     "W6 idle agent": 174.0,
-    "agent per request": 565.0,
+    "agent per request": 545.0,
     "W7 durable turn": 336.0,
     "W9 chunk": 20.6,
     "@tool": 110.0,

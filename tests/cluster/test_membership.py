@@ -111,6 +111,26 @@ class Table:
         return ["pending 3", "ownership", "pending 3", "pending x"]
 
 
+@pytest.mark.parametrize(("ahead", "corrected"), [(3600.0, True), (2.4, False)])
+async def test_a_slow_answer_of_the_database_shows_only_a_large_difference(monkeypatch, ahead, corrected):
+    """A node whose first answers are slow would else sign requests with a wrong time, which other nodes reject."""
+    wall = [1000.0]
+    monkeypatch.setattr("actgent.cluster.membership.time.time", lambda: wall[0])
+
+    class SlowTable(Table):
+        async def nodes(self):
+            wall[0] += 5.0
+            return [SeenNode(row=self.beats[-1], age=0.0, is_unlocked=False)], wall[0] + self.ahead
+
+    corrections = []
+    membership = NodeMembership(
+        SlowTable(ahead), lambda: seen("a").row, lambda _: None, lambda _: None, corrections.append
+    )
+    await membership._poll()
+    assert len(corrections) == corrected
+    assert abs(membership.now() - wall[0] - ahead * corrected) < 5
+
+
 @pytest.mark.parametrize(("ahead", "corrected"), [(3600.0, True), (-10.0, True), (1.5, False)])
 async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, caplog):
     """Once; a small difference is left as it is."""

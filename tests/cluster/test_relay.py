@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from actgent.client.http.http_request import HTTPRequest
+from actgent.client.transport import ConnectionLost
 from actgent.cluster.directory import PoolDirectory
 from actgent.cluster.relay_client import NodeTransport
 from actgent.cluster.relay_http import (
@@ -146,13 +147,14 @@ class CountingListener:
 
     open_connections: int = 0
     connections: int = 0
+    answer: bytes = encode_answer(200, {}, b"{}")
 
     async def serve(self, stream):
         self.open_connections, self.connections = self.open_connections + 1, self.connections + 1
         reader = MessageReader(stream)
         async with stream:
             while await reader.read_head() is not None:
-                await stream.send_all(encode_answer(200, {}, b"{}"))
+                await stream.send_all(self.answer)
         self.open_connections -= 1
 
 
@@ -207,6 +209,16 @@ async def test_a_connection_is_not_kept_if_its_node_ended_during_the_request():
         async with transport.relay(READ, seconds=1.0) as answer:
             transport.directory.update([], {0: PartitionOwner(owner="b", epoch=1, is_given_back=False)})
             assert [each async for each in answer.pieces] == [b"{}"]
+        await wait_closed(listener, 0)
+
+
+async def test_a_request_whose_signature_was_rejected_may_be_sent_again():
+    """The clock of its sender may be wrong until it is corrected. The client does not get the answer of the node."""
+    async with open_transport() as (transport, _, listener):
+        listener.answer = encode_answer(400, {"connection": "close"}, b"")
+        with pytest.raises(ConnectionLost, match="rejected the signature") as lost:
+            await transport.exchange(READ, seconds=1.0)
+        assert not lost.value.was_sent
         await wait_closed(listener, 0)
 
 
