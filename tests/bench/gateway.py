@@ -153,7 +153,7 @@ async def flood(
         for turn in range(each):
             wait = ["prefer: wait=60"] if turn == each - 1 else []
             begun = time.perf_counter()
-            status, _ = await client.ask("POST", path, {"content": "x" * size}, *wait)
+            status, _ = await client.ask("POST", path, {"input": "x" * size}, *wait)
             if not wait:
                 times.append(time.perf_counter() - begun)
             refused += status not in (200, 202)
@@ -280,7 +280,7 @@ async def fan_out(server: Server, clients: list[Client]) -> None:
             for client in clients:
                 nursery.start_soon(drain, client)
             asking = await server.connect()
-            await asking.ask("POST", "/v1/sessions/s1/messages", {"content": "tell"}, "prefer: wait=60")
+            await asking.ask("POST", "/v1/sessions/s1/messages", {"input": "tell"}, "prefer: wait=60")
             await asking.stream.aclose()
         return server.cpu() - cpu
 
@@ -307,7 +307,7 @@ async def mute() -> None:
             cpu, most = server.cpu(), rss
             for number in range(1000):
                 wait = ["prefer: wait=60"]
-                await asking.ask("POST", "/v1/sessions/s1/messages", {"content": "x" * 20_000}, *wait)
+                await asking.ask("POST", "/v1/sessions/s1/messages", {"input": "x" * 20_000}, *wait)
                 if number % 20 == 0:
                     most = max(most, server.rss())
             spent = server.cpu() - cpu
@@ -341,7 +341,7 @@ async def mute() -> None:
         for _ in range(100):
             await follow(server, "s1", clients)
         for _ in range(100):
-            await asking.ask("POST", "/v1/sessions/s1/messages", {"content": "x" * 20_000})
+            await asking.ask("POST", "/v1/sessions/s1/messages", {"input": "x" * 20_000})
         begun = time.perf_counter()
         server.process.send_signal(SIGTERM)
         await server.process.wait()

@@ -161,7 +161,7 @@ async def test_gateway_works_through_nginx(tmp_path, is_below):
             assert (await ada.get(place)).json()["id"] == made.json()["id"]
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             said = await ada.post(
-                "/v1/sessions/s1/messages", json={"content": "x" * 3_000_000}, headers={"prefer": "wait=30"}
+                "/v1/sessions/s1/messages", json={"input": "x" * 3_000_000}, headers={"prefer": "wait=30"}
             )
             assert said.status_code == 200, said.text
             missing = await ada.get("/v1/sessions/a%2Fb%2Fc")

@@ -77,9 +77,9 @@ async def trace_post() -> FileTrace:
             ) as client,
         ):
             await client.put("/v1/sessions/s", json={"agent": "a"})
-            await client.post("/v1/sessions/s/messages", json={"content": "warm up"})
+            await client.post("/v1/sessions/s/messages", json={"input": "warm up"})
             with FileTrace() as passed:
-                answer = await client.post("/v1/sessions/s/messages", json={"content": "hello"})
+                answer = await client.post("/v1/sessions/s/messages", json={"input": "hello"})
             assert answer.status_code == 200
     return passed
 
