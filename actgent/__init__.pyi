@@ -26,11 +26,11 @@ from .agents.goal import (
     run_agent as run_agent,
     run_agent_sync as run_agent_sync,
 )
-from .agents.keyword_arguments import (
+from .agents.keyword_argument_types import (
     AgentOptions as AgentOptions,
     RunOptions as RunOptions,
 )
-from .agents.model_tools.database_tools import (
+from .agents.model_tools.database_query_tool import (
     database_tool as database_tool,
 )
 from .agents.model_tools.memory_consolidation import (
@@ -38,9 +38,6 @@ from .agents.model_tools.memory_consolidation import (
 )
 from .agents.model_tools.schedule_tools import (
     scheduling_tools as scheduling_tools,
-)
-from .agents.pipelines.conditions import (
-    When as When,
 )
 from .agents.pipelines.pipeline import (
     Pipeline as Pipeline,
@@ -50,6 +47,9 @@ from .agents.pipelines.pipeline_results import (
 )
 from .agents.pipelines.pipeline_step import (
     PipelineStep as PipelineStep,
+)
+from .agents.pipelines.step_conditions import (
+    When as When,
 )
 from .agents.plan_agent import (
     PlanAgent as PlanAgent,
@@ -92,14 +92,14 @@ from .approvals import (
     Reject as Reject,
     Respond as Respond,
 )
-from .client.agent import (
-    RemoteAgent as RemoteAgent,
-)
 from .client.client import (
     Client as Client,
     connect as connect,
 )
-from .client.session import (
+from .client.remote_agent import (
+    RemoteAgent as RemoteAgent,
+)
+from .client.remote_session import (
     RemoteSession as RemoteSession,
 )
 from .control.limits import (
@@ -254,12 +254,12 @@ from .llm.wrapper_models import (
     RateLimitedModel as RateLimitedModel,
     RetryingModel as RetryingModel,
 )
-from .memory.histories.compression import (
-    SemanticCompression as SemanticCompression,
-)
-from .memory.histories.filters import (
+from .memory.histories.relevance_filters import (
     RelevanceFilter as RelevanceFilter,
     TimeDecay as TimeDecay,
+)
+from .memory.histories.semantic_compression import (
+    SemanticCompression as SemanticCompression,
 )
 from .memory.histories.truncation import (
     Truncation as Truncation,
@@ -275,13 +275,13 @@ from .memory.memory_interface import (
     Memory as Memory,
     ModelView as ModelView,
 )
-from .memory.short_term import (
+from .memory.short_term_memory import (
     ShortTermMemory as ShortTermMemory,
 )
 from .memory.sliding_window import (
     SlidingWindow as SlidingWindow,
 )
-from .memory.summarizing import (
+from .memory.summarizing_memory import (
     SummarizingMemory as SummarizingMemory,
 )
 from .messages import (
@@ -308,7 +308,7 @@ from .messages import (
 from .modes.mode import (
     Mode as Mode,
 )
-from .modes.modes import (
+from .modes.mode_enforcement import (
     Modes as Modes,
 )
 from .portal.asyncio_client import (
@@ -334,11 +334,15 @@ from .portal.sync_portal import (
     PortalAgent as PortalAgent,
     PortalSession as PortalSession,
 )
+from .protocols.conversation_rendering import (
+    conversation_text as conversation_text,
+    tool_documentation as tool_documentation,
+)
 from .protocols.goal import (
     CustomAction as CustomAction,
     detect_action_loop as detect_action_loop,
 )
-from .protocols.prompts import (
+from .protocols.prompt_rendering import (
     PromptManager as PromptManager,
 )
 from .protocols.protocol_interface import (
@@ -357,19 +361,15 @@ from .protocols.protocol_interface import (
     TurnView as TurnView,
     UpdateState as UpdateState,
 )
-from .protocols.text_rendering import (
-    conversation_text as conversation_text,
-    tool_documentation as tool_documentation,
-)
 from .runtime.agent_directory import (
     AgentCard as AgentCard,
-)
-from .runtime.retention import (
-    Retention as Retention,
 )
 from .runtime.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
+)
+from .runtime.session_erasure import (
+    Retention as Retention,
 )
 from .session_index.queries import (
     SearchFilter as SearchFilter,
@@ -389,28 +389,28 @@ from .tools.function_tool import (
 from .tools.outputs.enveloped_tool import (
     EnvelopedTool as EnvelopedTool,
 )
-from .tools.registry import (
-    ToolRegistry as ToolRegistry,
-)
 from .tools.tool_interface import (
     Tool as Tool,
     ToolContext as ToolContext,
     ToolHooks as ToolHooks,
 )
-from .toolsets.http.connection_guard import (
-    Guard as Guard,
+from .tools.tool_registry import (
+    ToolRegistry as ToolRegistry,
 )
-from .toolsets.http.credentials import (
+from .toolsets.http.api_credentials import (
     APIKey as APIKey,
     Basic as Basic,
     Bearer as Bearer,
     Credentials as Credentials,
 )
+from .toolsets.http.connection_guard import (
+    Guard as Guard,
+)
 from .toolsets.http.http_tool import (
     HTTPTool as HTTPTool,
     api_tool as api_tool,
 )
-from .toolsets.mcp.config import (
+from .toolsets.mcp.server_config_file import (
     mcp_servers as mcp_servers,
 )
 from .toolsets.mcp.server_toolset import (

@@ -21,8 +21,8 @@ from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
+from actgent.errors.end_user_messages import sentence_for
 from actgent.errors.text_escaping import shown
-from actgent.errors.user_messages import sentence_for
 from actgent.labels import Label, label_of
 from actgent.support.fast_init import EXACT, fast_constructor, fast_init
 from actgent.support.misuse_hints import (

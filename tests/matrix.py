@@ -24,7 +24,7 @@ TESTS = (
     "tests/actors/test_gc_tuning.py",
     "tests/actors/test_concurrent_messages.py",
     "tests/actors/test_supervision.py",
-    "tests/actors/test_system.py",
+    "tests/actors/test_actor_system.py",
     "tests/actors/test_workers.py",
     "tests/tools/test_threads.py",
     "tests/agents/turns/test_cancel.py",

@@ -34,12 +34,12 @@ from actgent import (
 )
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
 from actgent.cli.demos.load_test import percentile, run_load_test
-from actgent.cli.demos.script_process import open_script_process
 from actgent.cli.demos.scripted_models import TOOLS
+from actgent.cli.demos.scripted_provider_process import open_script_process
 from actgent.cli.main import app, main
 from actgent.cli.model_options import open_models
-from actgent.cli.signals import Shutdown, run_until_signalled
-from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
+from actgent.cli.signal_handling import Shutdown, run_until_signalled
+from actgent.cli.terminal_io import ConversationView, Lines, Terminal, one_line, printable
 from actgent.interop import PROTOCOLS
 from actgent.llm.model_interface import ModelRequest
 from actgent.messages import ChatMessage
@@ -246,7 +246,7 @@ def children():
     lists = [each.read_text(encoding="ascii") for each in Path("/proc/self/task").glob("*/children")]
     found = " ".join(lists).split()
     commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
-    return [pid for pid, command in commands.items() if b"script_process" in command]
+    return [pid for pid, command in commands.items() if b"scripted_provider_process" in command]
 
 
 def test_demo_prints_plain_text_in_a_pipe(demonstration):

@@ -27,7 +27,7 @@ from actgent.cli.chat import ChatOptions, load_agent
 from actgent.cli.journals import journal_commands as journal_cli
 from actgent.cli.journals.replay import ReplayOptions, fork
 from actgent.cli.main import main
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (

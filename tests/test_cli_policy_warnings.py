@@ -5,7 +5,7 @@ import pytest
 from actgent import BareAgent, FunctionTool, Policy, ScriptedLLM, StaticToolset, Tool, tool
 from actgent.cli.agent_folders import check
 from actgent.cli.policy_warnings import policy_warnings
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.toolsets.builtin import page_tool
 from actgent.toolsets.mcp import MCPServer
 

@@ -7,8 +7,8 @@ import pytest
 
 from actgent import ConfigurationError, NotRunning
 from actgent.cli.chat import ChatOptions, open_agent, open_conversation
-from actgent.cli.console.delivery_views import TextView
-from actgent.cli.terminal import Terminal
+from actgent.cli.console.conversation_output import TextView
+from actgent.cli.terminal_io import Terminal
 from actgent.messages import Text
 
 README = Path(__file__).parents[1] / "README.md"

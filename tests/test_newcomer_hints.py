@@ -38,7 +38,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.protocols.goal.decisions import CustomAction
+from actgent.protocols.goal.decision_parsing import CustomAction
 
 
 @pytest.fixture

@@ -212,9 +212,9 @@ def test_files_of_the_public_host_can_be_read(name):
 LOADED = {
     "": ["actgent.journal.sqlite", "actgent.testing.provider"],
     "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.line_editor"],
-    "cluster": ["actgent.cluster.cluster_member", "actgent.cluster.node"],
+    "cluster": ["actgent.cluster.cluster_member", "actgent.cluster.cluster_node"],
     "encryption": ["actgent.journal.encryption"],
-    "mcp": ["actgent.toolsets.mcp.connection"],
+    "mcp": ["actgent.toolsets.mcp.server_connection"],
     "otel": ["actgent.observe"],
     "postgres": ["actgent.journal.postgres"],
     "web": ["actgent.web.gateway_setup"],

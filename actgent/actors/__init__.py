@@ -2,10 +2,10 @@
 
 from .actor import Actor, ActorContext
 from .actor_ref import ActorRef, Address
+from .actor_system import ActorSystem, open_system
 from .dead_letters import DeadLetter
 from .inbox import InboxStatistics, PriorityInbox
 from .supervision import Strategy, Supervision
-from .system import ActorSystem, open_system
 
 __all__ = [
     "Actor",

@@ -32,9 +32,9 @@ from actgent.support.user_code_calls import convert_user_error
 
 from .actor_ref import Address
 from .dead_letters import DeadLetter, DeadLetters
+from .deadline_timer import Timer
 from .inbox import PriorityInbox
 from .supervision import Restarts, Supervision, root_cause
-from .timer import Timer
 from .wait_graph import WaitNode
 
 _log = logger_of(__name__)

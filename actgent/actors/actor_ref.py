@@ -14,9 +14,9 @@ from actgent.messages import Priority
 from actgent.support.fast_init import fast_constructor
 
 from .dead_letters import DeadLetter
+from .deadline_timer import Timer
 from .inbox import PriorityInbox
 from .message_groups import MessageGroups
-from .timer import Timer
 from .wait_graph import WaitNode, refuse_cycle, waiting
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from .timer import Timer
+from .deadline_timer import Timer
 
 JobT = TypeVar("JobT")
 

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import check_loop, is_asyncio_running
+from actgent.actors.event_loop_check import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES, InboxBounds
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.argument_checks import at_least_one, check_flag, check_id, check_known_id, check_seconds
@@ -35,7 +35,7 @@ from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_settings import LLMSettings
 from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import (
     Content,
     DataT_co,
@@ -50,11 +50,11 @@ from actgent.messages import (
     check_busy_rule,
     message_parts,
 )
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.modes.modes_prompt import prompt_of
 from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
     ClassificationType,
     Instruction,
@@ -70,11 +70,11 @@ from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_recovery import recover
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.sessions.session_handlers import Handler, check_called
 from actgent.state.reducers import Reducer
 from actgent.support import span_names
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
@@ -110,7 +110,7 @@ from .argument_checks import (
     types_of,
 )
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
-from .keyword_arguments import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
+from .keyword_argument_types import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .model_tools import long_term_memory_parts, with_database, with_extract
 from .runs import (
     STREAM_CAPACITY,
@@ -1399,6 +1399,6 @@ def _parent_context(parent: object) -> SessionContext | None:
 
 
 def _state_check_of(declared: Any) -> Any:
-    from .typed_state import state_check_of  # noqa: PLC0415 - few agents declare a type of their state
+    from .state_type_checks import state_check_of  # noqa: PLC0415 - few agents declare a type of their state
 
     return state_check_of(declared)

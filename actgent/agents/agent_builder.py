@@ -19,7 +19,7 @@ from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
 from actgent.llm.model_settings import LLMSettings, load_models, load_settings
 from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.bare_protocol import Bare
@@ -32,7 +32,7 @@ from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, S
 from actgent.protocols.simple_protocol import Simple
 from actgent.protocols.steps_protocol import Steps
 from actgent.runtime.sessions.new_session import OnSession
-from actgent.sessions.handlers import Handler
+from actgent.sessions.session_handlers import Handler
 from actgent.support.misuse_hints import hints_for_builders
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import Tool

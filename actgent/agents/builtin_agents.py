@@ -18,7 +18,7 @@ from actgent.tools.tool_interface import DepsT
 
 from .agent import Agent
 from .argument_checks import check_routes, forms_of, types_of
-from .keyword_arguments import AgentOptions
+from .keyword_argument_types import AgentOptions
 from .session import session_of_context
 
 

@@ -5,7 +5,7 @@ from typing import Any, Unpack, overload
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.memory.limited_memory import LimitedMemory, LimitedView
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import DataT_co, ToolCall
 from actgent.modes.mode_tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Planning
@@ -14,7 +14,7 @@ from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent
 from .argument_checks import memory_of
-from .keyword_arguments import AgentOptions
+from .keyword_argument_types import AgentOptions
 from .session import Session, context_of
 
 

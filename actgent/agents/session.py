@@ -45,17 +45,17 @@ from actgent.messages import (
 )
 from actgent.modes.mode import Actor
 from actgent.modes.mode_changes import ModeChange, changes_in
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import caller_calls, decide, open_approvals, session_holding
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import releasing_slot, running_session, sources_of_caller, take_sources
-from actgent.runtime.sessions.remote_sessions import RemoteSessions
+from actgent.runtime.sessions.remote_session_interface import RemoteSessions
 from actgent.runtime.sessions.session_eviction import check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_end
-from actgent.runtime.sessions.tree_close import close_tree
+from actgent.runtime.sessions.session_tree_close import close_tree
 from actgent.runtime.start_phase import wait_started
 from actgent.runtime.subscriptions import (
     ObservationFilter,
@@ -68,7 +68,7 @@ from actgent.runtime.subscriptions import (
     observe_recent,
 )
 from actgent.sessions.conversation import MessagePage
-from actgent.sessions.handlers import Handler, HandlerKind
+from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS, task_key
 from actgent.sessions.pending.schedules import (
     TREE_WINDOW_SECONDS,
     is_over_by_time,
@@ -76,8 +76,8 @@ from actgent.sessions.pending.schedules import (
     set_schedule,
     unset_schedule,
 )
-from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS, task_key
 from actgent.sessions.session_context import SessionContext, Status, host_of, running_turn
+from actgent.sessions.session_handlers import Handler, HandlerKind
 from actgent.sessions.subscriptions import (
     MessageFilter,
     MessageTrace,

@@ -22,7 +22,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.errors import ActgentError, ConfigurationError, nearest
 
-from .terminal import one_line
+from .terminal_io import one_line
 
 Main = Callable[[], Awaitable[object]]
 """The async function that a program passed to `trio.run`, with its arguments bound."""

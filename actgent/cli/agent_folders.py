@@ -17,7 +17,7 @@ from actgent.llm.scripted_model import ScriptedLLM
 from .agent_files import load_agents
 from .model_options import live_models
 from .policy_warnings import policy_warnings
-from .terminal import Terminal
+from .terminal_io import Terminal
 
 
 def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:

@@ -29,8 +29,8 @@ from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
 from .model_options import live_models, open_models, open_script
-from .signals import Shutdown
-from .terminal import Lines, Terminal
+from .signal_handling import Shutdown
+from .terminal_io import Lines, Terminal
 
 __all__ = ["ChatOptions", "answer", "arguments_of", "chat", "load_agent", "load_agents", "open_agent"]
 

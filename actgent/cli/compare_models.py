@@ -18,7 +18,7 @@ from actgent.errors.text_escaping import counted
 from actgent.evaluation import DecisionReport, DecisionVariant, compare_decisions, decisions_to_html
 from actgent.evaluation.decision_comparison import join_reports
 from actgent.evaluation.decision_comparison_html import figures_table
-from actgent.evaluation.html_parts import cost_words
+from actgent.evaluation.shared_html_parts import cost_words
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.llm.model_interface import LLM
@@ -30,8 +30,8 @@ from .evaluation import build_agent
 from .journals.journal_commands import open_read_only
 from .model_options import live_models, open_models
 from .report_files import check_output_files, progress_bar, read_prompts, save_report
-from .signals import Shutdown
-from .terminal import Terminal, one_line
+from .signal_handling import Shutdown
+from .terminal_io import Terminal, one_line
 
 MAX_SHOWN = 20
 """Maximum number of differences that are listed."""

@@ -26,15 +26,15 @@ from actgent.evaluation import (
     save_cases,
     to_html,
 )
-from actgent.evaluation.html_parts import cost_words, time_words
+from actgent.evaluation.shared_html_parts import cost_words, time_words
 from actgent.llm.model_interface import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
 from .model_options import live_models, open_models
 from .report_files import check_output_files, progress_bar, read_prompts, save_report
-from .signals import Shutdown
-from .terminal import Terminal, one_line
+from .signal_handling import Shutdown
+from .terminal_io import Terminal, one_line
 
 _COLUMNS = ("", "passed", "score", "tokens in", "tokens out", "cost", "p50", "p95")
 _EXAMPLE_CASE = '{"input": "Hi, I am Ada.", "contains": "Ada"}, or in Python Case(input=..., expected=...)'

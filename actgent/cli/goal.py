@@ -20,8 +20,8 @@ from actgent.toolsets.tool_discovery import discover, load_files, load_output_sc
 from actgent.toolsets.toolset import Toolset
 
 from .model_options import live_models
-from .signals import Shutdown
-from .terminal import Terminal
+from .signal_handling import Shutdown
+from .terminal_io import Terminal
 
 _PROGRESS_MARKERS = ("] decides: ", "] calls ", "] ended: ")
 """Parts of log lines that are shown as progress on a terminal without `--verbose`."""

@@ -13,8 +13,8 @@ from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
 from .commands import app
 from .file_descriptors import RefusedConnections, open_standard_streams, raise_file_limit
-from .signals import handled_signals
-from .terminal import Terminal, one_line
+from .signal_handling import handled_signals
+from .terminal_io import Terminal, one_line
 
 _OPTION_HINTS = {
     **dict.fromkeys(

@@ -37,7 +37,7 @@ from actgent.toolsets.mcp import (
     tool_digest,
 )
 
-from .terminal import Lines, Terminal, one_line
+from .terminal_io import Lines, Terminal, one_line
 from .tool_list import short_schema
 
 _UNKNOWN = "; the outcome of the call is unknown"

@@ -24,7 +24,7 @@ from actgent.tools.outputs.result_text import to_text
 
 from .agent_files import load_values
 from .agent_folders import agents_at
-from .terminal import Terminal
+from .terminal_io import Terminal
 
 _INVALID_EXIT_CODE = 2
 

@@ -11,7 +11,7 @@ from actgent.tools.function_tool import FunctionTool
 from actgent.tools.outputs.oversized_results import ReadResult
 from actgent.tools.tool_interface import Tool, unwrap_tool
 from actgent.toolsets.toolset import Toolset, static_tools
-from actgent.turns.calls.policy_checks import sinks_of
+from actgent.turns.calls.untrusted_text_policy import sinks_of
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _READ = frozenset("check fetch find get list load look open pull query read receive search show view".split())

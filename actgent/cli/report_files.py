@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from actgent.errors import ConfigurationError
 
-from .terminal import Terminal
+from .terminal_io import Terminal
 
 
 def check_output_files(targets: Iterable[str | None]) -> None:

@@ -14,7 +14,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.simulation.run_story import render_story
+from actgent.simulation.run_report import render_story
 from actgent.simulation.scenario import SeedOutcome, check_program, play
 from actgent.simulation.seed_plan import FAULTS, MAX_SESSIONS, FaultKind, Settings
 from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
@@ -22,7 +22,7 @@ from actgent.simulation.seeded_choices import EventKey
 from actgent.simulation.shrinking import shrink
 from actgent.simulation.simulated_storage import JournalKind
 
-from .terminal import Terminal
+from .terminal_io import Terminal
 
 MAX_STORIES = 3
 """Maximum number of failing seeds that are shrunk and printed; one of each kind of problem."""

@@ -13,15 +13,15 @@ from actgent.errors import InvalidFile
 from actgent.support.user_code_calls import convert_user_error, leaves
 from actgent.tools.outputs.oversized_results import offer_read_result
 from actgent.tools.outputs.result_text import error_text
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.toolsets.mcp import AllowedEnvironment
 from actgent.toolsets.tool_discovery import FILES, definition_of, discover
 from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset
 
 from .agent_files import load_agents
-from .terminal import Terminal, one_line
+from .terminal_io import Terminal, one_line
 
 AgentTools = tuple[str, Sequence[Toolset], ToolRegistry]
 """An agent's name (empty for a folder of tools), its toolsets, and its registry."""

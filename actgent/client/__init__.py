@@ -1,11 +1,11 @@
 """Client for agents and sessions in another process, with the API of local ones, over HTTP or another transport."""
 
-from .agent import RemoteAgent
 from .client import Client, connect, open_client
 from .receive_channel import RemoteReader
-from .session import RemoteSession
+from .remote_agent import RemoteAgent
+from .remote_session import RemoteSession
 from .session_operations import PastSession
-from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent, Transport
+from .transport_interface import ConnectionLost, Refused, RemoteRequest, StreamEvent, Transport
 
 __all__ = [
     "Client",

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
 from actgent.control.argument_checks import check_seconds
 from actgent.journal.journal_interface import SessionSummary
@@ -17,14 +17,14 @@ from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.session_context import Status
 from actgent.support.name_hints import async_block
 
-from .agent import RemoteAgent
 from .event_subscription import ServerLink
-from .http.transport import HTTPTransport
+from .http.http_transport import HTTPTransport
 from .json_conversion import to_approval, to_seconds
+from .remote_agent import RemoteAgent
 from .request_sender import RequestSender
 from .search_conversion import search_query, to_search_page, to_trends, trends_query
 from .session_operations import SessionOperations, to_summary
-from .transport import RemoteRequest, Transport
+from .transport_interface import RemoteRequest, Transport
 
 EVERYTHING = SearchFilter()
 DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0

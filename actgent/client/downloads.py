@@ -12,9 +12,9 @@ import trio
 
 from actgent.errors import ConfigurationError, ServerUnreachable
 
-from .problems import error_of
+from .error_conversion import error_of
 from .request_sender import BrokenConnections, RequestSender, RetryBackoff
-from .transport import ConnectionLost, Refused, RemoteRequest
+from .transport_interface import ConnectionLost, Refused, RemoteRequest
 
 
 @asynccontextmanager

@@ -14,9 +14,9 @@ import trio
 from actgent.errors import InvalidCursor
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .problems import error_of
+from .error_conversion import error_of
 from .request_sender import BrokenConnections, RetryBackoff
-from .transport import ConnectionLost, Events, Refused, RemoteRequest, StreamEvent, Transport
+from .transport_interface import ConnectionLost, Events, Refused, RemoteRequest, StreamEvent, Transport
 
 RecordCallback = Callable[[Sequence[StreamEvent]], Awaitable[None]]
 """Callback that receives all events of one record, or one event without a record number."""

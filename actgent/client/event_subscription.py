@@ -13,16 +13,16 @@ import trio
 
 from actgent.errors import ActgentError, HandlerFailed, InvalidCursor, SessionNotFound
 from actgent.messages import Delivery, Failure
-from actgent.sessions.handlers import Handler, HandlerKind, Handlers, name_of, to_awaitable
+from actgent.sessions.session_handlers import Handler, HandlerKind, Handlers, name_of, to_awaitable
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
-from actgent.turns.dispatcher import HANDLER_KINDS, delivery_id
+from actgent.turns.outcome_dispatcher import HANDLER_KINDS, delivery_id
 
 from .event_stream import ReconnectingStream
 from .json_conversion import CONTEXT_EVENTS, HANDLER_EVENTS, PARTIAL_EVENTS, DeliveryDecoder, is_for_handlers
 from .request_sender import RequestSender
-from .transport import RemoteRequest, StreamEvent
+from .transport_interface import RemoteRequest, StreamEvent
 
 
 @attrs.frozen(eq=False)

@@ -34,12 +34,12 @@ from actgent.messages import (
     Usage,
     message_failure,
 )
-from actgent.sessions.handlers import HandlerKind
+from actgent.sessions.session_handlers import HandlerKind
 from actgent.sessions.subscriptions import Observed
 from actgent.tools.caller_tools import QUESTION
 
-from .problems import failure_error
-from .transport import StreamEvent
+from .error_conversion import failure_error
+from .transport_interface import StreamEvent
 
 JSONObject = Mapping[str, Any]
 MAX_REMEMBERED_ANSWERS = 100

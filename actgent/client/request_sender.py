@@ -10,8 +10,8 @@ import trio
 
 from actgent.errors import ActgentError
 
-from .problems import error_of
-from .transport import ConnectionLost, Refused, RemoteRequest, Transport
+from .error_conversion import error_of
+from .transport_interface import ConnectionLost, Refused, RemoteRequest, Transport
 
 MIN_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 10.0

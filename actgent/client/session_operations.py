@@ -17,7 +17,7 @@ from .downloads import download, new_file
 from .event_subscription import ServerLink
 from .json_conversion import to_message, to_schedule, to_seconds, to_usage
 from .request_sender import RequestSender
-from .transport import Operation, RemoteRequest
+from .transport_interface import Operation, RemoteRequest
 
 COMPARE_SECONDS = 60.0
 """Seconds for which the client waits for the answer of a `compare` request, in addition to its retry timeout."""

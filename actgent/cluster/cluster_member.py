@@ -10,7 +10,7 @@ import trio
 
 from actgent.client.client import Client, open_client
 from actgent.client.event_subscription import ServerLink
-from actgent.client.session import RemoteSession
+from actgent.client.remote_session import RemoteSession
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.cluster_interface import ClusterStatistics
@@ -27,10 +27,10 @@ from actgent.web.problem_documents import Problem
 from actgent.web.server.relayed_requests import LIMITS, EndpointFinder
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
+from .cluster_node import Node, node_name
 from .cross_pool_delegation import PoolApplication, PoolLinks
-from .node import Node, node_name
 from .operations.node_metrics import OnSeconds
-from .ownership import PartitionState
+from .partition_ownership import PartitionState
 from .pending_messages import PendingMessages
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays

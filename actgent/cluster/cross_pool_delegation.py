@@ -14,7 +14,7 @@ import trio
 
 from actgent.client.http.http_request import HTTPRequest, parse_problem
 from actgent.client.request_sender import RetryBackoff
-from actgent.client.transport import ConnectionLost
+from actgent.client.transport_interface import ConnectionLost
 from actgent.errors import (
     ActgentError,
     ConfigurationError,
@@ -24,7 +24,7 @@ from actgent.errors import (
     NotRunning,
     WireError,
 )
-from actgent.errors.safe_texts import model_error_text
+from actgent.errors.safe_error_texts import model_error_text
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
 from actgent.support.safe_logging import LogVariable, logger_of
@@ -32,8 +32,8 @@ from actgent.support.tagged_codec import TaggedCodec
 from actgent.web.server.relayed_requests import RelayApplication, SendChunk
 from actgent.web.server.request_relay import RelayedRequest
 
-from .quarantine import POISON_KIND
 from .relay_client import NodeTransport, open_pool_transport
+from .session_quarantine import POISON_KIND
 
 ASK, CANCEL = "ASK", "CANCEL"
 """HTTP verbs of task requests: `ASK` starts a task or waits for its report, `CANCEL` stops it."""

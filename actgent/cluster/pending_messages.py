@@ -24,7 +24,7 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.web.server.relayed_requests import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest
 
-from .directory import Owner
+from .pool_directory import Owner
 
 Wait = Callable[[str], Awaitable[None]]
 """Function that waits until the quarantine does not hold a session back."""

@@ -23,7 +23,7 @@ from actgent.client.http.http_request import (
     to_http,
 )
 from actgent.client.http.sse import StreamDecoder
-from actgent.client.transport import (
+from actgent.client.transport_interface import (
     ConnectionLost,
     Events,
     Refused,
@@ -40,10 +40,10 @@ from actgent.web.server.request_relay import (
     RelayedRequest,
 )
 
-from .directory import Owner, PoolDirectory
-from .directory_follower import follow_pool
 from .pending_messages import PendingMessages
-from .relay_http import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
+from .pool_directory import Owner, PoolDirectory
+from .pool_directory_follower import follow_pool
+from .relay_http_encoding import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
 from .relay_server import MISDIRECTED
 
 ANSWER_SECONDS = 15.0

@@ -15,15 +15,15 @@ import trio
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_helpers import plain_nursery
+from actgent.support.trio_batches_and_nursery import plain_nursery
 from actgent.web.problem_documents import Problem
-from actgent.web.server.addresses import is_loopback
+from actgent.web.server.listen_addresses import is_loopback
 from actgent.web.server.relayed_requests import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest, WaitReleased
 
-from .directory import PoolDirectory
 from .operations.node_metrics import NodeMetrics
-from .relay_http import (
+from .pool_directory import PoolDirectory
+from .relay_http_encoding import (
     EPOCH_HEADER,
     MalformedMessage,
     MessageReader,

@@ -8,7 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.support.misuse_hints import hints_for_quotas
 
-from .cron import zone_of
+from .cron_expressions import zone_of
 from .limits import Limits
 
 Unit = Literal["day", "month"]

@@ -12,7 +12,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import NO_METADATA, Priority, checked_metadata
 
-from .cron import next_time, zone_of
+from .cron_expressions import next_time, zone_of
 
 PAST_TOLERANCE_SECONDS = 60.0
 """Maximum age in seconds of a date when it is set. A date within this tolerance fires at once; an older date is an

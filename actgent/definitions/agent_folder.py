@@ -31,8 +31,8 @@ from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.protocol_interface import Instruction, Profile, types_from
 
 from .front_matter import Document, dotted, split_front_matter
-from .json_parsing import json_object, short_reason
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
+from .strict_json_parsing import json_object, short_reason
 from .tool_line_numbers import tool_lines
 from .toolset_files import read_documents, read_servers
 from .untrusted_folder import Folder, Unreachable, shown_text

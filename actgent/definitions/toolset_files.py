@@ -16,7 +16,7 @@ from actgent.toolsets.openapi import MAX_DOCUMENT_BYTES, OpenAPI
 from actgent.toolsets.toolset import Toolset
 
 from .front_matter import read_yaml
-from .json_parsing import json_object, short_reason
+from .strict_json_parsing import json_object, short_reason
 from .untrusted_folder import Folder
 
 OPENAPI = "openapi"

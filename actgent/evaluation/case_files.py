@@ -12,7 +12,7 @@ from actgent.errors import ConfigurationError
 from actgent.support.strict_json import load_document
 
 from .cases_and_results import Case, Check
-from .checks import calls, calls_no_tool, contains, equals, matches
+from .predefined_checks import calls, calls_no_tool, contains, equals, matches
 from .simulated_user import SimulatedUser
 
 KEYS = (

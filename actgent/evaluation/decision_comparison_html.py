@@ -14,7 +14,7 @@ from .decision_comparison_report import (
     call_text,
     describe_reading,
 )
-from .html_parts import cost_words, html_cells, html_entry, html_page, html_table, time_words
+from .shared_html_parts import cost_words, html_cells, html_entry, html_page, html_table, time_words
 
 _KINDS: Mapping[DifferenceKind, str] = {
     "same": "same",

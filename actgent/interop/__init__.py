@@ -16,7 +16,7 @@ _MODULES = {
     "AGUIProtocol": ".ag_ui",
     "MCPProtocol": ".mcp",
     "OpenAIProtocol": ".openai",
-    "OutsideProtocol": "actgent.web.outside_protocol",
+    "OutsideProtocol": "actgent.web.external_protocol",
     "VercelProtocol": ".vercel",
     "serve_acp": ".acp",
 }

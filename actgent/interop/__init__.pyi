@@ -1,4 +1,4 @@
-from actgent.web.outside_protocol import OutsideProtocol
+from actgent.web.external_protocol import OutsideProtocol
 
 from .a2a import A2AProtocol
 from .acp import ACPServer, serve_acp

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from actgent.memory.memory_interface import Memory, ModelView
-from actgent.memory.short_term import left_out_notice, missing_from, to_chat
+from actgent.memory.short_term_memory import left_out_notice, missing_from, to_chat
 from actgent.messages import ChatMessage, Message, ToolCall
 
 

@@ -9,7 +9,7 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part
 
 from .memory_interface import Memory
-from .short_term import ShortTermView
+from .short_term_memory import ShortTermView
 from .token_budget import CHARACTERS_PER_TOKEN
 from .view_snapshot import pack, unpack
 

@@ -7,12 +7,12 @@ import attrs
 
 from actgent.errors import ConfigurationError, ModeChangeRejected, ToolError
 from actgent.tools.function_tool import tool
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
+from actgent.tools.tool_registry import ToolRegistry
 
 from .integration_mode_tools import integration_state, integration_tools
 from .mode_changes import changes_in
-from .modes import SET_MODE, Modes
+from .mode_enforcement import SET_MODE, Modes
 from .onboarding_mode_tools import missing_settings, onboarding_tools
 
 OTHER = "Other..."

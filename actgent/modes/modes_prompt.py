@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from actgent.tools.tool_interface import Tool
 
 from .mode import Mode, all_tools
-from .modes import SET_MODE, Modes
+from .mode_enforcement import SET_MODE, Modes
 
 _INTRODUCTION = (
     "You work in modes. A system message in the conversation says so when the mode changes; in the beginning it is "

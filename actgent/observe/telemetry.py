@@ -30,7 +30,7 @@ from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan, SpanKind, Tracing
 
 from .content_shortening import encode_content, shorten_json, shorten_text
-from .instruments import Instruments
+from .span_metrics import Instruments
 
 _KINDS: Mapping[SpanKind, Kind] = {
     "internal": Kind.INTERNAL,

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from actgent.client.agent import RemoteAgent
 from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
-from actgent.client.session import RemoteSession
+from actgent.client.remote_agent import RemoteAgent
+from actgent.client.remote_session import RemoteSession
 from actgent.control.limits import Limits
 from actgent.errors import PortalClosed
 from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, Sender
-from actgent.sessions.handlers import Handler
+from actgent.sessions.session_handlers import Handler
 from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .asyncio_portal import AsyncioMethod, AsyncPortal, AsyncProxy, running_loop

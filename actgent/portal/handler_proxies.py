@@ -18,7 +18,7 @@ import trio
 
 from actgent.agents.session import Session
 from actgent.errors import PortalClosed
-from actgent.sessions.handlers import Handler, name_of, takes_session
+from actgent.sessions.session_handlers import Handler, name_of, takes_session
 from actgent.tools.worker_threads import Threads
 
 CANCEL_GRACE_SECONDS = 1.0

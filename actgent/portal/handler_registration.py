@@ -7,7 +7,7 @@ from typing import Any, TypedDict, TypeVar, overload
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
-from actgent.sessions.handlers import Handler
+from actgent.sessions.session_handlers import Handler
 from actgent.turns.content_guards import GuardedKind
 
 H = TypeVar("H", bound=Callable[..., Any])

@@ -13,8 +13,8 @@ from actgent.errors.text_escaping import shown
 from actgent.journal.journal_interface import Journal
 from actgent.journal.wrappers import Redact
 from actgent.labels import Policy
-from actgent.runtime.retention import Retention
 from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
+from actgent.runtime.session_erasure import Retention
 from actgent.support.misuse_hints import OF_RUNTIMES
 from actgent.support.name_hints import block_function
 from actgent.support.tracing_interface import Tracing

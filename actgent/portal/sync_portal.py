@@ -8,7 +8,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.keyword_arguments import FormT, MessageOptions
+from actgent.agents.keyword_argument_types import FormT, MessageOptions
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.control.limits import Limits
@@ -32,9 +32,9 @@ from actgent.messages import (
 from actgent.modes.mode_changes import ModeChange
 from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.session_context import Status
+from actgent.sessions.session_handlers import Handler, check_called
 from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_portal_agents, hints_for_portal_sessions
 from actgent.tools.tool_interface import DepsT

@@ -20,12 +20,12 @@ from weakref import WeakSet
 
 import trio
 
-from actgent.actors.event_loop import call_from_outside
+from actgent.actors.event_loop_check import call_from_outside
 from actgent.errors import PortalClosed, UsageError
 from actgent.errors.text_escaping import counted, shown
 from actgent.sessions.session_context import running_turn
 from actgent.support.safe_logging import logger_of
-from actgent.tools.time_limits import time_limits
+from actgent.tools.pausable_time_limits import time_limits
 
 from .portal_call import PortalCall
 

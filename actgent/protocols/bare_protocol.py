@@ -8,7 +8,7 @@ from actgent.structured.extract_json import is_cut, loads, unfenced, visible
 
 from .answer_parsing import answer_text, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_prose
-from .prompts import WHO
+from .prompt_rendering import WHO
 from .protocol_interface import Outcome, Profile, Protocol, SendReply, TurnView, make_say
 
 _MAY_BE_JSON = frozenset('{["`n<')

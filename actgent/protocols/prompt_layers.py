@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.protocols.prompts import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
+from actgent.protocols.prompt_rendering import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
 from actgent.protocols.protocol_interface import Profile
 
 Mode = Literal["append", "prepend", "replace"]

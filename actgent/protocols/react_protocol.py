@@ -37,7 +37,7 @@ from .answer_parsing import (
     type_named,
 )
 from .partial_answers import PartialAnswer, follow_strings
-from .prompts import NAMED_TYPES, WHO
+from .prompt_rendering import NAMED_TYPES, WHO
 from .protocol_interface import (
     MESSAGE_TYPE,
     ClassificationType,

@@ -21,7 +21,7 @@ from .answer_parsing import (
     type_named,
 )
 from .partial_answers import PartialAnswer, follow_strings
-from .prompts import TYPES, WHO
+from .prompt_rendering import TYPES, WHO
 from .protocol_interface import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, SendReply, TurnView
 
 _FORMAT = """\

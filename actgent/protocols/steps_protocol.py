@@ -26,7 +26,7 @@ from actgent.structured.extract_json import extract, grown, visible
 
 from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_strings
-from .prompts import WHO
+from .prompt_rendering import WHO
 from .protocol_interface import (
     CallTools,
     Continue,

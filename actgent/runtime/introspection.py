@@ -25,7 +25,7 @@ from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory, Listed
-from .sessions.remote_sessions import RemoteSessions
+from .sessions.remote_session_interface import RemoteSessions
 from .sessions.session_table import SessionTable
 from .subscriptions import (
     ObservationFilter,

@@ -13,12 +13,12 @@ import trio
 from actgent.actors.actor import Actor
 from actgent.actors.actor_cell import GRACE, SystemContext, UnusedActor
 from actgent.actors.actor_ref import ActorRef, Address
+from actgent.actors.actor_system import ActorSystem
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import call_from_outside, check_loop
+from actgent.actors.event_loop_check import call_from_outside, check_loop
 from actgent.actors.gc_tuning import tuned_gc
 from actgent.actors.message_groups import LineOf
 from actgent.actors.supervision import Supervision
-from actgent.actors.system import ActorSystem
 from actgent.approvals import Approval
 from actgent.control.argument_checks import at_least_one, check_known_id
 from actgent.control.clock import Clock
@@ -62,7 +62,7 @@ from .agent_directory import Directory
 from .approval_decisions import list_approvals
 from .delegation.task_delegation import Delegation
 from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
-from .retention import Retention, RetentionJob
+from .session_erasure import Retention, RetentionJob
 from .session_waits import find_waiter
 from .sessions.answer_ratings import Ratings
 from .sessions.session_eviction import SessionPredicate

@@ -10,7 +10,7 @@ from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waitin
 from actgent.labels import TRUSTED, Label, text_of
 from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.call_sources import running_call
+from actgent.tools.untrusted_call_sources import running_call
 
 
 class _RemoteNode(WaitNode):

@@ -14,20 +14,20 @@ import attrs
 import trio
 
 from actgent.control.budget import Funding
-from actgent.control.cron import next_time
+from actgent.control.cron_expressions import next_time
 from actgent.errors import DeadlineExceeded
 from actgent.journal.records import ScheduleFiredRecord
 from actgent.messages import Message, Sender, Text
 from actgent.sessions.pending.approval_ledger import ApprovalDeadline
+from actgent.sessions.pending.delegated_tasks import TaskDeadline
 from actgent.sessions.pending.schedules import ScheduleTimer, apply_fired, is_set
-from actgent.sessions.pending.tasks import TaskDeadline
 from actgent.sessions.session_context import SessionContext
 
 from .agent_actor import AgentActor
 from .approval_decisions import expire
 from .message_admission import MessageAdmission
 from .sessions.session_opener import SessionOpener
-from .sessions.tree_close import close_tree
+from .sessions.session_tree_close import close_tree
 from .timer_service import TimerHandlers
 
 SCHEDULE_SENDER = Sender("schedule", "system")

@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from actgent.actors.deadline_timer import Timer, TimerHandle
 from actgent.actors.inbox import PriorityInbox
-from actgent.actors.timer import Timer, TimerHandle
 from actgent.control.durable_timer import DueIndex, DurableTimer
 from actgent.errors import (
     DepsMissing,

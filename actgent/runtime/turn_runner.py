@@ -11,16 +11,16 @@ import trio
 from actgent.actors.actor import calling_actor
 from actgent.actors.actor_cell import Cell
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import check_loop
+from actgent.actors.deadline_timer import Timer
+from actgent.actors.event_loop_check import check_loop
 from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.reusable_tasks import Workers
-from actgent.actors.timer import Timer
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.records import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected
-from actgent.sessions.pending.tasks import TASK_TIMER
+from actgent.sessions.pending.delegated_tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import (
     QueuedMessage,
@@ -32,7 +32,7 @@ from actgent.sessions.session_context import (
     running_turn,
 )
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.tools.time_limits import time_limits
+from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.turn_lifecycle import TurnLifecycle
 

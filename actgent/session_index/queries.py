@@ -9,7 +9,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.session_list_queries import State, is_storable
-from actgent.support.word_forms import spaced
+from actgent.support.word_normalization import spaced
 
 MAX_QUERY_CHARS = 500
 """Maximum length of a query, in characters."""

@@ -29,9 +29,9 @@ from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection import ThreadedStore
 
+from .index_store import IndexStore
 from .queries import Group, SearchFilter, SearchPage, Trends
 from .record_indexing import DAY_SECONDS, SessionFacts
-from .store import IndexStore
 
 NAME = "index"
 """Name of the index next to its journal."""
@@ -367,10 +367,10 @@ async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGener
 
 def _open_store(place: str | None, *, read_only: bool) -> IndexStore:
     if place is not None and not place.startswith("sqlite:///"):
-        from .postgres import PostgresIndexStore  # noqa: PLC0415 - needs an extra
+        from .postgres_index_store import PostgresIndexStore  # noqa: PLC0415 - needs an extra
 
         return PostgresIndexStore(place, read_only=read_only)
-    from .sqlite import SQLiteIndexStore  # noqa: PLC0415
+    from .sqlite_index_store import SQLiteIndexStore  # noqa: PLC0415
 
     path = (place or "").removeprefix("sqlite:///")
     if read_only and not Path(path).is_file():

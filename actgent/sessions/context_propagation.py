@@ -17,7 +17,7 @@ from actgent.errors import ConfigurationError, NotSerializable
 from actgent.journal.records import NOTHING, WIRE, Record, StateChangeRecord
 from actgent.messages import traceparent, valid_traceparent
 from actgent.support.safe_logging import logger_of
-from actgent.tools.time_limits import time_limits
+from actgent.tools.pausable_time_limits import time_limits
 
 from .session_context import QueuedMessage, running_turn
 

@@ -27,8 +27,8 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.deadline_timer import TimerHandle
 from actgent.actors.inbox import Place
-from actgent.actors.timer import TimerHandle
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account, Budget, Funding
 from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
@@ -81,15 +81,15 @@ from actgent.protocols.partial_answers import PartialAnswer
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck, StateRecord, Store
 from actgent.support.fast_init import fast_constructor
-from actgent.tools.call_sources import running_call
 from actgent.tools.tool_execution import Batch
+from actgent.tools.untrusted_call_sources import running_call
 
 from .conversation import SessionConversation
-from .handlers import Handlers
 from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
-from .pending.tasks import Task
+from .pending.delegated_tasks import Task
 from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
 from .pending.turn_future import CallOptions, Outcome, TurnFuture
+from .session_handlers import Handlers
 from .session_record_writer import SessionLog
 from .session_tree import Children, SessionTree
 

@@ -10,7 +10,7 @@ from actgent.control.budget import Account
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 
-from .pending.tasks import Task
+from .pending.delegated_tasks import Task
 
 
 class Child(typing.Protocol):

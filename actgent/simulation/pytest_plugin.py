@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .run_story import render_story
+from .run_report import render_story
 from .scenario import play
 from .seed_runs import read_seed
 

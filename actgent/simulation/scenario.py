@@ -24,10 +24,10 @@ from actgent.sessions import session_record_writer
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .promise_checks import check_run
+from .caller_observations import COPY_PREFIX, Notes
+from .invariant_checks import check_run
 from .random_model import SLOW_SECONDS, RandomModel
-from .run_notes import COPY_PREFIX, Notes
-from .run_story import Story, ToolRun
+from .run_report import Story, ToolRun
 from .seed_plan import Settings, draw_plan
 from .seeded_choices import Choices, EventKey
 from .simulated_callers import Callers

@@ -29,9 +29,9 @@ from actgent.errors import (
 )
 from actgent.runtime.runtime import Runtime
 
+from .caller_observations import COPY_PREFIX, Notes
 from .random_model import SLOW_SECONDS
-from .run_notes import COPY_PREFIX, Notes
-from .run_story import Story
+from .run_report import Story
 from .seed_plan import FaultKind, SeedPlan
 from .simulated_program import Program
 from .simulated_world import World

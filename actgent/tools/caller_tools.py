@@ -8,9 +8,9 @@ import attrs
 from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.messages import ToolCall, ToolSpec
 
-from .option_checks import check_options
-from .registry import ToolRegistry
 from .tool_interface import Tool, ToolContext
+from .tool_option_checks import check_options
+from .tool_registry import ToolRegistry
 
 MAX_TOOLS = 128
 """Maximum number of tools of a caller in one turn."""

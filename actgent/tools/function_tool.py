@@ -20,8 +20,8 @@ from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
 from .callable_kinds import drain_with_progress
-from .option_checks import check_options
 from .tool_interface import ApprovalRule, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
+from .tool_option_checks import check_options
 from .worker_threads import Threads
 
 P = ParamSpec("P", default=...)

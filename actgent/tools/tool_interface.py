@@ -21,7 +21,7 @@ from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
 from .outputs.result_text import ResultCache
-from .time_limits import TimeLimit, time_limits
+from .pausable_time_limits import TimeLimit, time_limits
 from .worker_threads import Threads, ThreadShare
 
 Effect = Literal["pure", "idempotent", "once"]

@@ -22,8 +22,8 @@ import trio
 from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
 from actgent.support.user_code_calls import Raised, call_user_code, unwrap_result
 
-from .start_order import StartGate, start_gate
-from .time_limits import time_limits
+from .call_start_order import StartGate, start_gate
+from .pausable_time_limits import time_limits
 
 T = TypeVar("T")
 AGENT_THREADS = 40

@@ -6,8 +6,8 @@ from typing import Any
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools import schemas
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
-from actgent.tools.option_checks import check_options
 from actgent.tools.tool_interface import Tool, ToolContext, WrappedTool
+from actgent.tools.tool_option_checks import check_options
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 """Function from tools to tools; it must not change the given tools."""

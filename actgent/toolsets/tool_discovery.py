@@ -21,9 +21,9 @@ import attrs
 from actgent.errors import ConfigurationError, InvalidFile
 from actgent.errors.text_escaping import shown
 from actgent.support.safe_logging import logger_of
-from actgent.tools.registry import to_tool
 from actgent.tools.state_tools import state_tool, takes_state
 from actgent.tools.tool_interface import Tool, WrappedTool
+from actgent.tools.tool_registry import to_tool
 
 from .toolset import Toolset
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from actgent.errors import ToolNotFound
 from actgent.tools.outputs.result_text import to_text
-from actgent.tools.registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
+from actgent.tools.tool_registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
 
 from .toolset import Toolset, check_toolset
 

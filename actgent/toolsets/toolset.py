@@ -19,9 +19,9 @@ from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.support.user_code_calls import leaves
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.outputs.result_text import error_text
-from actgent.tools.registry import MAX_NAME_CHARACTERS, to_tool
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, WrappedTool
+from actgent.tools.tool_registry import MAX_NAME_CHARACTERS, to_tool
 
 from . import derived_tools
 

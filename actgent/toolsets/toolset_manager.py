@@ -22,8 +22,8 @@ from actgent.events import EventStream, ToolsetConnected, ToolsetLost
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error, leaves, readable_text
 from actgent.tools.outputs.result_text import error_text
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import ToolRegistry
 
 from .toolset import Toolset
 

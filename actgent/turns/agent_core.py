@@ -37,9 +37,9 @@ from actgent.messages import (
     Text,
     ToolCall,
 )
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.protocols.answer_parsing import is_media_only
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
     CallTools,
     Classifier,
@@ -62,10 +62,10 @@ from actgent.support.user_code_calls import convert_user_error
 
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
-from .calls.untrusted_results import filled_reply
+from .calls.untrusted_result_isolation import filled_reply
 from .content_guards import ApprovalNeeded, Guards
 from .delivery_records import delivery_records, remote_reply_record
-from .dispatcher import Dispatcher, to_deliveries
+from .outcome_dispatcher import Dispatcher, to_deliveries
 from .tool_notices import add_notices, offer_tools
 from .turn_hooks import Hooks
 from .turn_observer import Observer

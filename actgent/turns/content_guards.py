@@ -19,14 +19,14 @@ from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
 from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
-from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.sessions.session_handlers import Handler, name_of, takes_session
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.schemas import plain_form
 
 from .calls.approval_requests import GuardApproval
-from .dispatcher import Dispatcher
+from .outcome_dispatcher import Dispatcher
 
 GuardedKind = Literal["message", "answer", "input"]
 T = TypeVar("T")

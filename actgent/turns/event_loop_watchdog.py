@@ -17,7 +17,7 @@ from types import FrameType, MappingProxyType
 import attrs
 import trio
 
-from actgent.sessions.handlers import Handler, name_of
+from actgent.sessions.session_handlers import Handler, name_of
 from actgent.support.safe_logging import LogVariable, logger_of, summarise
 
 _log = logger_of(__name__)
@@ -33,7 +33,7 @@ _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("actgent.tools.tool_execution", "Batch._run_to_text"): ("tool", "tool"),
         ("actgent.turns.calls.model_calls", "ModelCaller.ask"): ("model", "llm"),
-        ("actgent.turns.dispatcher", "Dispatcher._finish"): ("handler", "handler"),
+        ("actgent.turns.outcome_dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }
 )
 """Functions that call user code (module, qualified name) -> kind of the user code, and local variable that holds it."""

@@ -22,9 +22,9 @@ from actgent.errors import (
     UserCodeExit,
 )
 from actgent.messages import Failure, ToolCall
-from actgent.sessions.handlers import Handler, HandlerKind, name_of
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.sessions.session_handlers import Handler, HandlerKind, name_of
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import advice_for, source_location
 from actgent.tools.outputs.result_text import error_text

@@ -16,7 +16,7 @@ from actgent.messages import Message, Sender, Text, ToolSpec
 from actgent.modes.system_notices import Notice, NoticeSource
 from actgent.sessions.conversation import OfferedTools
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_registry import ToolRegistry
 
 MAX_NAMED_TOOLS = 50
 """Maximum number of tool names in one line of a notice."""

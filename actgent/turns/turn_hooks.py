@@ -6,10 +6,10 @@ import attrs
 
 from actgent.messages import Message
 from actgent.protocols.protocol_interface import PromptTemplate, TurnView
-from actgent.sessions.handlers import Handler, takes_session
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.sessions.session_handlers import Handler, takes_session
 
-from .dispatcher import Dispatcher
+from .outcome_dispatcher import Dispatcher
 
 LAST = float("inf")
 _ADDED = "a function of on_query returns None, or a text"

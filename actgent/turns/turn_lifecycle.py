@@ -10,12 +10,12 @@ from functools import partial
 import attrs
 import trio
 
-from actgent.actors.timer import Timer
+from actgent.actors.deadline_timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import DepsMissing, Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored_errors import plain_fields, restored_failure
-from actgent.errors.safe_texts import observer_error_text
+from actgent.errors.safe_error_texts import observer_error_text
 from actgent.journal.records import (
     NOT_KEPT,
     FailureRecord,
@@ -46,9 +46,9 @@ from actgent.sessions.session_context import (
 )
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
-from actgent.tools.registry import ToolRegistry
+from actgent.tools.tool_registry import ToolRegistry
 
-from .dispatcher import Dispatcher, failure_for
+from .outcome_dispatcher import Dispatcher, failure_for
 from .turn_observer import Observer
 
 SHUTDOWN_HANDLER_SECONDS = 1.0

@@ -8,7 +8,7 @@ import attrs
 
 from actgent.approvals import Approval, Decision, decision_name
 from actgent.errors import LimitReached, kind_of
-from actgent.errors.safe_texts import cause_text, observer_error_text
+from actgent.errors.safe_error_texts import cause_text, observer_error_text
 from actgent.events import (
     AdmissionWaited,
     ApprovalAsked,

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route as Path, Router
 from starlette.types import Receive, Scope as ASGIScope, Send
 
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop_check import check_loop
 from actgent.client.http.http_request import SOURCES_HEADER
 from actgent.errors import Fenced, SessionMoved
 from actgent.labels import label_of, text_of

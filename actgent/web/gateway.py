@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop_check import check_loop
 from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import Runtime
 from actgent.support.name_hints import async_block
 
 from .access_tokens import AccessToken
+from .external_protocol import OutsideProtocol
 from .gateway_limits import GatewayLimits
-from .outside_protocol import OutsideProtocol
 from .webhooks.webhook import Webhook
 
 ADDRESS = "127.0.0.1:8300"

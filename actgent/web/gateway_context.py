@@ -11,7 +11,7 @@ from .access_control import AccessFilter, ApprovalList
 from .access_tokens import Logins
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics
-from .streaming.broadcast import Broadcasts
+from .streaming.event_broadcast import Broadcasts
 from .streaming.sse import StreamCounts
 from .webhooks.outbox import Outbox
 from .webhooks.webhook import Webhook

@@ -17,17 +17,17 @@ from .access_control import AccessFilter, require_journal
 from .access_tokens import AccessToken, Logins, TokenStore, new_token
 from .asgi_app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import docs_route, routes
+from .external_protocol import OutsideProtocol
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
-from .outside_protocol import OutsideProtocol
 from .prometheus_metrics import Metrics
 from .routes.endpoint_table import ENDPOINTS
 from .routes.endpoints import Endpoint
 from .routes.openapi import document_of
-from .server.addresses import is_loopback, split_address
 from .server.hypercorn_server import open_listeners, served
+from .server.listen_addresses import is_loopback, split_address
 from .server.request_relay import Relay
-from .streaming.broadcast import Broadcasts
+from .streaming.event_broadcast import Broadcasts
 from .webhooks.outbox import open_outbox
 from .webhooks.webhook import Webhook, check_webhooks
 

@@ -5,8 +5,8 @@ import pytest
 import trio
 import trio.testing
 
+from actgent.actors.deadline_timer import Timer
 from actgent.actors.reusable_tasks import IDLE_SECONDS, KEPT_IDLE_WORKERS, Workers
-from actgent.actors.timer import Timer
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 

@@ -57,7 +57,7 @@ from actgent import (
 )
 from actgent.actors.actor import Actor
 from actgent.actors.actor_ref import ActorRef
-from actgent.actors.system import open_system
+from actgent.actors.actor_system import open_system
 from actgent.definitions.agent_folder import read_folder
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal

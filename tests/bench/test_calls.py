@@ -9,7 +9,7 @@ import pytest
 import actgent
 from actgent import LLM, BareAgent, Policy, Text, ToolCall, open_runtime, tool
 from actgent.actors.actor import Actor
-from actgent.actors.system import open_system
+from actgent.actors.actor_system import open_system
 from actgent.llm.model_interface import ModelResponse
 
 PACKAGE = str(Path(actgent.__file__).parent)

@@ -8,7 +8,7 @@ import trio
 
 from actgent import InboxFull, RemoteError, ServerUnreachable, connect
 from actgent.client import ConnectionLost, Refused, Transport, open_client
-from actgent.client.http.transport import HTTPTransport
+from actgent.client.http.http_transport import HTTPTransport
 from actgent.client.request_sender import CALM_SECONDS, MAX_BROKEN_CONNECTIONS
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"

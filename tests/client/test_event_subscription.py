@@ -6,7 +6,7 @@ import trio
 from actgent import LLM, BareAgent, ModelResponse, Text, Token
 from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
-from actgent.client.transport import StreamEvent
+from actgent.client.transport_interface import StreamEvent
 from actgent.errors import JournalFailed
 from actgent.journal.grouped.step_compression import expand
 from actgent.journal.in_memory_journal import MemoryJournal

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent import Failure, Reply, connect
-from actgent.client.http import transport
+from actgent.client.http import http_transport
 
 from .servers import make_token, start  # noqa: F401 - a fixture
 
@@ -115,7 +115,7 @@ async def test_server_is_killed_three_times(start, commands, tmp_path):  # noqa:
 async def test_hanging_server(start, commands, tmp_path, monkeypatch, end):  # noqa: F811
     """The server does not answer for longer than the timeouts. Then it continues or is killed."""
     for name in ("ANSWER_SECONDS", "STREAM_SILENCE_SECONDS"):
-        monkeypatch.setattr(transport, name, 2.0)
+        monkeypatch.setattr(http_transport, name, 2.0)
     token = make_token(commands, tmp_path)
     process, url = await trio.to_thread.run_sync(start)
     port = int(url.rpartition(":")[2])

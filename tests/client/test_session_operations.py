@@ -19,7 +19,7 @@ from actgent import (
 )
 from actgent.agents.upgrading import Difference
 from actgent.client import Transport, open_client
-from actgent.client.http.transport import HTTPTransport
+from actgent.client.http.http_transport import HTTPTransport
 from actgent.journal.records import RatingRecord
 from actgent.journal.transfer import load_sessions
 from actgent.runtime.sessions.answer_ratings import read_ratings

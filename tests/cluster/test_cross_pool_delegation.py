@@ -25,7 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.client.transport import ConnectionLost
+from actgent.client.transport_interface import ConnectionLost
 from actgent.cluster.operations.repartitioning import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced

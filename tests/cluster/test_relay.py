@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from actgent.client.http.http_request import HTTPRequest
-from actgent.client.transport import ConnectionLost
-from actgent.cluster.directory import PoolDirectory
+from actgent.client.transport_interface import ConnectionLost
+from actgent.cluster.pool_directory import PoolDirectory
 from actgent.cluster.relay_client import NodeTransport
-from actgent.cluster.relay_http import (
+from actgent.cluster.relay_http_encoding import (
     EPOCH_HEADER,
     MAX_HEAD_BYTES,
     VALID_SECONDS,

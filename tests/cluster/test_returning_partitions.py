@@ -9,8 +9,8 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent.cluster.node import Node
-from actgent.cluster.ownership import PartitionCommand, PartitionState
+from actgent.cluster.cluster_node import Node
+from actgent.cluster.partition_ownership import PartitionCommand, PartitionState
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import Taken
 

@@ -10,7 +10,7 @@ import trio
 
 from actgent import JournalFailed, Sender, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
-from actgent.interop.a2a import push_configs, push_outbox
+from actgent.interop.a2a import push_notification_configs, push_notification_outbox
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.records import SessionCreatedRecord
@@ -189,7 +189,7 @@ async def test_invalid_configurations_are_refused(ask, field, change):
 
 
 async def test_number_of_configurations_is_limited(monkeypatch):
-    monkeypatch.setattr(push_configs, "MAX_PER_TASK", 2)
+    monkeypatch.setattr(push_notification_configs, "MAX_PER_TASK", 2)
     async with open_pushing() as served, served.client() as client:
         with open_receiver() as receiver:
             task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
@@ -202,7 +202,7 @@ async def test_number_of_configurations_is_limited(monkeypatch):
 
 async def test_deliveries_are_retried_and_survive_a_restart(tmp_path, monkeypatch):
     """Each receiver of a task gets it, also if another one fails first. Configurations are compacted meanwhile."""
-    monkeypatch.setattr(push_configs, "MAX_RECORDS", 2)
+    monkeypatch.setattr(push_notification_configs, "MAX_RECORDS", 2)
     journal, status = f"sqlite:///{tmp_path}/j.db", [503]
     with open_receiver(lambda *_: status[0]) as first, open_receiver() as second:
         async with open_pushing(journal=journal) as served, served.client() as client:
@@ -307,7 +307,7 @@ async def test_later_session_with_the_id_of_an_erased_one_has_no_configurations(
     async def miss(*_):
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(push_outbox.PushOutbox, "_remove", miss)
+    monkeypatch.setattr(push_notification_outbox.PushOutbox, "_remove", miss)
     with open_receiver() as receiver, open_receiver() as own:
         async with open_pushing() as served, served.client() as client, served.client("root") as admin:
             asked = message("please pay", contextId="c")
@@ -336,7 +336,7 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
                 params = message("hello", f"m{number}")
                 params["configuration"] = {"taskPushNotificationConfig": config(receiver)}
                 await call_rpc(client, "SendMessage", params)
-                monkeypatch.setattr(push_configs.PushConfigs, "remove", fail)
+                monkeypatch.setattr(push_notification_configs.PushConfigs, "remove", fail)
                 await wait_until(lambda count=number: len(receiver.got) > count)
             assert states_of(receiver) == ["COMPLETED", "COMPLETED"]
     assert "cannot be removed from the journal: the disk is gone" in caplog.text
@@ -345,10 +345,10 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
 @pytest.mark.parametrize("number", [0, 1], ids=["compaction", "change"])
 async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, number):
     """Other configurations stay stored, also if the refused write was the one that compacts them."""
-    monkeypatch.setattr(push_configs, "MAX_RECORDS", 1)
+    monkeypatch.setattr(push_notification_configs, "MAX_RECORDS", 1)
 
     def make(config_id):
-        return push_configs.PushConfig(
+        return push_notification_configs.PushConfig(
             id=config_id, agent="clerk", session_id="s", message_id="m", created_at=1.0, url="u", after=0
         )
 
@@ -362,7 +362,7 @@ async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, n
             ),
             epoch=journal.epoch_of("s"),
         )
-        configs = await push_configs.PushConfigs.load(journal)
+        configs = await push_notification_configs.PushConfigs.load(journal)
         stored = [make(f"c{place}") for place in range(2 + number)]
         for config in stored:
             await configs.add(config)
@@ -376,7 +376,7 @@ async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, n
                 await configs.add(make("refused"))
         assert configs.of_session(stored[0].key) == tuple(stored)
         await configs.add(make("last"))
-        loaded = await push_configs.PushConfigs.load(journal)
+        loaded = await push_notification_configs.PushConfigs.load(journal)
         assert loaded.of_session(stored[0].key) == (*stored, make("last"))
 
 

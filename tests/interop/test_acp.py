@@ -566,7 +566,7 @@ async def test_journal_that_fails_at_once_is_the_error_of_the_request(client, mo
         yield
 
     with monkeypatch.context() as patched:
-        patched.setattr("actgent.interop.acp.open_session.follow_session", fail)
+        patched.setattr("actgent.interop.acp.client_session.follow_session", fail)
         with pytest.raises(Refused) as refused:
             await client.load(session_id)
     assert "JournalError" in refused.value.text

@@ -16,7 +16,7 @@ mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 
 from actgent.interop.mcp import make_mcp_server  # noqa: E402 - of the extra
-from actgent.interop.mcp.server import MESSAGE_ID  # noqa: E402
+from actgent.interop.mcp.agent_server import MESSAGE_ID  # noqa: E402
 
 from .conftest import make_agents, runs  # noqa: E402
 

@@ -34,7 +34,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionCreatedRecord,
 )
-from actgent.runtime.retention import Retention
+from actgent.runtime.session_erasure import Retention
 
 EXPECTED = (JournalError, Fenced, NotRunning, SessionClosed, SessionExists)
 CALLS = (

@@ -3,7 +3,7 @@
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.runtime.retention import Retention
+from actgent.runtime.session_erasure import Retention
 
 DAY = 86_400.0
 

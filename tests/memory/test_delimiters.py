@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Sender, ToolCall, open_runtime, tool
 from actgent.memory.notice_delimiters import neutralize, neutralize_parts
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Image, Message, Text, ToolResult
 
 SPELLED = [

@@ -31,7 +31,7 @@ from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
 from actgent.llm.http import to_json
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Image, Thinking
 from actgent.testing import check_transcript
 from actgent.testing.provider_apis import PROVIDER_APIS

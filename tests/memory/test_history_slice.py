@@ -4,7 +4,7 @@ import trio
 
 from actgent import BareAgent, ModelRequest, ScriptedLLM, open_runtime
 from actgent.memory.history_slice import HistorySlice, followed_by
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import ChatMessage, Message, Sender, Text
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import ContextOverflow
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.memory.token_budget import count_characters
 from actgent.messages import File, Image, Message, Sender, Text, ToolCall, ToolResult
 from actgent.testing import check_transcript

@@ -21,8 +21,8 @@ from actgent import (
     TimeDecay,
 )
 from actgent.agents.argument_checks import memory_of
-from actgent.memory.short_term import ShortTermMemory
-from actgent.memory.summarizing import SUMMARY
+from actgent.memory.short_term_memory import ShortTermMemory
+from actgent.memory.summarizing_memory import SUMMARY
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult
 from actgent.testing import check_transcript

@@ -36,11 +36,11 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/runtime/turn_runner.py": AGENTS,
     "actgent/actors/inbox.py": ["tests/actors", *AGENTS],
     "actgent/journal/*.py": ["tests/journal", "tests/agents/recovery", "tests/agents/partitions"],
-    "actgent/cluster/ownership.py": ["tests/cluster"],
-    "actgent/cluster/membership.py": ["tests/cluster"],
+    "actgent/cluster/partition_ownership.py": ["tests/cluster"],
+    "actgent/cluster/failure_detection.py": ["tests/cluster"],
     "actgent/cluster/pending_messages.py": ["tests/cluster"],
-    "actgent/cluster/placement.py": ["tests/cluster"],
-    "actgent/cluster/quarantine.py": ["tests/cluster"],
+    "actgent/cluster/partition_placement.py": ["tests/cluster"],
+    "actgent/cluster/session_quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],
 }
 """What is mutated, and the tests that have to notice."""

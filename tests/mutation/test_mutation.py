@@ -30,7 +30,7 @@ OURS = {
         "tests/protocols/test_steps.py",
     ),
     "a tool's output does not stand in": (
-        "actgent/protocols/plan/protocol.py",
+        "actgent/protocols/plan/plan_protocol.py",
         "found := answer.content or work.output",
         "found := answer.content",
         PLAN,
@@ -48,13 +48,13 @@ OURS = {
         MODES,
     ),
     "thoughts of an item": (
-        "actgent/protocols/plan/protocol.py",
+        "actgent/protocols/plan/plan_protocol.py",
         "events: list[Outcome] = [*_events(thoughts=answer.thoughts)]",
         "events: list[Outcome] = []",
         PLAN,
     ),
     "thoughts of the answer": (
-        "actgent/protocols/plan/protocol.py",
+        "actgent/protocols/plan/plan_protocol.py",
         "return [*_events(thoughts=thoughts), *self.conclude",
         "return [*self.conclude",
         PLAN,
@@ -79,7 +79,7 @@ OURS = {
         PLAN,
     ),
     "a failed tool counts as used": (
-        "actgent/protocols/goal/progress.py",
+        "actgent/protocols/goal/goal_progress.py",
         "            progress.has_failed = True\n            continue\n",
         "            progress.has_failed = True\n",
         GOAL,

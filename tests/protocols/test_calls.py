@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from actgent.errors import AnswerError, ParseError
 from actgent.protocols.answer_parsing import parse_encoded_calls
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.goal.decisions import CustomAction, DecisionReader
-from actgent.protocols.plan.plan_answers import parse_item_answer, parse_planning_answer
+from actgent.protocols.goal.decision_parsing import CustomAction, DecisionReader
+from actgent.protocols.plan.plan_answer_parsing import parse_item_answer, parse_planning_answer
 from actgent.protocols.protocol_interface import CallTools, ClassificationType, Profile
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router

@@ -9,7 +9,7 @@ from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
 from actgent.protocols.goal import CustomAction, Goal
-from actgent.protocols.goal.progress import (
+from actgent.protocols.goal.goal_progress import (
     MAX_STALLED,
     Progress,
     absorb,
@@ -18,8 +18,8 @@ from actgent.protocols.goal.progress import (
     progress_of,
     stored_progress,
 )
-from actgent.protocols.goal.transitions import TRANSITIONS, offered_actions, rejection_reason
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.goal.goal_state_machine import TRANSITIONS, offered_actions, rejection_reason
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import CallTools, Continue, Profile, SendReply, UpdateState
 
 from .conftest import view

@@ -2,8 +2,7 @@
 
 import pytest
 
-from actgent.protocols.goal.task_references import References
-from actgent.protocols.goal.tasks import (
+from actgent.protocols.goal.task_plan import (
     PlannedTask,
     failure_lines,
     read_tasks,
@@ -11,6 +10,7 @@ from actgent.protocols.goal.tasks import (
     tasks_in,
     tasks_reason,
 )
+from actgent.protocols.goal.task_references import References
 
 DONE = [
     PlannedTask(

@@ -12,7 +12,7 @@ from actgent import BareAgent, ScriptedLLM
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.bare_protocol import Bare
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import CallTools, Event, SendReply, WithOutput
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.simple_protocol import Simple

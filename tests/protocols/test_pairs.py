@@ -24,7 +24,7 @@ from actgent import (
 )
 from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Fail
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router
@@ -271,7 +271,7 @@ async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
 
 def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
     """The oldest goes, and is rendered to the same bytes when it is asked for again."""
-    monkeypatch.setattr("actgent.protocols.prompts.MAX_CACHED_PROMPTS", 2)
+    monkeypatch.setattr("actgent.protocols.prompt_rendering.MAX_CACHED_PROMPTS", 2)
     manager = PromptManager(Placed(), Profile())
 
     class Facts:

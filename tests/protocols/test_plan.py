@@ -8,7 +8,7 @@ from actgent.errors import AnswerError, ConfigurationError, EmptyAnswer, ParseEr
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
 from actgent.protocols.plan import Plan, TodoItem
-from actgent.protocols.plan.plan_answers import (
+from actgent.protocols.plan.plan_answer_parsing import (
     END,
     START,
     parse_item_answer,
@@ -16,7 +16,7 @@ from actgent.protocols.plan.plan_answers import (
     read_calls,
     split_thoughts,
 )
-from actgent.protocols.plan.protocol import (
+from actgent.protocols.plan.plan_protocol import (
     CONFIG,
     EXECUTE,
     MAX_OUTPUT_CHARS,

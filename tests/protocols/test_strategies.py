@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.messages import Message, Sender, Text, ToolResult
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Profile
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from actgent.protocols.plan.todo import (
+from actgent.protocols.plan.todo_list import (
     STATUSES,
     Plan,
     TodoChange,

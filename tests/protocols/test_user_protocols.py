@@ -8,7 +8,7 @@ import pytest
 from actgent.errors import ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Continue, Profile, Protocol, Request, SendReply, TurnView
 from actgent.structured.extract_json import extract_only
 

@@ -7,7 +7,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
 from actgent.session_index import session_index as index_module
-from actgent.session_index.sqlite import SQLiteIndexStore
+from actgent.session_index.sqlite_index_store import SQLiteIndexStore
 
 
 def agent_of():

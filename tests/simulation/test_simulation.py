@@ -16,7 +16,7 @@ from actgent.agents.assembly import AgentModels
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
 from actgent.simulation import Settings, play
-from actgent.simulation.run_story import render_story
+from actgent.simulation.run_report import render_story
 from actgent.simulation.scenario import check_program
 from actgent.simulation.seed_plan import FAULTS
 from actgent.simulation.seeded_choices import Choices

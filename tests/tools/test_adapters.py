@@ -27,7 +27,7 @@ from actgent import (
     ToolRegistry,
     tool,
 )
-from actgent.tools.registry import to_tool
+from actgent.tools.tool_registry import to_tool
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

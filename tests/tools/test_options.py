@@ -1,4 +1,4 @@
-"""actgent.tools.option_checks: what a tool says of itself is checked at once."""
+"""actgent.tools.tool_option_checks: what a tool says of itself is checked at once."""
 
 import math
 from typing import ClassVar

@@ -13,8 +13,8 @@ from actgent import (
     tool,
 )
 from actgent.errors import InvalidArguments, ToolsetUnavailable
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.toolsets.toolset import Toolset
 
 

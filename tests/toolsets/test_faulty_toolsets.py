@@ -6,8 +6,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from actgent import BareAgent, Mode, Modes, ScriptedLLM, StaticToolset, ToolCall, Toolset, open_runtime, tool
 from actgent.errors import ConfigurationError, NotRunning, ToolsetUnavailable
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.toolsets.tool_search import build_registry, rank_tools
 
 

@@ -40,10 +40,10 @@ from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.http import read_arguments
 from actgent.llm.model_interface import ModelRequest
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.structured.extract_json import extract_only
 from actgent.support.strict_json import loads
-from actgent.toolsets.mcp.tool_lock import ToolLock, tool_digest
+from actgent.toolsets.mcp.tool_lock_file import ToolLock, tool_digest
 
 PLACE = Path(__file__).parents[3] / "shared" / "data" / "security_cases.jsonl"
 AREAS = ("injection", "json", "schema", "access", "consumption", "isolation")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actgent import Agent, AgentOptions, RunOptions
-from actgent.agents.keyword_arguments import CommonOptions, MessageOptions
+from actgent.agents.keyword_argument_types import CommonOptions, MessageOptions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime, tool
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.routes.endpoint_table import ENDPOINTS

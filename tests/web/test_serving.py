@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from actgent import ConfigurationError, GatewayLimits
-from actgent.web.server.addresses import split_address
 from actgent.web.server.hypercorn_server import tls_context
+from actgent.web.server.listen_addresses import split_address
 
 HEAD = "GET /v1/health/live HTTP/1.1\r\nHost: HOST\r\n"
 POST = "POST /v1/sessions HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\nContent-Type: application/json\r\n"

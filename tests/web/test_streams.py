@@ -25,7 +25,7 @@ from actgent.messages import Message, Sender
 from actgent.sessions.subscriptions import PartialText
 from actgent.testing import assert_no_leaks
 from actgent.web.server.request_parser import chunked
-from actgent.web.streaming import broadcast
+from actgent.web.streaming import event_broadcast
 from actgent.web.streaming.session_events import EventEncoder
 from actgent.web.streaming.sse import MAX_FRAMES, FrameBatch, FrameQueue, StreamWriter, frame
 
@@ -558,8 +558,8 @@ async def test_partial_sends_are_completed(room):
 
 async def test_idle_stream_sends_keep_alives(serving, monkeypatch):
     """Without events, the stream sends comments repeatedly."""
-    monkeypatch.setattr(broadcast, "ALIVE_INTERVAL_SECONDS", 0.5)
-    monkeypatch.setattr(broadcast, "IDLE_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(event_broadcast, "ALIVE_INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(event_broadcast, "IDLE_CHECK_SECONDS", 0.1)
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         with trio.fail_after(30):
@@ -659,7 +659,7 @@ def reader_of(*wanted):
 async def test_broadcast_uses_the_names_of_its_current_readers():
     """One who has just come counts from the next record on, one who has left no more."""
     told = MessageAcceptedRecord(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),)))
-    tail, encoder = broadcast.SessionBroadcast(SessionKey("clerk", "s")), EventEncoder()
+    tail, encoder = event_broadcast.SessionBroadcast(SessionKey("clerk", "s")), EventEncoder()
     tail.subscribe(reader_of("answer"))
     tail.add(encoder, 1, [told], 0.0)
     assert not tail.is_due
@@ -676,7 +676,7 @@ async def test_broadcast_uses_the_names_of_its_current_readers():
 
 
 async def test_broadcast_ends_with_its_session():
-    tail = broadcast.SessionBroadcast(SessionKey("clerk", "s"))
+    tail = event_broadcast.SessionBroadcast(SessionKey("clerk", "s"))
     tail.subscribe(reader_of("answer"))
     assert tail.is_woken_by([SessionClosedRecord()])
     tail.add(EventEncoder(), 1, [SessionClosedRecord()], 0.0)
@@ -693,7 +693,7 @@ async def test_reader_after_an_answer_gets_no_partial_text(ends):
         if ends == "answer"
         else MessageEndRecord(message_id="m", failed="model")
     )
-    tail = broadcast.SessionBroadcast(SessionKey("clerk", "s"))
+    tail = event_broadcast.SessionBroadcast(SessionKey("clerk", "s"))
     tail.subscribe(reader_of("reply"))
     tail.add_delta(PartialText(turn="m", reply_id=said.id, begin=0, text="h"))
     tail.add(EventEncoder(), 1, [DeliveryRecord(ids=("x",))], 0.0)

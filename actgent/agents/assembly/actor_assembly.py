@@ -29,7 +29,7 @@ from actgent.state.session_state import StateCheck
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.turn_lifecycle import TurnLifecycle
 
-from .tool_dependencies import AgentDeps
+from .dependency_injection import AgentDeps
 
 
 def build_actor(
@@ -166,7 +166,7 @@ def _summary_starter(
     """Return the callback for the end of a turn that starts a summary if one is due; None if the memory needs none."""
     if not actor.core.memory.summarizes:
         return None
-    from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
+    from actgent.turns.conversation_summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
 
     core = actor.core
     own: ModelLike | str | None = getattr(core.memory, "llm", None)

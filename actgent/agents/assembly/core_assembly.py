@@ -8,20 +8,20 @@ from actgent.labels import Policy
 from actgent.llm.model_interface import LLM
 from actgent.memory.memory_interface import Memory
 from actgent.messages import Sender, message_bytes
-from actgent.modes.modes import Modes
-from actgent.protocols.prompts import PromptManager
+from actgent.modes.mode_enforcement import Modes
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Profile
 from actgent.runtime.runtime import Runtime
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.turns.agent_core import AgentCore, Router
 from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
 from actgent.turns.calls.context_fitting import fitter_for
 from actgent.turns.calls.model_calls import ModelCaller
 from actgent.turns.calls.tool_calls import Access, ToolCaller
 from actgent.turns.content_guards import Guards
-from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.failure_logging import FailureLogger
+from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_hooks import Hooks
 from actgent.turns.turn_observer import Observer
 from actgent.turns.turn_spans import TurnSpans

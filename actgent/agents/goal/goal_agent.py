@@ -10,17 +10,17 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.argument_checks import check_tools
-from actgent.agents.keyword_arguments import CommonOptions, FormT, MessageOptions, ToolLike, Tools
+from actgent.agents.keyword_argument_types import CommonOptions, FormT, MessageOptions, ToolLike, Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.messages import DataT_co, Message, Reply, new_id
 from actgent.protocols.goal import CustomAction, Goal, goal_view
 from actgent.tools.function_tool import tool
-from actgent.tools.registry import to_tool
 from actgent.tools.state_tools import StateTool, state_tool, takes_state
 from actgent.tools.tool_adapters import is_tool_like
 from actgent.tools.tool_interface import DepsT, Tool, ToolContext
+from actgent.tools.tool_registry import to_tool
 from actgent.toolsets.toolset import Toolset
 
 from .goal_result import GoalResult, goal_result

@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import AnswerError, DeadlineExceeded, Interrupted, LimitReached, Stopped, Suspended
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
+from actgent.protocols.conversation_rendering import conversation_text
 from actgent.protocols.goal import (
     WHOLE,
     PlannedTask,
@@ -18,7 +19,6 @@ from actgent.protocols.goal import (
     results_of,
     tasks_in,
 )
-from actgent.protocols.text_rendering import conversation_text
 from actgent.support.serializable import Serializable
 from actgent.support.user_code_calls import explained_text
 from actgent.tools.outputs.oversized_state_values import copy_state

@@ -6,8 +6,8 @@ from typing import Any, TypedDict, Unpack, overload
 
 import trio
 
-from actgent.actors.event_loop import is_asyncio_running
-from actgent.agents.keyword_arguments import FormT, Tools
+from actgent.actors.event_loop_check import is_asyncio_running
+from actgent.agents.keyword_argument_types import FormT, Tools
 from actgent.agents.verbose_output import Verbose
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError

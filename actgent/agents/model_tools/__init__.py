@@ -1,7 +1,7 @@
 """Tools for models: schedules, long-term memory and database queries."""
 
-from .database_toolset import with_database
-from .long_term_memory import long_term_memory_parts
+from .database_connection_toolset import with_database
+from .long_term_memory_setup import long_term_memory_parts
 from .withheld_text_tool import with_extract
 
 __all__ = ["long_term_memory_parts", "with_database", "with_extract"]

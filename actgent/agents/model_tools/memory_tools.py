@@ -32,8 +32,8 @@ from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.runtime.session_waits import sources_of_caller
 from actgent.support.untrusted_text import READERS, fence, join_origins, split_readers
-from actgent.tools.call_sources import running_call
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
+from actgent.tools.untrusted_call_sources import running_call
 from actgent.toolsets.toolset import Publish, Toolset
 
 MAX_SEARCHED = 30

@@ -17,7 +17,7 @@ from actgent.structured.extract_json import extract as find_json
 from actgent.support.untrusted_text import fence, join_origins
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.agent_core import AgentCore
-from actgent.turns.calls.untrusted_results import REFERENCE, Isolation
+from actgent.turns.calls.untrusted_result_isolation import REFERENCE, Isolation
 
 QUARANTINE_ROLE = "quarantine"
 """Role of the model that reads withheld results. Without this role, the default model reads them."""

@@ -11,7 +11,7 @@ import attrs
 from actgent.errors import nearest
 from actgent.structured.output_type import Output
 
-from .conditions import When
+from .step_conditions import When
 from .value_references import Reference
 
 MessageTemplate = str | Mapping[str, Any] | list[Any]

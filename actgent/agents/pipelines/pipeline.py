@@ -9,7 +9,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.goal import GoalAgent
-from actgent.agents.keyword_arguments import Tools
+from actgent.agents.keyword_argument_types import Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
@@ -32,7 +32,7 @@ from actgent.state.reducers import merge
 from actgent.support import span_names
 from actgent.tools.outputs.result_text import to_text
 
-from . import definition_files, diagrams
+from . import diagrams, pipeline_files
 from .dependency_graph import Graph
 from .pipeline_protocol import PipelineModel, PipelineProtocol
 from .pipeline_results import (
@@ -46,7 +46,7 @@ from .pipeline_results import (
     status_of,
 )
 from .pipeline_step import PipelineStep
-from .run_commands import FROM, input_error
+from .start_and_rerun_commands import FROM, input_error
 from .step_executor import RunSteps
 
 OnFailure = Literal["continue", "stop"]
@@ -340,7 +340,7 @@ class Pipeline(Agent[Any, Any]):
             "answer": self._answer,
             "on_failure": "" if self.on_failure == "continue" else self.on_failure,
         }
-        steps = {name: definition_files.step_to_data(step) for name, step in self.steps.items()}
+        steps = {name: pipeline_files.step_to_data(step) for name, step in self.steps.items()}
         return {**{key: value for key, value in data.items() if value not in (None, "")}, "steps": steps}
 
     def save(self, path: str | Path) -> None:
@@ -349,14 +349,14 @@ class Pipeline(Agent[Any, Any]):
         Raises:
             ConfigurationError: The suffix is unknown, or the file cannot be written.
         """
-        definition_files.write_definition(path, self.to_data())
+        pipeline_files.write_definition(path, self.to_data())
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         *,
-        agents: definition_files.Agents = (),
+        agents: pipeline_files.Agents = (),
         llm: LLM | LLMSettings | str | None = None,
         tools: Tools = (),
         **options: Any,
@@ -373,7 +373,7 @@ class Pipeline(Agent[Any, Any]):
         Raises:
             ConfigurationError: The file cannot be read, names an unknown agent, or its steps cannot run.
         """
-        found = definition_files.definition_from(definition_files.read_definition(path), agents)
+        found = pipeline_files.definition_from(pipeline_files.read_definition(path), agents)
         return cls(found.pop("name"), llm=llm, tools=tools, **{**found, **options})
 
     def to_mermaid(self, result: PipelineResult | None = None) -> str:

@@ -11,8 +11,8 @@ from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.structured.output_type import Output, output_of
 
-from .conditions import When
 from .dependency_graph import MessageTemplate
+from .step_conditions import When
 from .value_references import NAME, Reference, references_in
 
 MAX_RETRIES = 100

@@ -15,7 +15,7 @@ import trio
 from actgent.agents.session import Session, context_of, services_of
 from actgent.control.limits import WEEK_SECONDS
 from actgent.errors import ActgentError, Fenced, JournalError, ToolError
-from actgent.errors.safe_texts import model_error_text
+from actgent.errors.safe_error_texts import model_error_text
 from actgent.journal.records import TaskOutcomeRecord, TurnOptions, task_message_id
 from actgent.runtime.delegation.task_delegation import Delegation
 from actgent.runtime.session_waits import note_sources
@@ -26,7 +26,7 @@ from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 from .dependency_graph import Graph, GraphStep
 from .pipeline_results import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in
-from .run_commands import command_changes
+from .start_and_rerun_commands import command_changes
 from .value_references import NoValue, fill
 
 

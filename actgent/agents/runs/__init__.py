@@ -1,9 +1,8 @@
 """Runs of an agent: sending a message, waiting for its answer, streaming, and forwarding to other processes."""
 
 from .await_reply import resume, send_and_wait
-from .call_options import RunDefaults
 from .delivery_streams import STREAM_CAPACITY, open_resumed_stream, open_stream
-from .query_rewriting import RewrittenMessage, rewrite_message
+from .prompt_enhancement import RewrittenMessage, rewrite_message
 from .remote_runs import (
     SessionView,
     convert_reply,
@@ -14,6 +13,7 @@ from .remote_runs import (
     stream_remotely,
     view_session,
 )
+from .run_options import RunDefaults
 from .run_request import RunRequest
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, Unpack, overload
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.keyword_arguments import AgentOptions, FormT, MessageOptions, RunOptions
+from actgent.agents.keyword_argument_types import AgentOptions, FormT, MessageOptions, RunOptions
 from actgent.agents.runs import STREAM_CAPACITY, RunRequest, open_stream
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
@@ -25,7 +25,7 @@ from actgent.messages import (
     to_parts,
 )
 from actgent.protocols.prompt_layers import Prompt
-from actgent.protocols.prompts import PromptManager
+from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.pending.turn_reader import TurnReader
 from actgent.tools.caller_tools import CallerTools, check_caller_tools

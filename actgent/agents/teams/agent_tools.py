@@ -17,14 +17,14 @@ from actgent.messages import Content, Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.pending.task_reports import with_shortfall
-from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.outputs.result_text import to_result_text
-from actgent.tools.time_limits import TimeLimit, time_limits
+from actgent.tools.pausable_time_limits import TimeLimit, time_limits
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
-from actgent.turns.calls.policy_checks import has_sinks
+from actgent.turns.calls.untrusted_text_policy import has_sinks
 
 Run = Callable[..., Awaitable[Reply]]
 """Type of the method `Agent.run`."""

@@ -24,13 +24,13 @@ from actgent.protocols.protocol_interface import Profile, SendReply, TurnView
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
-from actgent.sessions.handlers import HandlerKind
 from actgent.sessions.session_context import SessionContext, Turn, host_of
+from actgent.sessions.session_handlers import HandlerKind
 from actgent.state.handoff_state import given_back, handed, handoff_in
 from actgent.support.untrusted_text import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.content_guards import Guards
-from actgent.turns.dispatcher import Dispatcher, to_deliveries
+from actgent.turns.outcome_dispatcher import Dispatcher, to_deliveries
 
 from .agent_tools import Run, is_unchecked_here
 

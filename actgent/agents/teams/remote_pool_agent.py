@@ -39,7 +39,7 @@ from actgent.runtime.delegation.pool_tasks import (
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.session_waits import releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
+from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.tools.tool_interface import Tool
 from actgent.turns.agent_core import AgentCore

@@ -3,9 +3,9 @@
 from .decision_forks import ForkEnd, follow_fork
 from .recorded_decisions import AnswerReading, RecordedDecision, SessionDecisions, call_key, find_decisions
 from .replay_diff import Difference
-from .replayer import Recording, compare_session, models_of
 from .request_inspector import ShownRequest, show_next_request, show_request
 from .restart_preview import RestartPreview, preview_restart
+from .session_replayer import Recording, compare_session, models_of
 
 __all__ = [
     "AnswerReading",

@@ -22,7 +22,7 @@ from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.tool_calls import ToolCaller
 
 from .recorded_decisions import RecordedDecision, call_key
-from .replayer import (
+from .session_replayer import (
     RecordedResults,
     RecordedToolCaller,
     Recording,

@@ -28,7 +28,7 @@ from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.model_calls import ModelCaller
 
 from .replay_diff import Difference, first_difference
-from .replayer import (
+from .session_replayer import (
     Recording,
     replay_with,
     script_of,

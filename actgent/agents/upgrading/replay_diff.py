@@ -20,7 +20,7 @@ from actgent.journal.records import (
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.state.session_state import Store
 
-from .recorded_views import is_summary
+from .recorded_summaries import is_summary
 
 State = Mapping[str, Any]
 _Line = tuple[int, str]

@@ -9,7 +9,7 @@ from actgent.llm.context_window import estimate_request
 from actgent.llm.model_interface import ModelRequest
 from actgent.runtime.runtime import Runtime
 
-from .replayer import Recording, recorded, replay_with, script_of
+from .session_replayer import Recording, recorded, replay_with, script_of
 
 
 @attrs.frozen(kw_only=True)

@@ -16,7 +16,7 @@ from actgent.errors import AnswerError, ApprovalRequired
 from actgent.errors.text_escaping import counted
 from actgent.journal.records import AgentMessageRecord, Record
 from actgent.llm.model_interface import ModelResponse, StopReason
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall
 from actgent.protocols.protocol_interface import CallTools, TurnView
 from actgent.sessions.conversation import SessionConversation

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 

@@ -7,8 +7,8 @@ import trio
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 
-from actgent.cli.signals import Shutdown, run_until_signalled
-from actgent.cli.terminal import Terminal
+from actgent.cli.signal_handling import Shutdown, run_until_signalled
+from actgent.cli.terminal_io import Terminal
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 """Option type: integer of at least 1."""

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 
 from .command_app import SESSIONS, Count, Flag, app, run_command
@@ -154,7 +154,7 @@ def audit_calls(journal: str, /, *, code: str | None = None) -> int:
         code: Agents whose tools declare effects and sinks: agent folder, Python file, or FILE.py:NAME. Default: each
             call counts whose tool has an effect, as the journal has no declarations.
     """
-    from actgent.cli.journals.policy_audit import audit  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.journals.untrusted_call_audit import audit  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: audit(journal, terminal, code=code))
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 
 from .command_app import AGENTS, Flag, Repeated, app, run_command
 from .shared_options import LimitOptions, to_limits

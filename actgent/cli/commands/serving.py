@@ -7,7 +7,7 @@ from cyclopts.validators import Number
 
 from actgent.cli.serving.serve_options import NotifyOptions, OperationOptions
 from actgent.cli.serving.server_options import ServerOptions
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 
 from .command_app import SERVERS, Flag, Repeated, app, run_command
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 
 from .command_app import AGENTS, Count, Flag, Repeated, app
 

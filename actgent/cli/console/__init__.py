@@ -2,7 +2,7 @@
 
 from .attachments import attachment
 from .conversation import TerminalConversation
-from .delivery_views import DeliveryView, JsonView, TextView, arguments_of
+from .conversation_output import DeliveryView, JsonView, TextView, arguments_of
 from .message_exchange import OWNER, answer
 from .slash_commands import QUIT
 

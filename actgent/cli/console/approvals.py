@@ -6,7 +6,7 @@ from typing import Any
 
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ApprovalAlreadyDecided, InvalidArguments, NotSerializable, NotSuspended
 from actgent.forms import Asked, fields_of
 

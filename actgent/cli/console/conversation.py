@@ -9,13 +9,13 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Lines, Terminal, one_line
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Lines, Terminal, one_line
 from actgent.control.limits import Limits
 from actgent.errors import ActgentError, JournalError
 from actgent.messages import Content, Part, Text
 
-from .delivery_views import TextView
+from .conversation_output import TextView
 from .line_editor import LineEditor, PromptInterrupted, history_file
 from .message_exchange import OWNER, MessageExchange, answer
 from .slash_commands import COMMANDS, QUIT, find_command, run_command

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ParseError
 from actgent.forms import MAX_FILE_BYTES, Asked, value_misfit
 from actgent.support.strict_json import loads

@@ -6,11 +6,11 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.messages import Content, Delivery, Failure
 
 from .approvals import Revise, ask_for_all, ask_for_decision
-from .delivery_views import DeliveryView, TextView
+from .conversation_output import DeliveryView, TextView
 from .form_input import Receive
 
 OWNER = "user"

@@ -7,7 +7,7 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
 from actgent.messages import Part, Usage

@@ -12,15 +12,15 @@ from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.chat import answer
 from actgent.cli.model_options import live_models, open_models, open_script
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, InboxFull
 from actgent.llm.model_interface import LLM
 from actgent.messages import Failure, Priority, Reply, Token
 
 from .load_test import run_load_test
-from .script_process import open_script_process
 from .scripted_models import CHUNK_CHARS, TOOLS, answer_with_delay
+from .scripted_provider_process import open_script_process
 
 LIVE_SESSIONS = 20
 """Default number of sessions of the load test with `--live`, which costs money."""

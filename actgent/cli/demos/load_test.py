@@ -20,8 +20,8 @@ from rich.table import Table
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ActgentError
 from actgent.errors.text_escaping import counted
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, JournalDamaged, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.session_list_queries import SessionFilter

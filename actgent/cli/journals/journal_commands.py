@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text as Cell
 
 from actgent.approvals import decision_name
-from actgent.cli.terminal import Terminal, one_line, printable
+from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError, JournalVersion, SessionExists
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary

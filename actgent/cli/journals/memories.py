@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from actgent.cli.terminal import Terminal, one_line, printable
+from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal

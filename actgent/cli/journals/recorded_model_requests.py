@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from actgent.agents.upgrading import Recording, ShownRequest, show_request
 from actgent.cli.chat import ChatOptions, open_agent
-from actgent.cli.terminal import Terminal, one_line, printable
+from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.records import AgentMessageRecord, Fitting, Record

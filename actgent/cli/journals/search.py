@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.session_index import SearchFilter, SearchHit
 from actgent.session_index.session_index import open_index
 

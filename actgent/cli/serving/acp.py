@@ -12,8 +12,8 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.journals.journal_commands import SingleSessionJournal
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError, Fenced
 from actgent.interop.acp import serve_acp
 from actgent.journal.journal_interface import Journal

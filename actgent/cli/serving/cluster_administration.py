@@ -5,7 +5,7 @@ from collections import Counter
 import attrs
 import orjson
 
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.cluster.operations.cluster_status import (
     ClusterStatus,
     PartitionStatus,

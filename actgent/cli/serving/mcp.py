@@ -5,7 +5,7 @@ import importlib.util
 import attrs
 
 from actgent.cli.agent_folders import agents_at
-from actgent.cli.signals import Shutdown
+from actgent.cli.signal_handling import Shutdown
 from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import open_runtime
 

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 import attrs
 import trio
 
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 from actgent.web.access_tokens import new_token, write_tokens
 from actgent.web.gateway import check_extra
-from actgent.web.server.addresses import is_loopback, split_address
+from actgent.web.server.listen_addresses import is_loopback, split_address
 
 from .serve import ServeOptions
 

@@ -13,15 +13,15 @@ import attrs
 import trio
 
 from actgent.cli.agent_folders import agents_at
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
+from actgent.web.external_protocol import OutsideProtocol
 from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.gateway_limits import GatewayLimits
-from actgent.web.outside_protocol import OutsideProtocol
 from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 

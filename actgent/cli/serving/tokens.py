@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from actgent.cli.terminal import Terminal
+from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError, nearest
 from actgent.web.access_tokens import AccessToken, days_from_now, new_token, read_tokens, write_tokens
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actgent.cli.journals.journal_commands import open_read_only
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import UsageError
 from actgent.journal.journal_interface import Journal
 from actgent.sessions.quota_accounts import is_holder

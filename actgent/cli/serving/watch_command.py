@@ -10,8 +10,8 @@ import orjson
 import trio
 
 from actgent.cli.journals.journal_commands import open_read_only, session_not_found
-from actgent.cli.signals import Shutdown
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.signal_handling import Shutdown
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, SessionNotFound, UsageError
 from actgent.journal.journal_interface import Journal, one_of
 from actgent.journal.session_list_queries import SessionKey

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from actgent.cli.terminal import Terminal, one_line
+from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
 from actgent.errors.text_escaping import counted
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import attrs
 import orjson
 
-from actgent.client.transport import ConnectionLost, Operation, Refused, RemoteRequest
+from actgent.client.transport_interface import ConnectionLost, Operation, Refused, RemoteRequest
 from actgent.messages import traceparent
 from actgent.runtime.session_waits import sources_of_caller
 from actgent.support.tracing_interface import active_trace

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from actgent.client.transport import ConnectionLost, StreamEvent
+from actgent.client.transport_interface import ConnectionLost, StreamEvent
 from actgent.llm.http import LineDecoder
 
 

@@ -6,10 +6,10 @@ import time
 import trio
 
 from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, open_client
+from actgent.client.error_conversion import error_of
 from actgent.client.http.http_request import parse_problem
-from actgent.client.problems import error_of
 from actgent.client.request_sender import RetryBackoff
-from actgent.client.transport import ConnectionLost, RemoteRequest
+from actgent.client.transport_interface import ConnectionLost, RemoteRequest
 from actgent.cluster.pending_messages import decode_pending
 from actgent.cluster.relay_client import open_pool_transport
 from actgent.errors import ActgentError, ConfigurationError, nearest

@@ -41,7 +41,7 @@ from .operations import (
     stream_message,
     subscribe,
 )
-from .push_operations import create_config, delete_config, get_config, list_configs
+from .push_notification_operations import create_config, delete_config, get_config, list_configs
 from .settings import A2ASettings
 
 Params = Mapping[str, Any]

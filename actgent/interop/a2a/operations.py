@@ -38,7 +38,7 @@ from .json_values import (
     text_param,
     time_param,
 )
-from .push_outbox import read_config
+from .push_notification_outbox import read_config
 from .settings import A2ASettings
 from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
 

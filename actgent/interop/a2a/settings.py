@@ -6,7 +6,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 
-from .push_outbox import PushOutboxes
+from .push_notification_outbox import PushOutboxes
 
 INPUT_MODES = (
     "text/plain",

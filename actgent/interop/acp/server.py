@@ -21,9 +21,9 @@ from actgent.journal.session_list_queries import Cursor, SessionFilter
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 
+from .client_session import OpenSession
 from .content_blocks import parts_of_prompt
 from .json_rpc import INVALID_PARAMS, NOT_FOUND, JSONRPCConnection, RPCError, RPCRequest, Wire
-from .open_session import OpenSession
 
 VERSION = 1
 """Version of the protocol."""

@@ -1,7 +1,7 @@
+from .agent_server import make_mcp_server
 from .catalog import MCPCatalog, MCPPrompt, MCPResource, mcp_prompt, mcp_resource
 from .client_questions import MCPCaller, mcp_caller
-from .http import MCPProtocol
-from .server import make_mcp_server
+from .http_endpoint import MCPProtocol
 from .stdio import serve_mcp
 
 __all__ = [

@@ -10,9 +10,9 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.tools.function_tool import FunctionTool, tool
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_adapters import AdaptedTool, ToolProtocol
 from actgent.tools.tool_interface import Tool, unwrap_tool
+from actgent.tools.tool_registry import ToolRegistry
 
 MAX_COMPLETIONS = 100
 """Maximum number of completions of an argument, as the protocol demands."""

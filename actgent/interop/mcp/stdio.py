@@ -8,8 +8,8 @@ from mcp.shared.message import SessionMessage
 from actgent.interop.line_reader import MAX_LINE_BYTES, read_lines
 from actgent.runtime.runtime import Runtime
 
+from .agent_server import make_mcp_server
 from .catalog import MCPCatalog
-from .server import make_mcp_server
 
 
 async def serve_mcp(

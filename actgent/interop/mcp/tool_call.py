@@ -12,9 +12,9 @@ from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import leaves
 from actgent.tools.outputs.result_text import truncate
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import NestedToolCalls, Tool, ToolContext, WrappedTool
+from actgent.tools.tool_registry import ToolRegistry
 
 MAX_RESULT_CHARACTERS = 1_000_000
 """Maximum length of a result in characters; longer results are truncated with a notice."""

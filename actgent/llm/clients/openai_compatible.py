@@ -1,4 +1,4 @@
-"""Clients of the providers whose API is compatible with OpenAI chat completions; the table is in `providers.py`."""
+"""Clients of the providers whose API is compatible with OpenAI chat completions; the table is in `provider_table.py`."""
 
 import functools
 import hashlib

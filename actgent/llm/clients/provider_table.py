@@ -1,6 +1,6 @@
 """Table of the providers with an OpenAI-compatible API: base URL, environment variables, and differences from OpenAI.
 
-The clients are in `compatible.py`. Other providers are used with `OpenAI(model, base_url=...)`.
+The clients are in `openai_compatible.py`. Other providers are used with `OpenAI(model, base_url=...)`.
 """
 
 from collections.abc import Mapping

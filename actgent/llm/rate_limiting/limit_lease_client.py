@@ -11,7 +11,7 @@ from actgent.errors import ActgentError
 from actgent.llm.rate_limiter_statistics import LimitLeaser
 from actgent.messages import new_secret
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_helpers import plain_nursery
+from actgent.support.trio_batches_and_nursery import plain_nursery
 
 from .leased_limits import LEASE_SECONDS, LeasedLimit
 

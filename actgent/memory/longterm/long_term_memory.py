@@ -32,9 +32,9 @@ from .memory_records import (
     clean,
 )
 from .memory_spans import begin_memory_span, note_records
+from .memory_store import Found, MemoryStore
 from .named_months import named_months
 from .owner_visibility import Scope, check_owner
-from .store import Found, MemoryStore
 from .store_access import MAX_GROUP, StoreAccess
 from .store_commands import (
     Associate,
@@ -593,12 +593,12 @@ def _store_opener(
 
 
 def _sqlite(path: str, **options: Any) -> MemoryStore:
-    from .sqlite import SQLiteStore  # noqa: PLC0415
+    from .sqlite_store import SQLiteStore  # noqa: PLC0415
 
     return SQLiteStore(path, **options)
 
 
 def _postgres(url: str, **options: Any) -> MemoryStore:
-    from .postgres import PostgresStore  # noqa: PLC0415
+    from .postgres_store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(url, **options)

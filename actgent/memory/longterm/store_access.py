@@ -11,7 +11,7 @@ import trio
 from actgent.errors import UsageError
 from actgent.support.sql_connection import ThreadedStore
 
-from .store import MemoryStore
+from .memory_store import MemoryStore
 from .store_commands import Operation, Transaction, Use
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 import re
 
-from actgent.support.word_forms import spaced
+from actgent.support.word_normalization import spaced
 
 _WORD = re.compile(r"\w+")
 MAX_WORDS = 64

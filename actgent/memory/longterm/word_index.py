@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import apsw
 
-from actgent.support.word_forms import spaced
+from actgent.support.word_normalization import spaced
 
 from .recall_ranking import in_order
 

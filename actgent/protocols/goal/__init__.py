@@ -1,7 +1,7 @@
 """The `goal` protocol: work towards a goal in a loop, until an evaluation finds it achieved."""
 
-from .decisions import CustomAction
-from .progress import (
+from .decision_parsing import CustomAction
+from .goal_progress import (
     WHOLE,
     Progress,
     Status,
@@ -12,10 +12,9 @@ from .progress import (
     results_of,
     turn_of,
 )
+from .goal_protocol import Goal
 from .prompt_texts import closing_text
-from .protocol import Goal
-from .task_references import References
-from .tasks import (
+from .task_plan import (
     RUN_TASKS,
     TASKS_SCHEMA,
     PlannedTask,
@@ -25,6 +24,7 @@ from .tasks import (
     tasks_in,
     tasks_reason,
 )
+from .task_references import References
 
 __all__ = [
     "RUN_TASKS",

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from actgent.messages import Message
+from actgent.protocols.conversation_rendering import tool_documentation
 from actgent.protocols.protocol_interface import TurnView
-from actgent.protocols.text_rendering import tool_documentation
 from actgent.tools.outputs.result_text import truncate
 
-from .progress import Progress, results_of
+from .goal_progress import Progress, results_of
 
 MAX_SHOWN_CHARS = 2_000
 """Maximum length of the repeated goal, and of each result in a final answer without a summary."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from .tasks import PlannedTask
+from .task_plan import PlannedTask
 
 _REFERENCE = re.compile(
     r"\{\{\s*(?:tasks\.(?P<which>[\w-]+)|(?P<id>[A-Za-z_][\w-]*))\.output(?P<path>(?:\.[\w-]+|\[[0-9]+\])*)\s*\}\}"

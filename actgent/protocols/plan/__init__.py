@@ -1,7 +1,7 @@
 """The `plan` protocol in three stages: plan, execute the todo list item by item, and answer with the results."""
 
-from .protocol import CONFIG, ROLES, STATE, Planning, plan_of
-from .todo import Plan, Status, TodoDiff, TodoItem, change_text, clipped, status_mark, todo_text
+from .plan_protocol import CONFIG, ROLES, STATE, Planning, plan_of
+from .todo_list import Plan, Status, TodoDiff, TodoItem, change_text, clipped, status_mark, todo_text
 
 __all__ = [
     "CONFIG",

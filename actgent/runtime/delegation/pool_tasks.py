@@ -23,7 +23,7 @@ import trio
 from actgent.control.budget import Amounts, Funding, spent_in
 from actgent.control.limits import Limits
 from actgent.errors import DeadlockDetected, NotRunning, SessionClosed, SessionExists, SessionNotFound
-from actgent.errors.safe_texts import model_error_text
+from actgent.errors.safe_error_texts import model_error_text
 from actgent.journal.records import (
     NO_LIMITS,
     REFUSED,
@@ -40,14 +40,14 @@ from actgent.messages import NO_USAGE, Message, Sender, Usage, new_secret
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import names_of_waiters, recording_remote_wait, releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.sessions.tree_close import close_tree
-from actgent.sessions.handlers import Handlers
+from actgent.runtime.sessions.session_tree_close import close_tree
+from actgent.sessions.pending.delegated_tasks import Task, id_below
 from actgent.sessions.pending.task_reports import answer_in
-from actgent.sessions.pending.tasks import Task, id_below
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import is_unused, owner_of
 from actgent.sessions.session_context import SessionContext
+from actgent.sessions.session_handlers import Handlers
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks whether the session of a finished task is closed."""

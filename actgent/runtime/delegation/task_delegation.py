@@ -39,22 +39,22 @@ from actgent.runtime.session_waits import note_sources, releasing_slot
 from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
 from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.sessions.tree_close import close_tree
+from actgent.runtime.sessions.session_tree_close import close_tree
 from actgent.sessions.budget_accounts import funding_of_result
 from actgent.sessions.context_propagation import Propagation
-from actgent.sessions.pending.task_reports import (
-    answer_in,
-    is_accepted,
-    outcome_of,
-    report_text,
-)
-from actgent.sessions.pending.tasks import (
+from actgent.sessions.pending.delegated_tasks import (
     MAX_TASKS,
     TASK_DEADLINE_SECONDS,
     Task,
     child_id_of,
     report_id_of,
     task_key,
+)
+from actgent.sessions.pending.task_reports import (
+    answer_in,
+    is_accepted,
+    outcome_of,
+    report_text,
 )
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options

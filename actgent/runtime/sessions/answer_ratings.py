@@ -16,7 +16,7 @@ from actgent.journal.records import (
 )
 from actgent.journal.session_list_queries import SessionKey
 
-from .remote_sessions import RemoteSessions
+from .remote_session_interface import RemoteSessions
 
 _PAGE = 200
 MAX_TEXT = 10_000

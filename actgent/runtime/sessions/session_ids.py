@@ -3,7 +3,7 @@
 from actgent.errors import ConfigurationError
 from actgent.messages import new_secret
 from actgent.runtime.agent_actor import AgentActor
-from actgent.sessions.pending.tasks import id_below
+from actgent.sessions.pending.delegated_tasks import id_below
 from actgent.sessions.session_context import SessionContext
 
 

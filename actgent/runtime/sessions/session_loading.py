@@ -19,7 +19,7 @@ from actgent.journal.records import MessageAcceptedRecord, Record, SessionCreate
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 from actgent.runtime.agent_actor import AgentActor
-from actgent.sessions.pending.tasks import Task
+from actgent.sessions.pending.delegated_tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import LoadedSession, is_unused, load_session, owner_of

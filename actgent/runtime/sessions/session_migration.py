@@ -15,13 +15,13 @@ from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.agent_directory import Directory
-from actgent.runtime.retention import RetentionJob
+from actgent.runtime.session_erasure import RetentionJob
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .remote_sessions import RemoteSessions
+from .remote_session_interface import RemoteSessions
 from .session_eviction import SessionPredicate, is_stalled
 from .session_recovery import MAX_CONCURRENT_OPENS, Choose, resume_acquired
 

@@ -25,12 +25,12 @@ from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import running_session, sources_of_caller
 from actgent.runtime.start_phase import StartPhase
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
 from actgent.sessions.in_memory_records import RecentRecords
-from actgent.sessions.pending.tasks import Task, TaskDeadline
+from actgent.sessions.pending.delegated_tasks import Task, TaskDeadline
 from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.session_context import SessionContext
+from actgent.sessions.session_handlers import name_of, to_awaitable
 from actgent.sessions.session_tree import SessionTree
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck
@@ -48,7 +48,7 @@ from .new_session import (
     opened_record,
     to_owner,
 )
-from .remote_sessions import RemoteSessions
+from .remote_session_interface import RemoteSessions
 from .session_ids import choose_id, id_for, id_in_tree
 from .session_loading import (
     PendingOpen,

@@ -19,7 +19,7 @@ from actgent.errors import (
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_helpers import plain_nursery
+from actgent.support.trio_batches_and_nursery import plain_nursery
 
 from .session_eviction import SessionPredicate
 from .session_opener import SessionOpener

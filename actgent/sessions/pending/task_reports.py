@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from actgent.errors import kind_of
-from actgent.errors.safe_texts import model_error_text
+from actgent.errors.safe_error_texts import model_error_text
 from actgent.journal.records import (
     REFUSED,
     MessageAcceptedRecord,
@@ -14,7 +14,7 @@ from actgent.journal.records import (
 from actgent.support.untrusted_text import fence, join_origins
 from actgent.tools.outputs.result_text import to_result_text
 
-from .tasks import Task
+from .delegated_tasks import Task
 
 
 def outcome_of(

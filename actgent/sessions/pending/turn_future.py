@@ -14,7 +14,7 @@ from actgent.journal.records import TurnOptions
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
 from actgent.protocols.protocol_interface import Protocol
-from actgent.tools.time_limits import TimeLimit, time_limits
+from actgent.tools.pausable_time_limits import TimeLimit, time_limits
 
 
 @attrs.frozen(kw_only=True)

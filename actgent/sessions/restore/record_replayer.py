@@ -48,8 +48,8 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import QueuedMessage, SessionContext, can_resume
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_registry import ToolRegistry
 
 TOOLS = Sender("tools", "tool")
 

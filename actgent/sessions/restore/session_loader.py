@@ -12,7 +12,7 @@ from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.records import WIRE, AgentMessageRecord, Record, SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.memory_interface import Memory, ModelView
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext

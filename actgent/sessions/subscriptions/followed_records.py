@@ -16,8 +16,8 @@ from actgent.journal.record_feed_backlog import Written
 from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord, Record
 from actgent.messages import CallProgress, Token
 from actgent.protocols.partial_answers import PartialAnswer
-from actgent.sessions.handlers import HandlerRegistration
 from actgent.sessions.session_context import SessionContext
+from actgent.sessions.session_handlers import HandlerRegistration
 from actgent.support.fast_init import fast_init
 
 

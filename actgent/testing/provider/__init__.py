@@ -1,6 +1,6 @@
 """Scripted provider on loopback, with faults and rate limits."""
 
-from .faults import (
+from .provider_faults import (
     CutStream,
     EarlyEnd,
     ErrorEvent,
@@ -13,8 +13,8 @@ from .faults import (
     Slow,
     refused_url,
 )
+from .provider_server import Chooser, Provider, ProviderFailed, ProviderStatistics, open_provider
 from .rate_limits import RateLimits
-from .server import Chooser, Provider, ProviderFailed, ProviderStatistics, open_provider
 
 __all__ = [
     "Chooser",

@@ -10,8 +10,8 @@ from typing import Any
 
 from actgent.errors import ToolError
 from actgent.messages import ToolCall
-from actgent.tools.registry import READ_RESULT, ToolRegistry
 from actgent.tools.tool_interface import Effect, StateSource, Tool, ToolContext, unwrap_tool
+from actgent.tools.tool_registry import READ_RESULT, ToolRegistry
 
 from .result_text import truncate
 

@@ -36,12 +36,12 @@ def _bytes_text(value: bytes) -> str:
 
 
 def _simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value; see `plain_values.simplify`."""
+    """Convert a value that JSON does not support to a simpler value; see `json_safe_values.simplify`."""
     if isinstance(value, _BINARY):
         return _bytes_text(bytes(value))
     if isinstance(value, BaseException):
         return describe(value)
-    from .plain_values import simplify  # noqa: PLC0415 - loads 20 modules, for values that few tools return
+    from .json_safe_values import simplify  # noqa: PLC0415 - loads 20 modules, for values that few tools return
 
     return simplify(value)
 

@@ -15,7 +15,7 @@ import attrs
 from actgent.errors import ParseError
 from actgent.support.strict_json import loads
 
-from .references import SchemaReferences
+from .schema_references import SchemaReferences
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")

@@ -25,7 +25,8 @@ from docstring_parser import Docstring
 
 from actgent.errors import ConfigurationError
 
-from .placeholders import (
+from .schema_validation import copy_schema
+from .type_placeholders import (
     Definitions,
     Placeholder,
     bounded_text,
@@ -38,7 +39,6 @@ from .placeholders import (
     schema_in,
     union_label,
 )
-from .schema_validation import copy_schema
 
 _STRING = msgspec.Meta(extra_json_schema={"type": "string"})
 _EMPTY = inspect.Parameter.empty

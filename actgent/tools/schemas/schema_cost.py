@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from .references import SchemaReferences
+from .schema_references import SchemaReferences
 
 _IN_PLACE = frozenset(("not", "if", "then", "else"))
 _IN_PLACE_LISTS = frozenset(("anyOf", "oneOf", "allOf"))

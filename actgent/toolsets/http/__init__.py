@@ -1,7 +1,7 @@
 """Tools that call APIs over HTTP, and the guard that checks every connection."""
 
+from .api_credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
 from .connection_guard import Guard
-from .credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
 from .http_requests import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
 from .http_tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
 from .http_url_parsing import is_http_url, origin_of

@@ -20,8 +20,8 @@ from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.text_escaping import shown
 from actgent.support.safe_logging import logger_of
 
-from .dns import resolve_host
-from .ip_addresses import Address, Network, non_public_reason, parse_address
+from .dns_resolution import resolve_host
+from .public_ip_addresses import Address, Network, non_public_reason, parse_address
 
 _log = logger_of(__name__)
 _HOST_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")

@@ -18,8 +18,8 @@ from actgent.errors import AddressBlocked, HTTPToolError
 from actgent.errors.text_escaping import counted, shown
 from actgent.support.user_code_calls import explained_text
 
+from .api_credentials import NO_CREDENTIALS, Credentials
 from .connection_guard import CODINGS, Guard
-from .credentials import NO_CREDENTIALS, Credentials
 
 MAX_ERROR_CHARACTERS = 2_000
 """Maximum number of characters of an error response that the model reads."""

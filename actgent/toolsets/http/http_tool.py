@@ -18,8 +18,8 @@ from actgent.tools.outputs.result_media import UNKNOWN_TYPE, make_medium
 from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
+from .api_credentials import Auth, check_auth, get_credentials
 from .connection_guard import Guard
-from .credentials import Auth, check_auth, get_credentials
 from .http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError
 from .http_url_parsing import is_http_url
 

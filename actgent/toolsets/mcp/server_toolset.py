@@ -34,7 +34,7 @@ from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, 
 from .bounded_transport import SessionExpired
 from .server_command import ServerCommand
 from .token_file import OAuthSettings
-from .tool_lock import ToolLock, tool_digest
+from .tool_lock_file import ToolLock, tool_digest
 
 LIST_INTERVAL_SECONDS = 0.5
 """Minimum time between two requests for the tool list, regardless of how often the server reports changes."""
@@ -474,9 +474,9 @@ def _sdk() -> Any:
     """
     if importlib.util.find_spec("mcp") is None:
         raise ConfigurationError("MCP servers need the extra: pip install 'actgent[mcp]'")
-    from . import connection  # noqa: PLC0415 - the SDK takes half a second
+    from . import server_connection  # noqa: PLC0415 - the SDK takes half a second
 
-    return connection
+    return server_connection
 
 
 def _check_place(command: object, url: object) -> None:

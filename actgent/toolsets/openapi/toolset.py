@@ -13,9 +13,9 @@ from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.text_escaping import counted, shown
 from actgent.support.safe_logging import logger_of
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
-from actgent.tools.option_checks import check_options
-from actgent.tools.registry import make_valid_name
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_option_checks import check_options
+from actgent.tools.tool_registry import make_valid_name
 from actgent.toolsets.http import (
     APIKey,
     APIRequest,

@@ -15,7 +15,7 @@ from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool, ToolContext
-from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_observer import Observer
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | ApprovalRequest]

@@ -7,7 +7,7 @@ from functools import partial
 import attrs
 import trio
 
-from actgent.actors.timer import Timer
+from actgent.actors.deadline_timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
@@ -30,7 +30,7 @@ from actgent.messages import (
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.content_guards import Guards
-from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_observer import Observer
 
 from .context_fitting import Assemble, ContextFitter, overflow_of

@@ -19,11 +19,11 @@ from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.sessions.session_context import Turn
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.call_sources import running_call
 from actgent.tools.outputs.result_text import canonical_json
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import ToolRegistry
+from actgent.tools.untrusted_call_sources import running_call
 
 MAX_STORED_CHARS = 4_000_000
 """Maximum characters of nested results that one outer call may store."""

@@ -25,18 +25,18 @@ from actgent.support.fast_init import fast_constructor
 from actgent.tools.caller_tools import with_caller_tools
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import NO_GRANTS, Batch
 from actgent.tools.tool_interface import Tool, ToolContext, make_context
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.tools.worker_threads import ThreadShare
-from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_observer import Observer
 
 from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls
-from .policy_checks import PolicyCheck
 from .progress_publisher import ProgressPublisher
-from .untrusted_results import Isolation
+from .untrusted_result_isolation import Isolation
+from .untrusted_text_policy import PolicyCheck
 
 _make_batch = fast_constructor(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]

@@ -11,8 +11,8 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.subscriptions import ObservedType
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem
-from actgent.web.streaming.broadcast import SessionEventStream
 from actgent.web.streaming.change_feed import WATCHED, ChangeStream
+from actgent.web.streaming.event_broadcast import SessionEventStream
 from actgent.web.streaming.observation_stream import ObservationStream, of_observed
 from actgent.web.streaming.session_events import encoder_at
 from actgent.web.streaming.sse import StreamedEvents

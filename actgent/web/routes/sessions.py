@@ -11,7 +11,7 @@ from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExi
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
 from actgent.messages import Sender
-from actgent.runtime.sessions.tree_close import close_below
+from actgent.runtime.sessions.session_tree_close import close_below
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.webhooks.outbox import session_keys

@@ -27,7 +27,7 @@ from actgent.messages import new_id
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import MEDIA_TYPE, Problem
 
-from .addresses import split_address
+from .listen_addresses import split_address
 from .request_parser import DIRECT, RequestParser
 
 BACKLOG = 1000

@@ -32,7 +32,7 @@ from actgent.client.request_sender import (
     RetryBackoff,
     minimum_pause,
 )
-from actgent.client.transport import ConnectionLost
+from actgent.client.transport_interface import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
 from actgent.messages import new_secret, traceparent, valid_traceparent
 from actgent.support.strict_json import encode_json

@@ -24,8 +24,8 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.toolsets.http import Guard
 from actgent.web import json_response_types
 
-from .cursors import DeliveryCursors
-from .delivery import MAX_PAUSE_SECONDS, Attempt, deliver
+from .delivery_attempt import MAX_PAUSE_SECONDS, Attempt, deliver
+from .delivery_cursors import DeliveryCursors
 from .delivery_queue import DeliveryQueue, DeliveryStream, Target
 from .notifications import Notification, has_notification, last_record_before, read_notifications, to_failed
 from .signatures import SigningKeys

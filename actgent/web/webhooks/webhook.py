@@ -13,7 +13,7 @@ import trio
 from actgent.control.argument_checks import check_seconds
 from actgent.errors import ConfigurationError, nearest
 
-from .receivers import AllowedReceivers
+from .allowed_receivers import AllowedReceivers
 from .signatures import SecretsFile, SigningKeys
 
 WebhookEvent = Literal["reply", "approval", "failed", "closed"]

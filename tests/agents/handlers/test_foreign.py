@@ -26,7 +26,7 @@ from actgent.agents.session import internal_context
 from actgent.approvals import Approve
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.llm.model_interface import ModelResponse
-from actgent.memory.short_term import ShortTermMemory, ShortTermView
+from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Text
 from actgent.protocols.bare_protocol import Bare
 from actgent.sessions.restore.snapshotter import SessionSnapshotter

@@ -33,7 +33,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore.record_replayer import RecordReplayer
 from actgent.sessions.restore.snapshot import decode_snapshot, encode_snapshot, put, take

@@ -21,7 +21,7 @@ from actgent import (
 from actgent.journal.grouped.row_format import encode_entry
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.turns.calls.policy_checks import sinks_of
+from actgent.turns.calls.untrusted_text_policy import sinks_of
 
 from .outer_tool import OuterTool
 

@@ -27,7 +27,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.policy_audit import audit_session
+from actgent.agents.untrusted_call_audit import audit_session
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.labels import TRUSTED, label_of, text_of
 

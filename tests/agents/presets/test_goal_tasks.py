@@ -8,7 +8,7 @@ from actgent import (
     ToolCall,
     run_agent,
 )
-from actgent.protocols.goal.tasks import MAX_PLANS
+from actgent.protocols.goal.task_plan import MAX_PLANS
 
 
 def act(action, **params):

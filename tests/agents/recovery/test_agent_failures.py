@@ -27,7 +27,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionCreatedRecord,
 )
-from actgent.memory.short_term import ShortTermMemory, ShortTermView
+from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Message, Text
 from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript

@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.memory.short_term import ShortTermMemory
+from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.testing import assert_no_leaks
 
 

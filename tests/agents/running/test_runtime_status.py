@@ -27,7 +27,7 @@ from actgent import (
 )
 from actgent.agents.upgrading import Recording, compare_session
 from actgent.errors import NotRunning, SessionExists, SessionNotFound
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.runtime.sessions import session_table
 
 

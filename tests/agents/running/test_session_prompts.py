@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
 )
 from actgent.llm.model_interface import ModelResponse
-from actgent.memory.short_term import ShortTermMemory, ShortTermView
+from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Usage
 from actgent.protocols.bare_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer

@@ -18,7 +18,7 @@ from actgent.journal.records import (
     StateChangeRecord,
 )
 from actgent.messages import Sender
-from actgent.runtime.retention import Retention
+from actgent.runtime.session_erasure import Retention
 from actgent.testing import CrashingJournal
 
 DAY = 86_400.0

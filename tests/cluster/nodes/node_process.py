@@ -37,7 +37,7 @@ from actgent import (
     tool,
 )
 from actgent.approvals import session_of
-from actgent.cluster.node import Node
+from actgent.cluster.cluster_node import Node
 from actgent.interop import PROTOCOLS
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission

@@ -17,7 +17,7 @@ from actgent import (
     connect,
     open_gateway,
 )
-from actgent.client.transport import ConnectionLost
+from actgent.client.transport_interface import ConnectionLost
 from actgent.cluster.relay_client import NodeTransport
 from actgent.web.access_tokens import new_token
 from actgent.web.server.request_relay import NodeConnectionBroken
@@ -81,7 +81,7 @@ async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
 
 async def test_stream_resumes_after_its_cursor_when_a_session_moves(pair, monkeypatch):
     """The node of the gateway hands over all partitions. No event is lost or repeated."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
             session = await client.agent("clerk").create_session(session_id=pair.id_at(pair.one))
@@ -101,7 +101,7 @@ async def test_stream_resumes_after_its_cursor_when_a_session_moves(pair, monkey
 
 async def test_observations_resume_after_a_move_without_an_error(pair, monkeypatch, caplog):
     """The previous owner ends the stream, and the reader reconnects without an error."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     caplog.set_level("ERROR", "actgent")
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect(retry_timeout=PATIENCE) as client:

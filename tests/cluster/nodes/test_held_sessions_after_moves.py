@@ -305,7 +305,7 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
 
 async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, monkeypatch, caplog):
     """They are notified once, like those of the parent. Without failure handlers, the move is logged."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     heard = []
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]
     agents[0][1].on_session(lambda session: session.on_exception(lambda _: heard.append("agent's")))

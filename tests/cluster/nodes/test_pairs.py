@@ -198,7 +198,7 @@ async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
 
 async def test_session_object_works_after_a_move(pair, monkeypatch):
     """Waiting calls, messages and interrupts reach the new owner."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     one, _ = pair.agents
     with trio.fail_after(PATIENCE):
         session, other = await one.create_session("ada"), await one.create_session("ada")

@@ -11,7 +11,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import GatewayLimits, open_gateway
-from actgent.client.transport import ConnectionLost
+from actgent.client.transport_interface import ConnectionLost
 from actgent.cluster.relay_client import NodeTransport
 from actgent.interop import PROTOCOLS
 from actgent.interop.start_run import Run
@@ -472,7 +472,7 @@ async def test_a_run_is_repeated_if_its_answer_was_lost(served, monkeypatch):
 
 async def test_a_run_without_a_stream_is_answered_by_the_next_owner(served, monkeypatch):
     """The session moves while the model works. The gateway asks the new owner, and the client sees nothing of it."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     pair, session_id, answers = served.pair, served.ids()[1], []
     for model in pair.models:
         model.may_go = trio.Event()

@@ -6,7 +6,7 @@ import trio
 from actgent import LLM, BareAgent, ModelResponse, SessionClosed, SessionExists, Text
 from actgent.cluster.relay_client import NodeTransport, _Exchange
 from actgent.cluster.relay_server import RelayServer
-from actgent.web.streaming import broadcast
+from actgent.web.streaming import event_broadcast
 from actgent.web.streaming.sse import FrameQueue
 
 from .pairs import PATIENCE, open_pair, wait_balanced
@@ -130,7 +130,7 @@ def pieces(monkeypatch):
             yield piece
 
     monkeypatch.setattr(_Exchange, "pieces", note)
-    monkeypatch.setattr(broadcast, "BATCH_WINDOW_SECONDS", 0)
+    monkeypatch.setattr(event_broadcast, "BATCH_WINDOW_SECONDS", 0)
     return found
 
 

@@ -77,7 +77,7 @@ class Adder(LLM):
 @pytest.fixture
 def two_nodes(open_cluster, monkeypatch):
     """`two_nodes(make)`: a block with a cluster, its nodes, and their agents, of `make(model)`; the first one's model holds."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
 
     @asynccontextmanager
     async def opened(make, **options):

@@ -186,7 +186,7 @@ async def aclose(clerk, session, _):
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monkeypatch, when):
     """Whether the old owner has written it when the session moves, or cannot write it any more."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     models = Echo(), Echo()
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
     failed = dict.fromkeys(CASES, "it hangs")

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from actgent import Anthropic, ConfigurationError, OpenAI, OpenAIResponses
-from actgent.client.http.transport import HTTPTransport
+from actgent.client.http.http_transport import HTTPTransport
 
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 WRONG = [

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, Consolidation, LongTermMemory, MemoriesFailed, ScriptedLLM, ToolCall
-from actgent.memory.longterm.sqlite import SQLiteStore
+from actgent.memory.longterm.sqlite_store import SQLiteStore
 from actgent.support import sqlite_connection
 
 SCRIPT = Path(__file__).with_name("remembering.py")

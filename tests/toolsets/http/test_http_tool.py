@@ -24,11 +24,11 @@ from actgent import (
     ToolContext,
 )
 from actgent.errors import AddressBlocked, HTTPToolError, ToolError
-from actgent.tools.registry import ToolRegistry
 from actgent.tools.tool_execution import Batch
+from actgent.tools.tool_registry import ToolRegistry
 from actgent.toolsets.builtin import page_tool
 from actgent.toolsets.http import APIKey, Basic, Bearer, Guard, HTTPTool, api_tool
-from actgent.toolsets.http.credentials import Credentials
+from actgent.toolsets.http.api_credentials import Credentials
 
 HERE = ["127.0.0.1"]
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "security_cases.jsonl"

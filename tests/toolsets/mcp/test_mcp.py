@@ -36,9 +36,9 @@ from actgent.errors import (
     ToolError,
     ToolsetUnavailable,
 )
-from actgent.toolsets.mcp.connection import MAX_PAGES, MAX_TOOLS
 from actgent.toolsets.mcp.multi_round_requests import MAX_ROUNDS
 from actgent.toolsets.mcp.sampling import MAX_SAMPLES
+from actgent.toolsets.mcp.server_connection import MAX_PAGES, MAX_TOOLS
 from actgent.toolsets.mcp.server_toolset import LIST_INTERVAL_SECONDS
 from actgent.toolsets.toolset_manager import MIN_RETRY_DELAY_SECONDS
 
@@ -521,7 +521,7 @@ async def test_a_server_that_ends_is_an_outage(caplog, command):
 
 async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
     """It is withheld and named, as is one that nobody has locked; the others are there."""
-    from actgent.toolsets.mcp.tool_lock import ToolLock, tool_digest
+    from actgent.toolsets.mcp.tool_lock_file import ToolLock, tool_digest
 
     path = tmp_path / "mcp.lock.json"
     server = faulty(tmp_path)
@@ -537,7 +537,7 @@ async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
 
 async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
     """It is withheld and named, as is one that nobody has locked, or that the server does not even list."""
-    from actgent.toolsets.mcp.tool_lock import ToolLock, prompt_digest
+    from actgent.toolsets.mcp.tool_lock_file import ToolLock, prompt_digest
 
     path = tmp_path / "mcp.lock.json"
     listed = await faulty(tmp_path).prompts()
@@ -561,7 +561,7 @@ async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
 @pytest.mark.parametrize("change", ["name", "description", "arguments"])
 def test_prompt_digest_covers_all_shown_fields(change):
     """All that a person reads who chooses it."""
-    from actgent.toolsets.mcp.tool_lock import prompt_digest
+    from actgent.toolsets.mcp.tool_lock_file import prompt_digest
 
     listed = {
         "name": "a",
@@ -580,7 +580,7 @@ def test_the_digest_of_a_tool_holds_its_hints():
     """Where they are trusted they decide what a restart repeats, and what a rule by effects lets through."""
     from mcp_types import Tool, ToolAnnotations
 
-    from actgent.toolsets.mcp.tool_lock import tool_digest
+    from actgent.toolsets.mcp.tool_lock_file import tool_digest
 
     said = {"name": "pay", "description": "Pay.", "input_schema": {"type": "object"}}
     hints = [None, ToolAnnotations(title="Pay"), ToolAnnotations(read_only_hint=False)]

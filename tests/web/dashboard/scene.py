@@ -18,7 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
 

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM
 from actgent.messages import File, Image, Text
-from actgent.modes.modes import Modes
+from actgent.modes.mode_enforcement import Modes
 
 from .test_dashboard import SAY, link_of
 from .test_media import picture

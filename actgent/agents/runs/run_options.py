@@ -1,0 +1,133 @@
+"""Options of one run: the agent's options, overridden by the arguments of the call."""
+
+from collections.abc import Collection
+from typing import Any, Self
+
+import attrs
+
+from actgent.agents.argument_checks import check_call
+from actgent.agents.assembly import AgentDeps
+from actgent.agents.session import Session, context_of
+from actgent.control.argument_checks import check_limits
+from actgent.control.limits import Limits
+from actgent.errors import ConfigurationError
+from actgent.errors.text_escaping import quoted
+from actgent.messages import ToolSpec
+from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
+from actgent.protocols.prompt_rendering import PromptManager
+from actgent.protocols.protocol_interface import Profile, Protocol
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_options import turn_options
+from actgent.structured.output_type import output_of
+
+
+@attrs.frozen(eq=False)
+class RunDefaults:
+    """Options of an agent that apply to each run unless the caller passes others."""
+
+    profile: Profile
+    """Profile of the agent."""
+    protocol: Protocol
+    """Protocol of the agent, without its declared output type."""
+    prompts: PromptManager
+    """Prompts of the agent."""
+    agent_deps: AgentDeps
+    """Deps of the agent."""
+    roles: Collection[str] = attrs.field(default=(), kw_only=True)
+    """Roles of the agent's models."""
+    options: CallOptions = attrs.field(kw_only=True)
+    """Call options of the agent."""
+
+    @options.default
+    def _plain(self) -> CallOptions:
+        return CallOptions(protocol=self.protocol)
+
+    def with_agent_options(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
+        """Return a copy with the output type, temperature and token limit of the agent."""
+        own = self.options_for(output, temperature=temperature, max_tokens=max_tokens)
+        return attrs.evolve(self, options=own)
+
+    def options_for(
+        self,
+        output: Any,
+        *,
+        model: str | None = None,
+        temperature: float | None,
+        max_tokens: int | None,
+        prompt: Prompt | None = None,
+        session: Session | None = None,
+        limits: Limits | None = None,
+        deps: Any = None,
+        tools: tuple[ToolSpec, ...] = (),
+    ) -> CallOptions:
+        """Return the call options of one run: the agent's options, replaced by the arguments that are not None.
+
+        A layer with the mode `append` is added at the end of the conversation, so that the cached prompt before it stays the
+        same.
+
+        Raises:
+            ConfigurationError: An argument is invalid; the text names it.
+        """
+        base = self.options
+        check_call(temperature=temperature, max_tokens=max_tokens)
+        check_limits(limits)
+        if model is not None and model not in self.roles:
+            raise ConfigurationError(f"model={quoted(model)}: the agent has no such model, add it to models=")
+        layer = None if prompt is None else to_layer(prompt)
+        at_end = layer is not None and layer.mode == "append"
+        # Another kind of session is rejected when the message is sent.
+        current = context_of(session).conversation.system if isinstance(session, Session) else None
+        system = None
+        if layer is not None and not at_end:
+            system = layer.apply(self._base_prompt(layer) if current is None else current, self.profile)
+        tail = layer.render(self.profile) if layer is not None and at_end else ""
+        form = None if output is None else output_of(output)
+        return CallOptions(
+            protocol=base.protocol if form is None else self.protocol.with_output(form),
+            model=model,
+            temperature=base.temperature if temperature is None else temperature,
+            max_tokens=base.max_tokens if max_tokens is None else max_tokens,
+            system=system,
+            tail=tail,
+            limits=limits,
+            deps=self.check_deps(deps),
+            tools=tools,
+            journal_form=turn_options(
+                form,
+                model=model,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                system=system,
+                tail=tail,
+                deps=deps is not None,
+                tools=tools,
+            ),
+        )
+
+    def session_prompt(self, prompt: Prompt) -> str:
+        """Return the agent's system prompt with the layer of one session applied."""
+        layer = to_layer(prompt)
+        return layer.apply(self._base_prompt(layer), self.profile)
+
+    def _base_prompt(self, layer: PromptLayer) -> str:
+        """Return the system prompt that a layer is applied to.
+
+        Raises:
+            ConfigurationError: The prompt is rendered for each session, so only a layer with the mode `replace` is possible.
+        """
+        if self.prompts.live is not None and layer.mode != "replace":
+            raise ConfigurationError(
+                "the agent's prompt uses session, state or memory, so a layer cannot extend it: "
+                'pass PromptLayer(..., mode="replace")'
+            )
+        return self.prompts.system_prompt()
+
+    def check_deps(self, deps: Any) -> Any:
+        """Return the deps unchanged, after a check against the types that the tools declare. None is accepted.
+
+        Raises:
+            ConfigurationError: The deps do not fit the type that a tool declares.
+        """
+        if deps is not None:
+            self.agent_deps.check(deps)
+        return deps

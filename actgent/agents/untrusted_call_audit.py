@@ -1,0 +1,338 @@
+"""Audit of recorded sessions: tool calls that depended on untrusted text and ran without an approval.
+
+The audit computes labels from the records again. It does not use the decisions that the engine took from its labels.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.approvals import Approval, Decision, Grant
+from actgent.errors import InvalidArguments
+from actgent.journal.journal_interface import Journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    Record,
+    StateChangeRecord,
+)
+from actgent.labels import TRUSTED, Label, label_of, text_of
+from actgent.messages import Message, ToolCall, ToolResult
+from actgent.tools.tool_interface import Tool
+from actgent.tools.tool_registry import CALL_TOOL
+from actgent.toolsets.toolset import static_tools
+from actgent.turns.calls.nested_calls import NestedCall, call_reference, nested_call_of
+from actgent.turns.calls.untrusted_result_isolation import Isolation
+from actgent.turns.calls.untrusted_text_policy import excluded_audience, is_quoted, sinks_of, texts_of_owner
+
+
+@attrs.frozen(kw_only=True)
+class UnapprovedCall:
+    """A recorded tool call with untrusted sinks or with excluded readers in its audience, which ran without an approval."""
+
+    session_id: str
+    """Id of the session."""
+    agent: str
+    """Name of the agent of the session."""
+    record: int
+    """Number of the record that shows that the call ran, from 1."""
+    call: ToolCall
+    """The call, with values in place of references to withheld results."""
+    labels: Mapping[str, Label]
+    """Label of each sink, and of each parameter with excluded readers; empty if the call has no arguments."""
+    label: Label
+    """Join of the labels of the call and of its sinks."""
+
+
+async def audit_journal(
+    journal: Journal, agents: Iterable[Agent] = ()
+) -> AsyncGenerator[tuple[str, Sequence[UnapprovedCall]]]:
+    """Yield the id of each session of a journal, with its calls that needed an approval and ran without one.
+
+    Args:
+        journal: An open journal; it is only read.
+        agents: Agents whose tools declare effects and sinks. Calls of other agents and tools count as calls with sinks
+            if the journal shows that their tool has an effect.
+    """
+    known = {agent.name: agent for agent in agents}
+    for summary in await journal.sessions(None):
+        records = await journal.load(summary.session_id, agent=summary.agent)
+        yield (
+            summary.session_id,
+            audit_session(
+                records, known.get(summary.agent), session_id=summary.session_id, name=summary.agent
+            ),
+        )
+
+
+def audit_session(
+    records: Sequence[Record], agent: Agent | None = None, *, session_id: str = "", name: str = ""
+) -> Sequence[UnapprovedCall]:
+    """Return the calls of a session that needed an approval and ran without one, in the order of their results.
+
+    Args:
+        records: All records of the session.
+        agent: Agent whose tools declare effects and sinks; None uses only the records.
+        session_id: Id of the session, for the result.
+        name: Name of the agent of the session, for the result.
+    """
+    audit = _Audit(agent, session_id, name)
+    for number, record in enumerate(records, 1):
+        audit.add(number, record)
+    audit.close(audit.calls)
+    return audit.found
+
+
+@attrs.frozen
+class _Start:
+    """State of the session when a call started."""
+
+    record: int
+    label: Label
+    state: Mapping[str, Any]
+    """Keys of the session's state at the start of the call, for references to withheld results."""
+    decided: Mapping[str, Decision]
+    """Decisions made before the call started, by approval id."""
+    texts: Sequence[str]
+    """Texts that the owner wrote before the call started."""
+
+
+@attrs.define
+class _Audit:
+    """Labels, approvals and open calls of one session, updated with each record."""
+
+    agent: Agent | None
+    session_id: str
+    name: str
+    found: list[UnapprovedCall] = attrs.field(factory=list, init=False)
+    label: Label = attrs.field(default=TRUSTED, init=False)
+    calls: dict[str, ToolCall] = attrs.field(factory=dict, init=False)
+    """Calls without a final result, by id."""
+    _tools: dict[str, Tool] = attrs.field(factory=dict, init=False)
+    _accepted: dict[str, Message] = attrs.field(factory=dict, init=False)
+    _state: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _approvals: dict[str, Approval] = attrs.field(factory=dict, init=False)
+    _decided: dict[str, Decision] = attrs.field(factory=dict, init=False)
+    _texts: tuple[str, ...] = attrs.field(default=(), init=False)
+    _started: dict[str, _Start] = attrs.field(factory=dict, init=False)
+    """First start of each call with an effect, by call id."""
+    _finished: dict[str, tuple[_Start, ToolResult]] = attrs.field(factory=dict, init=False)
+    """First result of each call, by call id."""
+    _nested: set[str] = attrs.field(factory=set, init=False)
+    """Ids of the checked calls that other calls made."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.agent is not None:
+            toolsets = [each.tools_from(static_tools(each)) for each in self.agent.toolsets]
+            tools = (*self.agent.tools, *(tool for each in toolsets for tool in each))
+            self._tools = {each.name: each for each in tools}
+
+    def add(self, number: int, record: Record) -> None:
+        match record:
+            case MessageAcceptedRecord(message=message):
+                self._accepted[message.id] = message
+            case MessageAppendedRecord(message_id=message_id) if message_id in self._accepted:
+                message = self._accepted[message_id]
+                self.label |= message.label
+                self._texts += tuple(texts_of_owner(message))
+            case AgentMessageRecord():
+                self._add_message(number, record)
+            case CallsStartedRecord(call_ids=ids):
+                for each in ids:
+                    self._started.setdefault(each, self._now(number))
+            case CallFinishedRecord(result=result):
+                self._finished.setdefault(result.call_id, (self._now(number), result))
+            case StateChangeRecord(changes=changes):
+                self._change_state(number, changes)
+            case ApprovalRequestRecord(approval=approval):
+                self._approvals[approval.id] = approval
+            case ApprovalDecisionRecord(approval_id=approval_id, decision=decision):
+                self._decided = {**self._decided, approval_id: decision}
+
+    def _change_state(self, number: int, changes: Mapping[str, Any]) -> None:
+        """Store changes of the session's state, and check the nested calls that they record."""
+        self._state = {**self._state, **changes}  # earlier starts keep the earlier state
+        for key, value in changes.items():
+            if (nested := nested_call_of(key, value)) is not None and nested.call.id not in self._nested:
+                self._nested.add(nested.call.id)
+                self._check_nested(nested, self._now(number))
+
+    def _now(self, number: int) -> _Start:
+        return _Start(number, self.label, self._state, self._decided, self._texts)
+
+    def _add_message(self, number: int, record: AgentMessageRecord) -> None:
+        message = record.with_text_calls()
+        self.calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
+        self.calls |= {call.id: call for call in message.text_calls}
+        for result in message.tool_results:
+            self._finished.setdefault(result.call_id, (self._now(number), result))
+        self.close([result.call_id for result in message.tool_results])
+        self.label |= message.label
+
+    def close(self, ids: Iterable[str]) -> None:
+        """Check calls that will not get another result, and forget them. The ids of calls are unique in a session."""
+        for each in tuple(ids):
+            call = self.calls.pop(each, None)
+            started = self._started.pop(each, None)
+            finished, result = self._finished.pop(each, (None, None))
+            if call is not None and (start := started or finished) is not None:
+                self._check(call, start, result, is_started=started is not None)
+
+    def _check(self, call: ToolCall, start: _Start, result: ToolResult | None, *, is_started: bool) -> None:
+        """Record a finding if a call that violates the policy has run, and no approval covers it.
+
+        `is_started` is True if the journal has the start of the call. Otherwise the result shows whether the call has run.
+        """
+        call = self._resolve(call)
+        isolation = Isolation(_StoredState(start.state), _Lookup(self._tools))  # type: ignore[arg-type] # it only reads the state
+        call = isolation.fill(call)
+        if not is_started and not self._has_run(call, start, result):
+            return
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        tool = self._tools.get(call.name)
+        sinks = sinks_of(tool, arguments) if tool is not None else list(arguments) if is_started else None
+        labels = self._untrusted_sinks(call, sinks, start, isolation)
+        filled = isolation.sources.get(call.id, {})
+        data = label_of(text_of(start.label), *filled.values())
+        excluded = None if tool is None else excluded_audience(tool, arguments, data, withheld=filled)
+        if (labels is None and excluded is None) or self._is_granted(call, start):
+            return
+        labels = {**(labels or {}), **dict.fromkeys(excluded or (), data)}
+        label = start.label
+        for each in labels.values():
+            label |= each
+        self.found.append(
+            UnapprovedCall(
+                session_id=self.session_id,
+                agent=self.name,
+                record=start.record,
+                call=call,
+                labels=labels,
+                label=label,
+            )
+        )
+
+    def _untrusted_sinks(
+        self, call: ToolCall, sinks: Sequence[str] | None, start: _Start, isolation: Isolation
+    ) -> Mapping[str, Label] | None:
+        """Return the labels of the sinks of a call that may depend on untrusted text; None if there are no such sinks."""
+        if sinks is None:
+            return None
+        if start.label.is_trusted:
+            withheld = isolation.unapproved(call)
+            return {name: label_of(withheld[name]) for name in sinks if name in withheld} or None
+        tool = self._tools.get(call.name)
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        if tool is not None and tool.effect == "pure" and self._are_quoted(sinks, arguments, start):
+            return None
+        return dict.fromkeys(sinks, start.label)
+
+    def _check_nested(self, nested: NestedCall, start: _Start) -> None:
+        """Record a finding if a call made inside another call has untrusted sinks and no approval covers it."""
+        call, tool = nested.call, self._tools.get(nested.call.name)
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        sinks: Sequence[str] | None
+        if tool is None:
+            sinks = list(arguments) if nested.has_effect else None
+        else:
+            sinks = sinks_of(tool, arguments)
+        label = label_of(nested.sources)
+        is_pure = tool is not None and tool.effect == "pure"
+        if label.is_trusted or (is_pure and self._are_quoted(sinks or (), arguments, start)):
+            sinks = None
+        excluded = None if tool is None else excluded_audience(tool, arguments, label)
+        if sinks is None and excluded is None:
+            return
+        outer = call.id.rpartition("/")[0]
+        reference = call_reference(self.calls[outer].name if outer in self.calls else "", call)
+        if any(
+            each.call_id == outer
+            and each.question.startswith(reference)
+            and isinstance(start.decided.get(each.id), Grant)
+            for each in self._approvals.values()
+        ):
+            return
+        self.found.append(
+            UnapprovedCall(
+                session_id=self.session_id,
+                agent=self.name,
+                record=start.record,
+                call=call,
+                labels=dict.fromkeys((*(sinks or ()), *(excluded or ())), label),
+                label=label,
+            )
+        )
+
+    @staticmethod
+    def _are_quoted(sinks: Iterable[str], arguments: Mapping[str, Any], start: _Start) -> bool:
+        """Return True if the owner has written the values of all sinks before the call started."""
+        names = tuple(sinks)
+        return bool(names) and all(is_quoted(arguments[name], start.texts) for name in names)
+
+    def _resolve(self, call: ToolCall) -> ToolCall:
+        """Replace a call of `call_tool` by the call of the named tool; return other calls unchanged."""
+        arguments, gateway = call.arguments, self._tools.get(call.name)
+        if (
+            call.name != CALL_TOOL
+            or not (gateway is None or gateway.is_gateway)
+            or isinstance(arguments, str)
+        ):
+            return call
+        if not isinstance(name := arguments.get("name"), str):
+            return call
+        return attrs.evolve(call, name=name, arguments=arguments.get("arguments", {}))
+
+    def _has_run(self, call: ToolCall, start: _Start, result: ToolResult | None) -> bool:
+        """Return True if a result shows that a call ran whose start is not recorded, as its tool has no effect."""
+        if result is None or any(
+            not isinstance(start.decided.get(each.id), Grant | None) for each in self._approvals_of(call)
+        ):
+            return False  # an approver gave the result
+        if (tool := self._tools.get(call.name)) is None or not _arguments_match_schema(call, tool):
+            return False
+        return bool(result.status in ("success", "outcome_unknown") or result.raised or result.origin)
+
+    def _approvals_of(self, call: ToolCall) -> list[Approval]:
+        return [each for each in self._approvals.values() if each.call_id == call.id]
+
+    def _is_granted(self, call: ToolCall, start: _Start) -> bool:
+        """Return True if an approval of this call, with these arguments, was granted before the call started."""
+        return any(
+            isinstance(start.decided.get(each.id), Grant)
+            and each.tool_name == call.name
+            and each.arguments == call.arguments
+            for each in self._approvals_of(call)
+        )
+
+
+def _arguments_match_schema(call: ToolCall, tool: Tool) -> bool:
+    """Return True if the arguments of a call match the tool's schema. Other calls were rejected before they ran."""
+    try:
+        tool.argument_validator.validate(call.arguments)
+    except InvalidArguments:
+        return False
+    return True
+
+
+@attrs.frozen
+class _StoredState:
+    """The part of a session that `Isolation` reads."""
+
+    seen_state: Mapping[str, Any]
+
+
+@attrs.frozen
+class _Lookup:
+    """Tools by name."""
+
+    tools: Mapping[str, Tool]
+
+    def get(self, name: str) -> Tool | None:
+        return self.tools.get(name)

@@ -1,0 +1,145 @@
+"""Converts error answers of a server to the exceptions that a local call raises."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actgent import errors
+from actgent.errors import (
+    ActgentError,
+    ApprovalAlreadyDecided,
+    ApprovalNotFound,
+    ConfigurationError,
+    InboxFull,
+    InvalidArguments,
+    JournalFull,
+    LimitReached,
+    MessageTooLarge,
+    ModeChangeRejected,
+    NotRunning,
+    NotSuspended,
+    PermissionDenied,
+    RemoteError,
+    SessionBusy,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    Suspended,
+    TooManySchedules,
+    UsageError,
+)
+from actgent.errors.restored_errors import error_with_text
+from actgent.errors.text_escaping import quoted
+
+from .transport_interface import Refused, RemoteRequest
+
+MakeError = Callable[[Refused, RemoteRequest], ActgentError]
+
+
+def failure_error(name: str, text: str, kind: str) -> ActgentError:
+    """Return the exception with which a message failed, from its class name and text.
+
+    An unknown class gives a `RemoteError`, and an empty text a text with the failure `kind`.
+    """
+    cls = getattr(errors, name, None)
+    text = text or f"message failed (kind {kind})"
+    if isinstance(cls, type) and issubclass(cls, ActgentError):
+        return error_with_text(cls, text)
+    return RemoteError(text, kind=kind)
+
+
+def suspended(waits_for: Any) -> Suspended:
+    """Build the `Suspended` exception of a turn from the JSON list of its open approvals."""
+    known = [each for each in waits_for or () if isinstance(each, Mapping)]
+    tools = [str(each.get("tool", "")) for each in known]
+    return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
+
+
+def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the exception to raise for an error answer of the server. Unknown kinds become `RemoteError`."""
+    make = _MAKE_ERROR.get(refused.kind)
+    if make is None:
+        return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
+    return make(refused, request)
+
+
+def _with_text(cls: type[ActgentError]) -> MakeError:
+    """Return a function that makes an error of class `cls` with the text of the server's answer."""
+    return lambda refused, _: error_with_text(cls, refused.detail)
+
+
+def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
+    """Return a function that makes an error of class `cls` with the session id of the request."""
+    return lambda _, request: cls(request.session_id)
+
+
+def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the error for a missing object: an approval, agent or session, depending on the request."""
+    if request.operation == "post_decision":
+        return ApprovalNotFound(request.part, request.session_id)
+    if request.operation == "get_agent" or "agent" in refused.fields:
+        return _not_hosted(refused, request.part or str(refused.fields.get("agent", "")))
+    return SessionNotFound(request.agent, request.session_id)
+
+
+def _not_hosted(refused: Refused, agent: str) -> NotRunning:
+    """Return the error for an agent that does not run on the server. It lists the agents that run there."""
+    hosted = refused.fields.get("agents")
+    known = [str(each) for each in hosted] if isinstance(hosted, list) else []
+    return NotRunning(agent, known, is_elsewhere=True)
+
+
+def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the error for an agent or server that cannot answer now. The agent may not run at all."""
+    if "agent" in refused.fields:
+        return _not_hosted(refused, str(refused.fields["agent"]))
+    if request.agent:
+        text = (
+            refused.detail
+            or f"agent {quoted(request.agent)} is not available now: retry later; the reason is in the server's log"
+        )
+        return error_with_text(NotRunning, text, agent=request.agent)
+    return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
+
+
+def _too_large(refused: Refused, _: RemoteRequest) -> ActgentError:
+    """Return the error for a message or body above the server's size limit."""
+    return error_with_text(MessageTooLarge, refused.detail, limit=refused.fields.get("limit"))
+
+
+def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
+    """Return the error for a request that the server does not allow."""
+    return PermissionDenied(refused.detail, kind=refused.kind, status=refused.status)
+
+
+_MAKE_ERROR: Mapping[str, MakeError] = {
+    "not-found": _not_found,
+    "session-exists": lambda _, request: SessionExists(request.agent, request.session_id),
+    "session-closed": _with_session_id(SessionClosed),
+    "session-busy": _with_session_id(SessionBusy),
+    "not-suspended": _with_session_id(NotSuspended),
+    "suspended": lambda refused, _: suspended(refused.fields.get("waits_for")),
+    "already-decided": lambda refused, request: error_with_text(
+        ApprovalAlreadyDecided, refused.detail, approval_id=request.part
+    ),
+    "mode-refused": _with_text(ModeChangeRejected),
+    "message-too-large": _too_large,
+    "body-too-large": _too_large,
+    "inbox-full": _with_text(InboxFull),
+    "too-many-schedules": _with_text(TooManySchedules),
+    "busy": _with_text(InboxFull),
+    "limit-reached": lambda refused, _: error_with_text(
+        LimitReached, refused.detail, limit=refused.fields.get("limit")
+    ),
+    "invalid": _with_text(ConfigurationError),
+    "key-reused": _with_text(ConfigurationError),
+    "invalid-arguments": _with_text(InvalidArguments),
+    "ambiguous": _with_text(UsageError),
+    "conflict": _with_text(UsageError),
+    "unavailable": _unavailable,
+    "journal-full": _with_text(JournalFull),
+    "unauthorized": _no_access,
+    "forbidden": _no_access,
+    "wrong-origin": _no_access,
+    "wrong-host": _no_access,
+}
+"""Functions that create the exception for an error answer, by problem kind."""

@@ -1,0 +1,230 @@
+"""State machine of a node's partitions, without I/O. `cluster_node.py` executes its commands.
+
+    UNOWNED ─acquire─► ACQUIRING ─acquired─► OWNED ─misplaced, leave─► DRAINING ─turns ended, returned─► UNOWNED
+                       │ not acquired        │ lost                    │ lost
+                       ▼                     ▼                         ▼
+                    UNOWNED               UNOWNED (its turns are evicted; it is acquired again only after they ended)
+
+A partition is recovered once per epoch. It is not acquired again while turns of an earlier epoch still run at this node.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from actgent.journal.postgres import PartitionOwner
+
+MOVING_DIVISOR = 8
+"""Divisor of the partitions that a node moves to other nodes at the same time: 1/8, but at least one partition."""
+MISPLACED_SECONDS = 1.0
+"""Seconds for which a partition has to be assigned to another node before its owner starts to drain it."""
+MISPLACED_BUSY_SECONDS = 60.0
+"""As `MISPLACED_SECONDS`, while turns of the partition run. A turn that does not end in time repeats its model call
+at the next owner.
+"""
+CommandKind = Literal["acquire", "recover", "evict", "drain"]
+
+
+class PartitionState(enum.Enum):
+    """State of a partition at this node."""
+
+    UNOWNED = "unowned"
+    """The node does not own the partition."""
+    ACQUIRING = "acquiring"
+    """The node is acquiring the partition: it has requested a new epoch from the database."""
+    OWNED = "owned"
+    """The node owns the partition. It serves requests once the partition is recovered."""
+    DRAINING = "draining"
+    """The node is draining the partition: running turns may finish, then it is given back."""
+
+
+@attrs.frozen
+class PartitionCommand:
+    """A command for one partition, to be executed by the node."""
+
+    verb: CommandKind
+    partition: int
+    epoch: int = 0
+    """Ownership epoch to which the command applies; for `acquire`, the last epoch that was read."""
+
+
+@attrs.define
+class _Partition:
+    """State of one partition at this node, and the epochs that it refers to."""
+
+    state: PartitionState = PartitionState.UNOWNED
+    epoch: int = 0
+    """Epoch in which this node last acquired the partition; 0 if it never did."""
+    is_recovered: bool = False
+    """True once the deaths of the previous owner are counted. Then requests are served."""
+    cut_epoch: int = 0
+    """Lost epoch whose turns are still being evicted; 0 if there is none."""
+    misplaced_since: float | None = None
+    """Monotonic time in seconds since which the partition is assigned to another node; None if it is not."""
+
+
+class Ownership:
+    """The partitions of one node. `compare_owners` and the event methods return the commands to execute, in order."""
+
+    def __init__(self, node: str, count: int) -> None:
+        self.node = node
+        self.is_leaving = False
+        self._partitions = [_Partition() for _ in range(count)]
+
+    def state(self, partition: int) -> PartitionState:
+        """Return the state of a partition."""
+        return self._partitions[partition].state
+
+    def serving(self) -> list[int]:
+        """Return the numbers of the partitions that this node serves: owned and recovered."""
+        return [
+            number
+            for number, known in enumerate(self._partitions)
+            if known.state is PartitionState.OWNED and known.is_recovered
+        ]
+
+    def owns(self, partition: int, epoch: int) -> bool:
+        """Return True if the node still owns the partition in this epoch."""
+        known = self._partitions[partition]
+        return known.epoch == epoch and known.state in (PartitionState.OWNED, PartitionState.DRAINING)
+
+    @property
+    def has_left(self) -> bool:
+        """Return True if this node owns no partition and is acquiring none."""
+        return all(each.state is PartitionState.UNOWNED for each in self._partitions)
+
+    # --- events of the database --------------------------------------------------------------
+
+    def compare_owners(
+        self,
+        places: Sequence[str],
+        owners: Mapping[int, PartitionOwner],
+        live: Collection[str],
+        now: float,
+        list_busy: Callable[[], Collection[int]] = tuple,
+    ) -> list[PartitionCommand]:
+        """Compare the assigned owners of the partitions with the current owners.
+
+        Return commands to acquire and drain partitions.
+
+        Args:
+            places: Name of the assigned node of each partition, by partition number; empty if there are no nodes.
+            owners: Current owners in the database.
+            live: Names of all live nodes, including those that leave.
+            now: Monotonic time in seconds.
+            list_busy: Returns the partitions with running turns. Called only if a partition is assigned to another
+                node.
+        """
+        todo: list[PartitionCommand] = []
+        going: list[int] = []
+        busy: Collection[int] | None = None
+        for number, known in enumerate(self._partitions):
+            is_meant = bool(places) and places[number] == self.node and not self.is_leaving
+            if known.state is PartitionState.UNOWNED and is_meant and not known.cut_epoch:
+                owner = owners.get(number)
+                if (
+                    owner is None
+                    or owner.is_given_back
+                    or owner.owner in ("", self.node)
+                    or owner.owner not in live
+                ):
+                    known.state = PartitionState.ACQUIRING
+                    todo.append(PartitionCommand("acquire", number, 0 if owner is None else owner.epoch))
+            elif known.state is PartitionState.OWNED and known.is_recovered:
+                if is_meant or not (places or self.is_leaving):
+                    known.misplaced_since = None
+                    continue
+                known.misplaced_since = now if known.misplaced_since is None else known.misplaced_since
+                seconds = now - known.misplaced_since
+                if seconds >= MISPLACED_SECONDS and busy is None:
+                    busy = list_busy()
+                if self.is_leaving or seconds >= (
+                    MISPLACED_BUSY_SECONDS if number in (busy or ()) else MISPLACED_SECONDS
+                ):
+                    going.append(number)
+        return [*todo, *map(self._leave, going[: self._room()])]
+
+    def _room(self) -> int:
+        """Return the number of further partitions that may start draining now."""
+        states = [each.state for each in self._partitions]
+        if self.is_leaving:
+            return len(states)
+        leaving = states.count(PartitionState.DRAINING)
+        return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING_DIVISOR) - leaving)
+
+    def note_acquired(self, partition: int, epoch: int) -> list[PartitionCommand]:
+        """Record that this node acquired the partition in this epoch, and return the command to recover it.
+
+        A partition that is no longer being acquired is ignored.
+        """
+        known = self._partitions[partition]
+        if known.state is not PartitionState.ACQUIRING:
+            return []
+        known.state, known.epoch, known.is_recovered = PartitionState.OWNED, epoch, False
+        known.misplaced_since = None
+        return [PartitionCommand("recover", partition, epoch)]
+
+    def note_not_acquired(self, partition: int) -> None:
+        """Record that the partition was not acquired: another node was first, or the database did not answer."""
+        known = self._partitions[partition]
+        if known.state is PartitionState.ACQUIRING:
+            known.state = PartitionState.UNOWNED
+
+    def note_lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
+        """Record that another node acquired the partition.
+
+        Return the command to evict its sessions; none if this node did not own this epoch.
+        """
+        if not self.owns(partition, epoch):
+            return []
+        known = self._partitions[partition]
+        known.state, known.cut_epoch = PartitionState.UNOWNED, epoch
+        return [PartitionCommand("evict", partition, epoch)]
+
+    def note_returned(self, partition: int, epoch: int) -> None:
+        """Record that the database lists a drained partition as free. Another epoch is ignored."""
+        known = self._partitions[partition]
+        if known.state is PartitionState.DRAINING and epoch == known.epoch:
+            known.state = PartitionState.UNOWNED
+
+    # --- events of the runtime ---------------------------------------------------------------
+
+    def note_recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
+        """Record that deaths are counted in a partition and delivery of pending messages has started. It is served now.
+
+        Return the command to drain it if this node is leaving.
+        """
+        known = self._partitions[partition]
+        if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
+            return []
+        known.is_recovered = True
+        return [self._leave(partition)] if self.is_leaving else []
+
+    def note_turns_ended(self, partition: int, epoch: int) -> bool:
+        """Record that no turn of this epoch runs at this node any more, after an eviction or a drain.
+
+        Return True if the partition is drained now, and has to be returned to the database.
+        """
+        known = self._partitions[partition]
+        if epoch == known.cut_epoch:
+            known.cut_epoch = 0
+            return False
+        return known.state is PartitionState.DRAINING and epoch == known.epoch
+
+    # --- commands of the operator ------------------------------------------------------------
+
+    def drain_all(self) -> list[PartitionCommand]:
+        """Start to drain all recovered partitions, and return the commands.
+
+        The others are drained after their recovery.
+        """
+        self.is_leaving = True
+        return [self._leave(each) for each in self.serving()]
+
+    def _leave(self, partition: int) -> PartitionCommand:
+        """Start to drain a partition. Return the command for it."""
+        known = self._partitions[partition]
+        known.state, known.misplaced_since = PartitionState.DRAINING, None
+        return PartitionCommand("drain", partition, known.epoch)

@@ -1,0 +1,248 @@
+"""MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size; the SDK's transport does the rest.
+
+In a cluster the transport keeps no sessions, so that each node answers each request, and a call of an agent is relayed to the
+owner of its session. Without sessions, clients of the revision 2025-11-25 cannot be asked during a call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import attrs
+import trio
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope as ASGIScope, Send
+
+from actgent.approvals import session_of
+from actgent.journal.session_list_queries import SessionKey
+from actgent.messages import new_id
+from actgent.support.strict_json import encode_json
+from actgent.web.gateway_context import GatewayContext
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
+from actgent.web.streaming.sse import Streamed
+
+from .agent_call import MESSAGE_ID, agent_tool_name, session_of_call
+from .catalog import MCPCatalog
+
+CALL = "actgent.call"
+"""Key of the gateway's call in the ASGI scope of the SDK's transport."""
+_MAX_BYTES = 1 << 40
+"""Size limit of the SDK's transport, which is never reached: the gateway has checked the body."""
+
+Handle = Callable[[ASGIScope, Receive, Send], Any]
+
+
+@attrs.define(eq=False)
+class _Transports:
+    """The SDK's transports, one for each gateway. A transport starts with the first request, since the SDK takes half a second."""
+
+    _started: WeakKeyDictionary[GatewayContext, Handle] = attrs.field(factory=WeakKeyDictionary)
+    _lock: trio.Lock = attrs.field(factory=trio.Lock)
+
+    async def of(self, gateway: GatewayContext, catalog: MCPCatalog | None) -> Handle:
+        """Return the function that handles ASGI requests of a gateway with the SDK's transport.
+
+        The first call starts the transport; later calls ignore `catalog`.
+        """
+        async with self._lock:
+            if (found := self._started.get(gateway)) is None:
+                found = self._started[gateway] = await gateway.nursery.start(_run_transport, gateway, catalog)
+        return found
+
+
+async def _run_transport(
+    gateway: GatewayContext,
+    catalog: MCPCatalog | None,
+    *,
+    task_status: trio.TaskStatus[Handle] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run the SDK's transport until the gateway closes."""
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - see `_Transports`
+    from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
+
+    from .agent_server import make_mcp_server  # noqa: PLC0415
+
+    runtime = gateway.access.runtime
+    relay = None if runtime.remote_sessions is None else runtime.remote_sessions.relay
+    server = make_mcp_server(
+        runtime,
+        owner_of=lambda context: _call_of(context).caller.owner,
+        may_decide=lambda context: _call_of(context).caller.allows("approve"),
+        on_message=_note_message,
+        catalog=catalog,
+        state_key=None if relay is None else relay.derive_key(b"actgent mcp request state"),
+    )
+    manager = StreamableHTTPSessionManager(
+        app=server,
+        stateless=relay is not None,
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        max_request_body_size=_MAX_BYTES,
+    )
+    async with manager.run():
+        task_status.started(manager.handle_request)
+        await gateway.closing.wait()
+
+
+def _call_of(context: Any) -> HTTPCall:
+    """Return the gateway's request in which an MCP request arrived."""
+    call: HTTPCall = context.request.scope[CALL]
+    return call
+
+
+def _note_message(context: Any, key: SessionKey) -> None:
+    """Count a message for the limit of unfinished messages of the caller's token."""
+    call = _call_of(context)
+    call.gateway.messages.count(call.caller.token.digest, key)
+
+
+class _Forwarded(Streamed):
+    """A response that the SDK's transport sends."""
+
+    def __init__(self, call: HTTPCall, handle: Handle) -> None:
+        super().__init__()
+        self._call, self._handle = call, handle
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # noqa: PLC0415 - see `_Transports`
+        from mcp.server.auth.provider import AccessToken  # noqa: PLC0415
+
+        call = self._call
+        token = AccessToken(
+            token="", client_id=call.caller.token.digest, subject=call.caller.owner, scopes=[]
+        )
+        known = {
+            **scope,
+            "path": call.address,
+            "query_string": call.search.encode(),
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in call.headers.items()],
+            CALL: call,
+            "user": AuthenticatedUser(token),
+        }
+        body = [
+            {"type": "http.request", "body": encode_json(call.body) if scope["method"] == "POST" else b""}
+        ]
+
+        async def receive_again() -> Message:
+            return body.pop() if body else await call.receive()
+
+        is_begun, is_ended = False, False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal is_begun, is_ended
+            is_begun = True
+            is_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_closing, call.gateway, nursery.cancel_scope)
+            await self._handle(known, receive_again, send_noted)
+            nursery.cancel_scope.cancel()
+        if not is_begun:  # the gateway closes
+            await Response(status_code=503)(scope, receive, send)
+        elif not is_ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _cancel_when_closing(gateway: GatewayContext, scope: trio.CancelScope) -> None:
+    await gateway.closing.wait()
+    scope.cancel()
+
+
+_transports = _Transports()
+
+
+async def answer_mcp(call: HTTPCall, *, catalog: MCPCatalog | None = None) -> Response:
+    """Forward a request to the MCP transport.
+
+    Raises:
+        Fenced: The request needs a new session, and this node of a cluster owns no sessions.
+    """
+    if call.body.get("method") == "tools/call":
+        journal = call.gateway.access.journal
+        if _agent_params(call) is not None:
+            journal.new_session_id()
+        await call.gateway.messages.check(call.caller.token.digest, journal)
+    return _Forwarded(call, await _transports.of(call.gateway, catalog))
+
+
+def _agent_params(call: HTTPCall) -> Mapping[str, Any] | None:
+    """Return the parameters of a request that calls an agent; None for other requests."""
+    params = call.body.get("params")
+    if call.body.get("method") != "tools/call" or not isinstance(params, dict):
+        return None
+    name, agents = params.get("name"), call.gateway.access.runtime.agents
+    return params if any(agent_tool_name(each) == name for each in agents) else None
+
+
+def _session_of(call: HTTPCall) -> str:
+    """Return the id of the session of a call of an agent. Empty for other requests, and for a call in a new session."""
+    if (params := _agent_params(call)) is None:
+        return ""
+    named = _member(params, "arguments", "session_id") or next(
+        map(session_of, _object(params, "inputResponses")), ""
+    )
+    message_id = _member(params, "_meta", MESSAGE_ID)
+    return named or (message_id and session_of_call(call.caller.owner, message_id))
+
+
+def _object(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = params.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _member(params: Mapping[str, Any], name: str, member: str) -> str:
+    """Return a text in an object of the parameters; empty if it is missing."""
+    found = _object(params, name).get(member)
+    return found if isinstance(found, str) else ""
+
+
+def _with_message_id(call: HTTPCall) -> HTTPCall:
+    """Add the id of the message to a call of an agent in a named session, so that a retry sends the message once."""
+    params = _agent_params(call)
+    if params is None or not _member(params, "arguments", "session_id") or _object(params, "inputResponses"):
+        return call
+    meta = {MESSAGE_ID: new_id(), **_object(params, "_meta")}
+    return attrs.evolve(call, body={**call.body, "params": {**params, "_meta": meta}})
+
+
+def _endpoint(
+    verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int], catalog: MCPCatalog | None
+) -> Endpoint:
+    return Endpoint(
+        prefix="",
+        verb=verb,
+        path="/mcp",
+        answer=partial(answer_mcp, catalog=catalog),
+        scope="chat",
+        body=body,
+        has_parts=True,
+        statuses=statuses,
+        streams=True,
+        headers={
+            "MCP-Protocol-Version": "Revision of the protocol.",
+            "Mcp-Method": "Method of the request.",
+            "Mcp-Name": "Name of the called tool.",
+        },
+        forwarding=Forwarding(session_of=_session_of, awaits_run=True, add_ids=_with_message_id),
+    )
+
+
+@attrs.frozen
+class MCPProtocol:
+    """MCP server at `/mcp`, with a tool for each agent, for the revisions 2026-07-28 and 2025-11-25. Needs the extra `mcp`."""
+
+    catalog: MCPCatalog | None = attrs.field(default=None, kw_only=True)
+    """Tools, prompts and resources in addition to the agents; None offers agents only."""
+    name: str = attrs.field(default="mcp", init=False)
+    title: str = attrs.field(default="MCP hosts", init=False)
+    address: str = attrs.field(default="/mcp", init=False)
+    background: None = attrs.field(default=None, init=False)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            _endpoint("POST", {"type": "object"}, (200, 202), self.catalog),
+            _endpoint("GET", None, (200,), self.catalog),
+            _endpoint("DELETE", None, (200,), self.catalog),
+        )

@@ -1,0 +1,96 @@
+"""`SemanticCompression`: a `memory=` function that keeps the relevant sentences of older messages."""
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
+from actgent.messages import Message, Text
+
+from .relevance_filters import WORD, word_weights
+
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
+LEFT_OUT = "[...]"
+"""Text at the end of a message that marks omitted sentences."""
+
+
+@attrs.frozen(kw_only=True)
+class SemanticCompression:
+    """Shows the last messages verbatim, and those sentences of older messages that are relevant to the newest message.
+
+    It takes effect above `trigger` tokens. A sentence scores by the rarity of its words in the conversation, divided by the square
+    root of its length; words of the newest message count three times. The best sentences are kept in order until `max_tokens` are
+    used. No model is called. Words are compared, not meanings: `SummarizingMemory` has a model write a summary, and `long_term_memory=` with
+    `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all messages.
+    """
+
+    trigger: int = attrs.field(default=8_000, validator=attrs.validators.ge(1))
+    """Tokens of the conversation above which it is compressed."""
+    max_tokens: int = attrs.field(default=2_000, validator=attrs.validators.ge(1))
+    """Maximum tokens of all sentences of older messages together."""
+    recent: int = attrs.field(default=6, validator=attrs.validators.ge(1))
+    """Number of newest messages that are shown verbatim."""
+
+    def __call__(self, history: Sequence[Message]) -> list[Message]:
+        size = sum(count_characters(message.parts) for message in history)
+        if size <= self.trigger * CHARACTERS_PER_TOKEN or len(history) <= self.recent:
+            return list(history)
+        older, recent = history[: -self.recent], history[-self.recent :]
+        sentences = [
+            (place, each) for place, older_message in enumerate(older) for each in _sentences(older_message)
+        ]
+        kept = self._best(sentences, asked=_words(recent[-1].text))
+        return [
+            *filter(
+                None, (_with(older_message, kept.get(place, [])) for place, older_message in enumerate(older))
+            ),
+            *recent,
+        ]
+
+    def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
+        """Return the sentences that are most related to the words `asked`, within the token limit.
+
+        The result has the sentences in their order, by the index of their message.
+        """
+        words = [_words(sentence) for _, sentence in sentences]
+        weights = word_weights([*words, asked])
+        worth = [
+            _worth(own, asked, weights) / (1 + len(sentences[n][1])) ** 0.5 for n, own in enumerate(words)
+        ]
+        left, chosen = self.max_tokens * CHARACTERS_PER_TOKEN, set[int]()
+        for number in sorted(range(len(sentences)), key=lambda number: (-worth[number], -number)):
+            if worth[number] and len(sentences[number][1]) <= left:
+                left -= len(sentences[number][1]) + len(LEFT_OUT)
+                chosen.add(number)
+        kept: dict[int, list[str]] = {}
+        for number in sorted(chosen):
+            kept.setdefault(sentences[number][0], []).append(sentences[number][1])
+        return kept
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(WORD.findall(text.casefold()))
+
+
+def _worth(own: frozenset[str], asked: frozenset[str], weights: dict[str, float]) -> float:
+    return sum(weights[word] * (3 if word in asked else 1) for word in own)
+
+
+def _sentences(message: Message) -> list[str]:
+    """Return the sentences of a message; none for calls and results, which are kept or omitted as a whole."""
+    return [] if message.tool_calls or message.tool_results else _SENTENCE.findall(message.text)
+
+
+def _with(message: Message, sentences: Sequence[str]) -> Message | None:
+    """Return a copy of a message that contains only these sentences; None if there are none.
+
+    Notices, calls and results are returned unchanged.
+    """
+    if message.is_note or message.tool_calls or message.tool_results:
+        return message
+    if not sentences:
+        return None
+    kept = "".join(sentences).strip()
+    text = kept if kept == message.text.strip() else f"{kept} {LEFT_OUT}"
+    return attrs.evolve(message, parts=(Text(text),))

@@ -1,0 +1,155 @@
+"""Session index in a PostgreSQL schema, with the words in a column of the type tsvector."""
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from actgent.errors import JournalFailed
+from actgent.journal.record_feed_backlog import Written
+from actgent.journal.session_list_queries import SessionKey
+from actgent.support.postgres_address import connection_failure
+from actgent.support.postgres_connection import DIALECT, PostgresConnection
+from actgent.support.sql_connection import Row
+from actgent.support.word_normalization import spaced
+
+from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
+from .record_indexing import IndexedText, SessionFacts
+
+WINDOW = 20_000
+"""Number of newest messages that a search reads before it uses the index of words."""
+ANALYZE_ROWS = 10_000
+"""Number of added messages after which `ANALYZE` runs. It runs again each time the number has doubled."""
+_MESSAGES = """
+    CREATE TABLE messages (
+        id bigint PRIMARY KEY, session bigint NOT NULL, message_id text NOT NULL, role text NOT NULL, text text NOT NULL,
+        words tsvector NOT NULL
+    );
+    CREATE INDEX messages_by_session ON messages (session);
+    CREATE INDEX messages_by_word ON messages USING gin (words) WITH (fastupdate = off);
+    CREATE TABLE versions (version integer NOT NULL);
+"""
+_TABLE_NAMES = ("indexed_sessions", "daily", "durations", "messages", "versions")
+_INSERT = (
+    "INSERT INTO messages SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::tsvector[]) "
+    "ON CONFLICT DO NOTHING RETURNING id"
+)
+
+
+class PostgresIndexStore(PostgresConnection, IndexStore):
+    """Connection to an index in a schema.
+
+    Raises:
+        JournalFailed: The server does not answer.
+    """
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        super().__init__()
+        self._is_read_only = read_only
+        self._added, self._analyze_at = 0, ANALYZE_ROWS
+        self._open(url, kind="index", owner="the session index", options="-c jit=off")
+
+    @staticmethod
+    def _to_error(error: psycopg.Error) -> JournalFailed:
+        return JournalFailed(
+            f"the database of the session index failed: {connection_failure(error) or str(error).strip()}"
+        )
+
+    def _prepare(self) -> None:
+        if not self._is_read_only:
+            self._create_schema()
+        exists = self.run("SELECT to_regclass('versions')") != [(None,)]
+        if exists and self.run("SELECT version FROM versions") == [(VERSION,)]:
+            return
+        if self._is_read_only:
+            raise JournalFailed(
+                "the session index does not exist, or has another version: start its agents once with index=True"
+            )
+        self.script(f"DROP TABLE IF EXISTS {', '.join(_TABLE_NAMES)}")
+        self.script(TABLES.format(**DIALECT) + _MESSAGES)
+        self.run("INSERT INTO versions VALUES (?)", (VERSION,))
+
+    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[Written]]]) -> list[SessionKey]:
+        gaps = super().add(batch)
+        if self._added >= self._analyze_at:
+            self._added, self._analyze_at = 0, 2 * self._analyze_at
+            self.run("ANALYZE messages")
+        return gaps
+
+    def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
+        self._added += len(rows)
+        waiting = list[tuple[int, int, IndexedText, str]]()
+        last = -1
+        for wanted, *rest in rows:
+            last = max(wanted, last + 1)
+            waiting.append((last, *rest))  # type: ignore[arg-type]
+        while waiting:
+            columns = [
+                (number, session, text.message_id, text.role, text.text, self._vector(text.text, scope))
+                for number, session, text, scope in waiting
+            ]
+            inserted = {
+                number for (number,) in self.run(_INSERT, [list(each) for each in zip(*columns, strict=True)])
+            }
+            taken = [each for each in waiting if each[0] not in inserted]
+            waiting = [(number + 1, *rest) for number, *rest in taken]  # type: ignore[misc]
+
+    def _vector(self, text: str, scope: str) -> str:
+        """Return the words of a text, and its scope words, as tsvector literal. Words contain no quotes or backslashes."""
+        places: dict[str, list[str]] = {}
+        for place, word in enumerate(self.tokenize(spaced(text)), 1):
+            places.setdefault(f"w{word}", []).append(str(place))
+        words = [f"'{word}':{','.join(at[:256])}" for word, at in places.items()]
+        return " ".join([*words, *(f"'{word}'" for word in scope.split())])
+
+    def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
+        self.run("DELETE FROM messages WHERE session = ?", (session,))
+
+    def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
+        """Return the newest matches: from the newest messages if they have enough, otherwise by the index of words."""
+        begin = self._window_begin(query)
+        rows = self._select(query, max(begin, query.first), limit, by_word=False)
+        if len(rows) == limit or begin <= query.first:
+            return rows
+        return self._select(query, query.first, limit, by_word=True)
+
+    def _window_begin(self, query: WordQuery) -> int:
+        """Return the id at which the window of the newest messages begins; 0 if it has all messages."""
+        rows = self.run(
+            "SELECT id FROM messages WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?", (query.before, WINDOW)
+        )
+        return rows[0][0] if rows else 0
+
+    def _select(self, query: WordQuery, first: int, limit: int, *, by_word: bool) -> list[Row]:
+        conditions = "".join(f" AND {each}" for each in query.conditions)
+        values = [value for given in query.conditions.values() for value in given]
+        source = "messages"
+        if by_word:  # the planner would read the messages in order of their ids instead
+            source = "(SELECT * FROM messages WHERE words @@ ?::tsquery AND id >= ? AND id < ? OFFSET 0)"
+        sql = (
+            f"SELECT {HIT_COLUMNS} FROM {source} AS m JOIN indexed_sessions AS s ON s.number = m.session "  # noqa: S608 - names of our own
+            f"WHERE m.words @@ ?::tsquery AND m.id >= ? AND m.id < ?{conditions} ORDER BY m.id DESC LIMIT ?"
+        )
+        given = [_match(query), first, query.before]
+        return self.run(sql, [*(given if by_word else []), *given, *values, limit])
+
+    def scan_end(self, query: WordQuery) -> int | None:
+        rows = self.run(
+            "SELECT id FROM messages WHERE words @@ ?::tsquery AND id >= ? AND id < ? ORDER BY id DESC "
+            "LIMIT 1 OFFSET ?",
+            [_match(query), query.first, query.before, SCAN_MESSAGES - 1],
+        )
+        return rows[0][0] if rows else None
+
+
+def _match(query: WordQuery) -> str:
+    """Return the expression of a query in the syntax of tsquery. Words contain no quotes."""
+    parts = [f"'{name}'" for name in query.names]
+    for term in query.terms:
+        words = [f"'w{word}'" for word in term.words]
+        if term.is_prefix:
+            words[-1] += ":*"
+        phrase = f"({' <-> '.join(words)})"
+        parts.append(f"!{phrase}" if term.is_excluded else phrase)
+    if query.sessions:
+        parts.append(f"({' | '.join(f's{number}' for number in query.sessions)})")
+    return " & ".join(parts)

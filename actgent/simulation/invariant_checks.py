@@ -1,0 +1,249 @@
+"""Rules that actgent promises, checked against the journal and the notes of callers after the last life.
+
+The journal is the witness: the order of its records is claimed to be the order of everything that happened, so each promise
+is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/durability.md.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    OutcomeRecord,
+)
+from actgent.messages import Message, Text, ToolResult
+from actgent.testing.journal_history_checks import (
+    REPEATABLE_ENDS,
+    ClientCall,
+    calls_and_results,
+    check_order,
+    find_contradictions,
+    is_sound,
+    message_marks,
+)
+
+from .caller_observations import COPY_PREFIX, Notes
+from .run_report import SessionStory, Story
+from .simulated_world import START
+
+CLOCK_SLACK_SECONDS = 0.001
+"""Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
+
+
+def check_run(
+    story: Story, notes: Notes, effects: Mapping[tuple[str, str], str], *, unsure_requests: int
+) -> Iterator[str]:
+    """Yield a description of each violated guarantee of a simulated run.
+
+    Args:
+        story: The run, with the journal's records.
+        notes: Observations of callers and handlers.
+        effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
+        unsure_requests: Number of model requests of a session that a crash or stop may leave uncounted.
+    """
+    for session in story.sessions():
+        if COPY_PREFIX in session.id:
+            yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
+            continue
+        yield from _check_messages(session, notes)
+        yield from _check_acceptance_order(session, notes)
+        yield from _check_stopped(session, notes)
+        yield from _check_calls(session, effects)
+        yield from _check_decisions(session, notes)
+        yield from _check_replies(session, notes)
+        yield from _check_timed(session, notes)
+    yield from _check_delivery(notes)
+    yield from _check_closed(notes)
+    yield from _check_trees(notes)
+    yield from _check_limits(notes, unsure_requests)
+    accepted = {
+        each.message.id
+        for session in story.sessions()
+        for each in session.records
+        if isinstance(each, MessageAcceptedRecord)
+    }
+    for message_id in notes.accepted:
+        if message_id not in accepted:
+            yield f"{message_id} was accepted, but the journal does not have it"
+
+
+def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that each accepted message ends exactly once.
+
+    It may be accepted again only after an end that allows it.
+    """
+    for message_id, found in message_marks(session.records).items():
+        if not is_sound(found):
+            yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
+        if message_id in notes.sent and notes.sent[message_id] != session.id:
+            yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
+        final = notes.final.get(message_id)
+        if final is not None and not (found[-1] == final or (final in REPEATABLE_ENDS and final in found)):
+            yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
+
+
+def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that a message whose `chat()` returned before another call began comes first in the journal."""
+    accepted = [each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    counts = Counter(accepted)  # a message that was accepted twice has no single place
+    places = {message_id: n for n, message_id in enumerate(accepted) if counts[message_id] == 1}
+    yield from check_order(
+        (
+            ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
+            for began, returned, message_id, session_id in notes.order
+            if session_id == session.id
+        ),
+        places,
+    )
+
+
+def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that no model answers a message whose turn begins after its `interrupt()` has returned."""
+    current = ""
+    for record in session.records:
+        if isinstance(record, MessageAppendedRecord):
+            stopped = notes.stopped.get(record.message_id)
+            is_late = stopped is not None and record.at > START + stopped + CLOCK_SLACK_SECONDS
+            current = record.message_id if is_late else ""
+        elif current and isinstance(record, AgentMessageRecord) and record.stop:
+            yield f"{current} was stopped at {notes.stopped[current]:.3f}, but a model answered it later"
+            current = ""
+
+
+def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Yield a problem for each tool call without exactly one result, or with a status that contradicts its tool's effect."""
+    calls, results = calls_and_results(session.records)
+    counts = Counter(each.call_id for each in results)
+    for call in calls.values():
+        if counts[call.id] != 1:
+            yield f"call {call.id} of {call.name} in {session.id} has {counts[call.id]} results"
+    began, done = Counter(run.call_id for run in session.began), Counter(run.call_id for run in session.done)
+    for result in results:
+        called = calls.get(result.call_id)
+        effect = "pure" if called is None else effects.get((session.agent, called.name), "pure")
+        if effect != "pure":
+            yield from _check_result(session, result, effect, began[result.call_id], done[result.call_id])
+    keys = dict[str, set[str]]()
+    for run in session.began:
+        keys.setdefault(run.call_id, set()).add(run.idempotency_key)
+        if effects.get((session.agent, run.tool)) == "once" and began[run.call_id] > 1:
+            yield f"{run.tool} in {session.id} is declared once, but began {began[run.call_id]} times for one call"
+    for call_id, found in keys.items():
+        if len(found) > 1:
+            yield f"call {call_id} in {session.id} ran with {len(found)} idempotency keys"
+
+
+def _check_result(
+    session: SessionStory, result: ToolResult, effect: str, began: int, done: int
+) -> Iterator[str]:
+    """Compare the status of a result with how often the tool began and took effect.
+
+    `effect` is the declared effect.
+    """
+    name = f"{result.tool_name} in {session.id}"
+    if result.status == "success" and not done:
+        yield f"{name} is reported as success, but took no effect"
+    if effect == "once" and result.status == "success" and done > 1:
+        yield f"{name} took effect {done} times"
+    if effect == "once" and result.status == "cancelled" and began:
+        yield f"{name} is reported as cancelled, but began"
+
+
+def _check_delivery(notes: Notes) -> Iterator[str]:
+    """Check that handlers never receive two different outcomes for one call."""
+    for (session_id, call_id), outcomes in notes.results.items():
+        if len(outcomes) > 1:
+            yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"
+
+
+def _check_closed(notes: Notes) -> Iterator[str]:
+    """Check that closed and deleted sessions are closed and deleted in the journal.
+
+    A close whose caller was cancelled, or whose write failed, must be complete at the end of a life without other faults.
+    """
+    is_open = {session_id for _, session_id in notes.open_in_journal}
+    for session_id in sorted(notes.closed - notes.closed_in_journal):
+        yield f"aclose() of {session_id} returned, but the session is open in the journal"
+    for session_id, life in notes.close_begun.items():
+        if life in notes.whole_lives and session_id in is_open - notes.closed:
+            yield f"aclose() of {session_id} began in life {life}, but the session is open in the journal"
+    for session_id in sorted(notes.gone):
+        if any(known == session_id for _, known in notes.parents):
+            yield f"delete_session() of {session_id} returned, but the session is in the journal"
+
+
+def _check_trees(notes: Notes) -> Iterator[str]:
+    """Check that each open session has an open parent, and that no session is in the journal without its parent."""
+    for key, parent in notes.parents.items():
+        if parent is None:
+            continue
+        if parent not in notes.parents:
+            yield f"{key[1]} is in the journal, but its parent {parent[1]} was deleted"
+        elif key in notes.open_in_journal and parent not in notes.open_in_journal:
+            yield f"{key[1]} is open in the journal, but its parent {parent[1]} is closed"
+
+
+def _check_limits(notes: Notes, unsure_requests: int) -> Iterator[str]:
+    """Check the limits of model calls over all lives. A crash may lose the count of the running call."""
+    for session_id, limit in notes.limits.items():
+        if (count := notes.requests.get(session_id, 0)) > limit + unsure_requests:
+            yield f"{session_id} has a limit of {limit} model calls, but made {count}"
+
+
+def _check_replies(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that the journal has each reply that handlers received."""
+    recorded = set[str]()
+    for record in session.records:
+        if isinstance(record, AgentMessageRecord):
+            recorded.add(record.message.id)
+        elif isinstance(record, OutcomeRecord):
+            recorded.add(record.id)
+    for reply_id, session_id in notes.replies.items():
+        if session_id == session.id and reply_id not in recorded:
+            yield f"handlers of {session_id} received the reply {reply_id}, but the journal does not have it"
+
+
+def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that each approval has one decision, which is the one whose `answer()` returned."""
+    recorded = dict[str, set[str]]()
+    for record in session.records:
+        if isinstance(record, ApprovalDecisionRecord):
+            recorded.setdefault(record.approval_id, set()).add(type(record.decision).__name__)
+    for approval_id, names in recorded.items():
+        if len(names) > 1:
+            yield f"the approval {approval_id} has the decisions {' and '.join(sorted(names))} in the journal"
+    began = {run.call_id for run in session.began}
+    for approval_id, decisions in notes.decided.items():
+        own = [(call_id, name) for session_id, call_id, name in decisions if session_id == session.id]
+        if len(own) > 1:
+            yield f"{len(own)} decisions of the approval {approval_id} returned"
+        for call_id, name in own:
+            if name not in recorded.get(approval_id, ()):
+                yield f"answer() of {approval_id} with {name} returned, but the journal does not have the decision"
+            if name == "Reject" and call_id in began:
+                yield f"the call {call_id} of {session.id} was rejected, but it began"
+
+
+def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that each schedule has sent its message once, and each task its report, unless it was removed."""
+    found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    for key, (session_id, state) in notes.timed.items():
+        if session_id != session.id:
+            continue
+        count = len({message.id for message in found if _is_from(message, key)})
+        if count > 1:
+            yield f"{key} has {count} messages in {session.id}"
+        elif count and state in ("removed", "failed"):
+            yield f"{key} was {'removed' if state == 'removed' else 'not set'}, but sent a message to {session.id}"
+        elif not count and state in ("set", "sent") and session.id not in notes.closing:
+            yield f"{key} was set, but sent no message to {session.id}"
+
+
+def _is_from(message: Message, key: str) -> bool:
+    """Return True if a schedule with this text, or a task with this id, sent the message."""
+    if message.sender.kind == "system":
+        return any(isinstance(part, Text) and part.text.endswith(f" {key}") for part in message.parts)
+    return message.sender.kind == "agent" and message.id.endswith(f"{key}/result")

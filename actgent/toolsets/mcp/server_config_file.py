@@ -1,0 +1,148 @@
+"""Create MCP servers from a file in the common `mcpServers` format of editors and assistants."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from actgent.errors import ConfigurationError
+from actgent.errors.text_escaping import shown
+from actgent.support.strict_json import load_document
+
+from .server_toolset import MCPServer
+from .token_file import resolve_token_path
+from .tool_lock_file import LOCK
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_KEYS = frozenset(
+    "command args env cwd url headers required timeout connect_timeout trust_hints lock allow oauth".split()
+)
+_IGNORED = frozenset("type transport disabled description".split())
+"""Keys in a server's entry that belong to other programs and are ignored. `disabled` skips the server."""
+
+_FORM = 'the expected form is {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
+
+
+class AllowedEnvironment(dict[str, str]):
+    """The environment variables that a file may use. A file that uses another variable that is set is rejected.
+
+    For untrusted files: such a file chooses the server's command and URL, and could send any variable there.
+    """
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        """Copy the allowed variables that are set in this process."""
+        super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
+
+    def rejected(self, given: object) -> list[str]:
+        """Return the variables that a server entry refers to and that are set but not allowed."""
+        used = {found[1] for found in _VARIABLE.finditer(json.dumps(given))}
+        return sorted(name for name in used if name in os.environ and name not in self)
+
+
+def mcp_servers(
+    path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None
+) -> list[MCPServer]:
+    """Read a file of the form `{"mcpServers": {"name": {"command": ..., "args": [...]} | {"url": ...}}}`.
+
+    `${NAME}` is replaced by that environment variable, `${NAME:-text}` by `text` if the variable is not set. For an untrusted
+    file, pass the variables that its servers may use as `environment=`. A file `mcp.lock.json` in the same folder is the lock
+    of all servers that name no lock.
+
+    Raises:
+        ConfigurationError: The file cannot be read, a key is unknown, or a variable is not set; the text has the location.
+    """
+    where = Path(path)
+    try:
+        data = load_document(where.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{where} cannot be read: {error.strerror}; {_FORM}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: invalid JSON: {error}; {_FORM}") from error
+    known = os.environ if environment is None else environment
+    return [
+        make_server(name, given, environment=known, folder=where.parent, at=f"{where}, server {name!r}")
+        for name, given in listed_servers(data, at=str(where)).items()
+    ]
+
+
+def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
+    """Return the server entries of a file, without disabled servers.
+
+    Raises:
+        ConfigurationError: The data has another form; `at` is the location for the error.
+    """
+    servers = data.get("mcpServers") if isinstance(data, dict) else None
+    if not isinstance(servers, dict):
+        found = (
+            f"the keys {', '.join(map(repr, data))}" if isinstance(data, dict) else f"a {type(data).__name__}"
+        )
+        raise ConfigurationError(f'{at} has no object "mcpServers" (it has {found:.200}); {_FORM}')
+    for name, given in servers.items():
+        if isinstance(given, dict) and not isinstance(given.get("disabled", False), bool):
+            raise ConfigurationError(
+                f"{at}, server {name!r}: disabled must be true or false, not {given['disabled']!r:.200}"
+            )
+    return {
+        name: given
+        for name, given in servers.items()
+        if not (isinstance(given, dict) and given.get("disabled"))
+    }
+
+
+def make_server(
+    name: str, given: object, *, environment: Mapping[str, str], folder: Path, at: str
+) -> MCPServer:
+    """Create a server from its entry in a file. `folder` is the folder of the file, in which its lock is searched.
+
+    Raises:
+        ConfigurationError: The entry is invalid; `at` is the location in the error text.
+    """
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{at}: the entry must be an object with a command or a url")
+    if unknown := sorted(given.keys() - _KEYS - _IGNORED):
+        raise ConfigurationError(f"{at}: unknown key {unknown[0]!r} (keys: {', '.join(sorted(_KEYS))})")
+    if isinstance(environment, AllowedEnvironment) and (refused := environment.rejected(given)):
+        to = given.get("url") or shlex.join([str(given.get("command")), *map(str, given.get("args") or ())])
+        raise ConfigurationError(
+            f"{at}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "
+            f"allow that with {' '.join(f'--allow-env {name}' for name in refused)}"
+        )
+    options = {
+        key: _fill_variables(value, environment, f"{at}, {key}")
+        for key, value in given.items()
+        if key in _KEYS
+    }
+    if isinstance(lock := options.get("lock"), str):
+        options["lock"] = folder / lock
+    elif (folder / LOCK).is_file():
+        options["lock"] = folder / LOCK
+    try:
+        if (oauth := options.get("oauth")) is not None:
+            options["oauth"] = resolve_token_path(oauth, folder)
+        return MCPServer(name=name, **options)
+    except (TypeError, ValueError, ConfigurationError) as error:
+        raise ConfigurationError(f"{at}: {error}") from error
+
+
+def _fill_variables(value: Any, environment: Mapping[str, str], at: str) -> Any:
+    """Replace references to environment variables in all texts of a value.
+
+    `at` is the location for errors.
+    """
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda found: _variable(found, environment, at), value)
+    if isinstance(value, list):
+        return [_fill_variables(item, environment, at) for item in value]
+    if isinstance(value, dict):
+        return {key: _fill_variables(item, environment, at) for key, item in value.items()}
+    return value
+
+
+def _variable(found: re.Match[str], environment: Mapping[str, str], at: str) -> str:
+    text = environment.get(found[1], found[2])
+    if text is None:
+        raise ConfigurationError(f"{at}: the environment variable {found[1]} is not set")
+    return text

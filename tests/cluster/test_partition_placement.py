@@ -1,0 +1,49 @@
+"""Which node owns which partition."""
+
+from collections import Counter
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from actgent.cluster.partition_placement import assign_partitions, fit_nodes
+
+NAMES = strategies.sets(strategies.text(min_size=1, max_size=8), min_size=1, max_size=9)
+
+
+@hypothesis.given(nodes=NAMES)
+def test_all_nodes_have_their_share(nodes):
+    """No node has more than the rounded-up share, whatever the order of the names."""
+    places = assign_partitions(64, nodes)
+    assert places == assign_partitions(64, sorted(nodes, reverse=True))
+    assert max(Counter(places).values()) <= -(-64 // len(nodes))
+    assert set(places) <= nodes
+
+
+def test_few_partitions_move_when_a_node_leaves():
+    """Those of the node that left, and a few more for equal shares."""
+    before = assign_partitions(256, ["a", "b", "c", "d"])
+    after = assign_partitions(256, ["a", "b", "c"])
+    moved = [number for number in range(256) if before[number] not in ("d", after[number])]
+    assert len(moved) < 256 // 4
+
+
+def test_without_nodes_no_partition_has_a_place():
+    """Nobody is to own anything."""
+    assert assign_partitions(8, []) == []
+
+
+@pytest.mark.parametrize(
+    ("agents", "fit"),
+    [
+        ({"a": ["x"], "b": ["x"]}, ["a", "b"]),
+        ({"a": ["x"], "b": ["x", "y"]}, ["b"]),
+        ({"a": ["x", "z"], "b": ["x", "y"]}, ["a", "b"]),
+        ({"a": [], "b": ["x"], "c": ["x"]}, ["b", "c"]),
+        ({}, []),
+    ],
+    ids=["same", "added", "renamed", "empty", "none"],
+)
+def test_nodes_that_host_less_than_another_one_own_nothing(agents, fit):
+    """So a session of a new agent stays where that is hosted, during a rolling upgrade."""
+    assert fit_nodes(agents) == fit

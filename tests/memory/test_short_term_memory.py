@@ -1,0 +1,157 @@
+"""Short-term memory: what the next request shows of a session."""
+
+import itertools
+
+import attrs
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.memory.short_term_memory import ShortTermMemory
+from actgent.messages import Message, Sender, Text, Thinking, ToolCall, ToolResult
+from actgent.testing import check_transcript
+
+ADA = Sender("ada")
+TUTOR = Sender("tutor", "assistant")
+TOOLS = Sender("tools", "tool")
+
+
+def message(sender, *parts, **options):
+    return Message(session_id="s", sender=sender, parts=parts, **options)
+
+
+def words(view):
+    return ["".join(getattr(part, "text", "") for part in said.parts) for said in view.messages()]
+
+
+def conversation(view, turns, *, size, tools=lambda _: False, start=0):
+    """Turns of a user, with a tool call here and there, and an answer; yields what each request shows."""
+    for number in range(start, start + turns):
+        view.add(message(ADA, Text(f"question {number} ".ljust(size, "."))), answered=True)
+        yield tuple(view.messages())
+        if tools(number):
+            view.add(message(TUTOR, ToolCall("look", {"number": number}, f"call-{number}")))
+            view.add(
+                message(TOOLS, ToolResult(call_id=f"call-{number}", tool_name="look", content="x" * size))
+            )
+            yield tuple(view.messages())
+        view.add(message(TUTOR, Text(f"answer {number} ".ljust(size, "."))))
+
+
+def test_a_conversation_within_the_budget_is_shown_whole():
+    """500 turns of 100 characters are 25,000 tokens, far below the default budget."""
+    view = ShortTermMemory().open_view()
+    requests = list(conversation(view, 500, size=100, tools=lambda number: number % 10 == 0))
+    assert len(requests[-1]) == 500 + 499 + 2 * 50
+    for before, after in itertools.pairwise(requests):
+        assert after[: len(before)] == before
+
+
+def test_over_the_budget_the_older_half_is_left_out_at_once():
+    """Seldom and much: the prefix stays the same between two cuts."""
+    view = ShortTermMemory(max_tokens=1000).open_view()
+    requests = list(conversation(view, 200, size=100, tools=lambda number: number % 3 == 0))
+    cuts = 0
+    for before, after in itertools.pairwise(requests):
+        if after[: len(before)] != before:
+            cuts += 1
+            assert sum(map(len, map(str, after))) < 1.2 * sum(map(len, map(str, before))) / 1.5
+        assert sum(len(getattr(part, "text", "")) for said in after for part in said.parts) <= 4100
+    assert 5 < cuts < 30
+
+
+@given(
+    budget=st.integers(1, 400),
+    turns=st.integers(1, 40),
+    size=st.integers(1, 200),
+    tools=st.sets(st.integers(0, 40)),
+)
+def test_whatever_is_left_out_the_rest_is_a_valid_conversation(budget, turns, size, tools):
+    """No call without its result, no result without its call, a user first, never empty."""
+    view = ShortTermMemory(max_tokens=budget).open_view()
+    for request in conversation(view, turns, size=size, tools=lambda number: number in tools):
+        assert check_transcript(request) == []
+
+
+@given(budget=st.integers(20, 200))
+def test_results_in_text_stay_with_the_answer_that_asked_for_them(budget):
+    """A pair of a text protocol is a pair, too."""
+    view = ShortTermMemory(max_tokens=budget).open_view()
+    for number in range(20):
+        view.add(message(ADA, Text("q" * 30)), answered=True)
+        view.add(message(TUTOR, Text(f'{{"call": {number}}}')))
+        result = ToolResult(call_id=f"c{number}", tool_name="look", content="r" * 40, native=False)
+        view.add(message(TOOLS, result))
+        shown = view.messages()
+        for place, said in enumerate(shown):
+            if said.parts[0].text.startswith("Tool results"):
+                assert shown[place - 1].role == "assistant"
+        view.add(message(TUTOR, Text("a")))
+
+
+def test_a_notice_counts_omitted_messages():
+    """The model is informed of the number of omitted messages."""
+    view = ShortTermMemory(max_tokens=50).open_view()
+    list(conversation(view, 10, size=50))
+    assert "earlier messages are not shown" in words(view)[0]
+
+
+def test_a_single_message_over_the_budget_is_still_shown():
+    """It is what is to be answered."""
+    view = ShortTermMemory(max_tokens=10).open_view()
+    view.add(message(ADA, Text("x" * 1000)), answered=True)
+    assert words(view) == ["x" * 1000]
+
+
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_budget_is_at_least_one_token(tokens):
+    """Less makes no sense."""
+    with pytest.raises(ValueError, match="max_tokens"):
+        ShortTermMemory(max_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("sender", "role"),
+    [
+        (Sender("ada"), "user"),
+        (Sender("tutor", "assistant"), "assistant"),
+        (Sender("helper", "agent"), "assistant"),
+        (Sender("clock", "system"), "user"),
+        (Sender("tools", "tool"), "user"),
+    ],
+)
+def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, role):
+    """What is to be answered goes as user; later an assistant's words are an assistant's."""
+    view = ShortTermMemory().open_view()
+    view.add(message(ADA, Text("begin")))
+    view.add(message(sender, Text("hi")), answered=True)
+    assert view.messages()[1].role == "user"
+    view.add(message(TUTOR, Text("hello")))
+    assert [said.role for said in view.messages()] == ["user", role, "assistant"]
+
+
+def test_a_cut_answer_shows_its_text_only():
+    """Its thoughts have no signature, and its calls no result."""
+    view = ShortTermMemory().open_view()
+    view.add(message(ADA, Text("hi")), answered=True)
+    parts = (Thinking("hm", "anthropic"), Text("I will"), ToolCall("look", {}, "1"))
+    view.add(message(TUTOR, *parts, cut=True))
+    assert view.messages()[1].parts == (Text("I will"),)
+
+
+@pytest.mark.parametrize("parts", [(), (Text(""),), (Text(" \n"),), (Thinking("hm", "anthropic"),)])
+def test_empty_answers_are_not_shown(parts):
+    """Providers reject empty answers."""
+    view = ShortTermMemory().open_view()
+    view.add(message(ADA, Text("hi")), answered=True)
+    view.add(message(TUTOR, *parts))
+    assert [said.role for said in view.messages()] == ["user"]
+
+
+def test_sent_messages_do_not_change():
+    """A running request keeps its messages."""
+    view = ShortTermMemory().open_view()
+    view.add(message(ADA, Text("hi")), answered=True)
+    shown = view.messages()
+    view.add(message(TUTOR, Text("hello")))
+    assert len(shown) == 1
+    assert attrs.asdict(shown[0], recurse=False)["role"] == "user"

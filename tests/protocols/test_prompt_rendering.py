@@ -1,0 +1,106 @@
+"""Prompts: templates over a profile, data never a template, the same bytes each time."""
+
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from actgent.errors import ConfigurationError
+from actgent.messages import ToolSpec
+from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.prompt_rendering import WHO, PromptManager, render
+from actgent.protocols.protocol_interface import ClassificationType, Instruction, Profile
+from actgent.protocols.react_protocol import ReAct
+from actgent.protocols.router_protocol import Router
+from actgent.protocols.simple_protocol import Simple
+
+from .conftest import TYPES
+
+PROFILE = Profile(
+    name="tutor",
+    role="maths tutor",
+    goal="help with sums",
+    capabilities="arithmetic",
+    types=TYPES,
+    instructions=[Instruction("greeting")],
+    tools=[ToolSpec("add", "adds", {})],
+    body="Be <kind> & brief.",
+)
+
+
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_every_protocol_renders(protocol):
+    """The profile stands in the prompt, unescaped, and two renderings are the same bytes."""
+    prompt = PromptManager(protocol, PROFILE).system_prompt()
+    for part in ("tutor", "maths tutor", "help with sums", "arithmetic", "Be <kind> & brief."):
+        assert part in prompt
+    assert prompt == PromptManager(type(protocol)(), attrs.evolve(PROFILE)).system_prompt()
+    assert "\n\n\n" not in prompt
+
+
+@pytest.mark.parametrize(
+    "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
+)
+def test_an_empty_profile_renders(protocol):
+    """Nothing but a name is needed."""
+    assert PromptManager(protocol, Profile()).system_prompt().startswith("You are agent.")
+
+
+@pytest.mark.parametrize("protocol", [Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name)
+def test_json_prompts_contain_types_and_schemas(protocol):
+    """Each classification type has its description and its schema as JSON."""
+    prompt = PromptManager(protocol, PROFILE).system_prompt()
+    assert "- creation: create an agent" in prompt
+    assert '{"name": "<its name>", "goal": "<its goal>", "caps": ["<one capability>"]}' in prompt
+
+
+def test_data_is_never_a_template():
+    """Braces in a profile are text."""
+    evil = "{{ 7 * 7 }}{% for x in y %}"
+    prompt = PromptManager(
+        Simple(), Profile(role=evil, types=[ClassificationType(name=evil)])
+    ).system_prompt()
+    assert prompt.count(evil) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("a\nb {{ profile.nothing }}", 2),
+        ("a\n\n{{ unknown }}", 3),
+        ("{% if %}", 1),
+        ("a\n{% for x in profile.types %}", 2),
+        ("{{ lipsum() }}", 1),
+        ("{{ range(10) }}", 1),
+        ("a\n{{ profile.__class__.__mro__ }}", 2),
+        ("a\nb\n{{ 1 / 0 }}", 3),
+    ],
+)
+def test_broken_templates(template, line):
+    """A broken template is the developer's fault, named with its line; nothing leaves the sandbox."""
+    with pytest.raises(ConfigurationError, match=f"template 'mine', line {line}: "):
+        render(template, PROFILE, name="mine")
+
+
+@pytest.mark.parametrize("role", ["", "maths tutor", "a tutor!", "You are a tutor", "YOU ARE x.", " padded "])
+@pytest.mark.parametrize("goal", ["", "win", "Your goals: many.\n"])
+@pytest.mark.parametrize("capabilities", ["", "sums"])
+@pytest.mark.parametrize("body", ["", "a\n\n{{ b }}\n"])
+def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabilities, body):
+    """The template `WHO` is rendered without jinja2, to the bytes that jinja2 renders."""
+    profile = Profile(name="tutor", role=role, goal=goal, capabilities=capabilities, body=body)
+    by_jinja = render(f"{WHO}\n", profile, name="mine")
+    assert render(WHO, profile, name="mine") == by_jinja
+
+
+def test_jinja_is_imported_with_the_first_template():
+    """Neither reading answers nor the prompt of an agent without a template needs the template engine."""
+    code = (
+        "import sys, actgent, actgent.protocols.react_protocol, actgent.structured.output_type; "
+        "agent = actgent.BareAgent('a', role='b', llm=actgent.ScriptedLLM(['c'])); assert agent.run_sync('d').text == 'c'; "
+        "assert 'jinja2' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

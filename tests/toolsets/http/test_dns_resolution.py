@@ -1,0 +1,80 @@
+"""Names of hosts, by resolvers that are slow."""
+
+import socket
+import threading
+
+import pytest
+import trio
+
+from actgent.errors import AddressBlocked
+from actgent.toolsets.http import Guard
+from actgent.toolsets.http.dns_resolution import LOOKUP_THREADS, LOOKUP_TIMEOUT_SECONDS, resolve_host
+
+
+class SlowNames:
+    """The system's resolver, which answers when it is told to."""
+
+    def __init__(self):
+        self.begun = 0
+        self.answer = threading.Event()
+        self.real = socket.getaddrinfo
+
+    def __call__(self, host, port, *args, flags=0, **options):
+        if flags & socket.AI_NUMERICHOST:
+            return self.real(host, port, *args, flags=flags, **options)
+        self.begun += 1
+        self.answer.wait(30)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", port))]
+
+
+@pytest.fixture
+def names(monkeypatch):
+    slow = SlowNames()
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    yield slow
+    slow.answer.set()
+
+
+async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
+    """A hundred lookups take so many threads of their own, end in time, and leave all others alone."""
+    failed = []
+
+    async def look(number):
+        with pytest.raises(OSError, match="within 10 s") as caught:
+            await Guard().addresses(f"host{number}.example", 80)
+        failed.append(caught.value)
+
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(look, number)
+    assert trio.current_time() - begun == pytest.approx(LOOKUP_TIMEOUT_SECONDS)
+    assert len(failed) == 100
+    assert 0 < names.begun <= LOOKUP_THREADS
+    assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+    assert await trio.to_thread.run_sync(int) == 0
+
+
+async def test_a_lookup_can_be_cancelled(names):
+    """At once, whatever the resolver does."""
+    with trio.fail_after(20), trio.move_on_after(0.05) as scope:
+        await resolve_host("slow.example", 80)
+    assert scope.cancelled_caught
+
+
+async def test_addresses_need_no_resolver(names):
+    """In whichever form they are written; they are judged all the same."""
+    assert await resolve_host("127.0.0.1", 80) == ["127.0.0.1"]
+    assert await resolve_host("0x7f.1", 80) == ["127.0.0.1"]
+    assert await resolve_host("::1", 80) == ["::1"]
+    with pytest.raises(AddressBlocked):
+        await Guard().addresses("2130706433", 80)
+    assert names.begun == 0
+
+
+async def test_an_answer_is_judged(names):
+    """Each address that a name has."""
+    names.answer.set()
+    with pytest.raises(AddressBlocked):
+        await Guard().addresses("inside.example", 80)
+    assert await Guard(["inside.example"]).addresses("inside.example", 80) == ["10.0.0.1"]
