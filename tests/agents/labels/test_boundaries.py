@@ -216,7 +216,7 @@ async def test_a_kill(sink, moment, tmp_path):
     sink.assert_asked("page")
 
 
-@pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "run", "ask", "process"])
+@pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "run", "ask", "process", "stream"])
 async def test_the_answer_of_another_agent(sink, by):
     """The caller of an agent that read untrusted text is untrusted, also if the answer repeats nothing of it."""
     helper = reader()
@@ -224,6 +224,9 @@ async def test_the_answer_of_another_agent(sink, by):
     @tool
     async def consult() -> str:
         """Consult the reader."""
+        if by == "stream":
+            async with helper.stream("read") as deliveries:
+                return str(len([each async for each in deliveries]))
         ways = {"run": helper.run, "ask": helper.ref.ask, "process": helper.process}
         return str(len(str(await ways[by]("read"))))
 

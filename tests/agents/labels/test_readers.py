@@ -426,16 +426,33 @@ async def test_long_term_memory(mail, way, tmp_path):
     mail.assert_asked(Label({"memories"}, {"ada"}))
 
 
-async def test_an_unrestricted_memory_keeps_its_other_metadata(mail, tmp_path):
-    """A replacement by a restricted session adds the readers, and keeps the values of the program."""
+async def test_two_memories_have_their_common_readers(mail, tmp_path):
+    """A session that recalls two memories may be read by the readers of both."""
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
+    script = [ToolCall("recall", {}), send_to("bob"), send_to("eve"), "ok"]
+    async with memories:
+        for text, readers in (("The code is 7.", "bob|eve"), ("The key is 8.", "bob|ada")):
+            await memories.remember(text, owner="ada", metadata={"actgent.readers": readers})
+        async with mail.agent(script, long_term_memory=memories) as agent:
+            await run(agent)
+    assert (mail.asked, mail.sent) == ([{"to": Label({"memories"}, {"bob"})}], [["bob"]])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, "ada"), ({"actgent.readers": "ada|bob"}, "ada"), ({"actgent.readers": "bob"}, "")],
+    ids=str,
+)
+async def test_a_replaced_memory_keeps_its_metadata(mail, tmp_path, before, after):
+    """A replacement by a restricted session restricts the readers, and keeps the values of the program."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
     async with memories:
-        old = await memories.remember("The code is 6.", owner="ada", metadata={"project": "x"})
+        old = await memories.remember("The code is 6.", owner="ada", metadata={"project": "x", **before})
         call = ToolCall("remember", {"text": "The code is 7.", "replaces": old.id})
         async with mail.agent([READ, call, "ok"], long_term_memory=memories) as agent:
             await run(agent)
         found = [each.memory for each in await memories.recall("", owner="ada")]
-    assert [dict(each.metadata) for each in found] == [{"project": "x", "actgent.readers": "ada"}]
+    assert [dict(each.metadata) for each in found] == [{"project": "x", "actgent.readers": after}]
 
 
 async def test_a_restart(mail):
@@ -546,6 +563,26 @@ async def test_trusted_data_with_readers_is_shown(mail):
         _, results = await run(agent)
     assert results[0].text == "The code is 7."
     mail.assert_asked()
+
+
+async def test_an_extract_of_two_results_has_both_labels(mail):
+    """The answer of `extract` depends on each result that the question names."""
+
+    @tool(untrusted=True, readers=("bob",), effect="pure")
+    async def page() -> str:
+        """Read a page."""
+        return "x"
+
+    script = [
+        [ToolCall("letter", {}), ToolCall("page", {})],
+        ToolCall("extract", {"question": "?", "of": ["@r1", "@r2"]}),
+        send_to("bob", text="@r3"),
+        "ok",
+    ]
+    policy, models = Policy(untrusted="isolate"), {"quarantine": ScriptedLLM(['"x"'])}
+    async with mail.agent(script, tools=[letter, page], policy=policy, models=models) as agent:
+        await run(agent)
+    mail.assert_asked(Label({"letter", "page"}, ()))
 
 
 async def test_the_rest_of_a_long_withheld_result(mail):
