@@ -5,6 +5,8 @@ dispatched: a plain actor handles one message at a time, or several concurrently
 inbox. The cell is the same for both.
 
     event                              incarnation   next
+    the body returns, as it has no     ends          the task of the cell ends; `wake` starts the next one
+    work
     the body raises                    ends          a pause and a restart; after too many failures the end, or ActorFailed
     a sibling raises (`one_for_all`)   is cancelled  the same pause and a restart
     stop(), or the parent ends         is cancelled  the end: waiting callers get an error, and the name becomes free
@@ -19,6 +21,7 @@ import logging
 import math
 import typing
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -56,7 +59,10 @@ class Body(typing.Protocol):
         """Set the cell that runs this body. The cell calls it once, before the first incarnation."""
 
     async def live(self) -> None:
-        """Process messages of the inbox until cancelled; raise after a failure."""
+        """Process messages of the inbox until cancelled; raise after a failure.
+
+        Return if there is no work. Then the task of the actor ends, and the body calls `Cell.wake` for the next work.
+        """
 
     def prepare_restart(self) -> None:
         """Prepare for the cancellation of this incarnation. A restart follows."""
@@ -120,7 +126,7 @@ class SystemContext:
             self.events.publish(ActorStopped(actor=cell.name))
 
     def cells(self) -> "Iterator[Cell]":
-        """Iterate over the cells that have a task, in start order."""
+        """Iterate over the cells of actors that were used, in start order."""
         return (cell for cell in tuple(self.running.values()) if isinstance(cell, Cell))
 
     def unused(self) -> "Iterator[UnusedCell]":
@@ -230,9 +236,9 @@ class Siblings:
 
         `grace` is the time in seconds to finish messages when the system block ends; None uses the default.
         """
-        cell = Cell(body, self, grace=self.context.grace if grace is None else grace)
+        cell = Cell(body, self, nursery, grace=self.context.grace if grace is None else grace)
         body.run_in(cell)
-        nursery.start_soon(cell.run, name=f"actor {cell.name}")
+        cell.wake()
         self._cells[cell] = None
         self.context.enter(cell)
         return cell
@@ -271,17 +277,23 @@ class Siblings:
 
 
 class Cell:
-    """Supervised run of one actor: start, restart after failures, escalation and stop."""
+    """Supervised run of one actor: start, restart after failures, escalation and stop. Without work it needs no task."""
 
-    def __init__(self, body: Body, siblings: Siblings, *, grace: float) -> None:
+    def __init__(self, body: Body, siblings: Siblings, nursery: trio.Nursery, *, grace: float) -> None:
         self.body = body
         self.grace = grace
         self.restarts = Restarts(siblings.policy)
         self._siblings = siblings
-        self._scope = trio.CancelScope()
+        self._nursery = nursery
+        self._context = contextvars.copy_context()
+        """Context variables of the start, in which each task of the actor runs."""
+        self._has_task = False
+        self._has_work = False
+        """True if `wake` was called since the current incarnation began."""
+        self._scope: trio.CancelScope | None = None
         self.is_stopping = False
         """True after `stop`. Each message checks this flag, since the check of a cancel scope reads the clock."""
-        self._incarnation = trio.CancelScope()
+        self._incarnation: trio.CancelScope | None = None
         self._restart_at = -math.inf
 
     def __repr__(self) -> str:
@@ -302,10 +314,19 @@ class Cell:
         """Wait until the inbox is empty and no message is being processed, or the actor has ended."""
         await self.body.inbox.wait_idle()
 
+    def wake(self) -> None:
+        """Start the task of the actor for new work. If it has a task that is about to end for lack of work, the task continues."""
+        self._has_work = True
+        if not self._has_task:
+            self._has_task = True
+            self._context.run(partial(self._nursery.start_soon, self.run, name=f"actor {self.name}"))
+
     def stop(self) -> None:
-        """Cancel the actor, also during the pause before a restart."""
+        """Cancel the actor, also during the pause before a restart. An actor without a task gets one, which ends at once."""
         self.is_stopping = True
-        self._scope.cancel()
+        self.wake()
+        if self._scope is not None:
+            self._scope.cancel()
 
     def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
         """Store a message of this actor as a dead letter; `caller_knows` is True if the message's caller already knows the failure."""
@@ -318,23 +339,27 @@ class Cell:
     def restart_at(self, time: float) -> None:
         """Cancel the current incarnation, and start the next one not before `time`, in seconds of trio's clock.
 
-        Does nothing more if the actor is stopping.
+        Does nothing more if the actor is stopping or has no task.
         """
         self._restart_at = max(self._restart_at, time)
-        if not self.is_stopping:
+        if not self.is_stopping and self._incarnation is not None:
             self.body.prepare_restart()
             self._incarnation.cancel()
 
     async def run(self) -> None:
-        """Run the actor until it is stopped or has failed too often. Called once per cell.
+        """Run the actor until it has no work, is stopped or has failed too often: the task that `wake` starts.
 
         Raises:
             ActorFailed: The actor failed too often, and its supervision escalates.
         """
-        reason = "it was stopped"
+        reason, is_over = "it was stopped", True
         try:
-            with self._scope:
+            with trio.CancelScope() as scope:
+                self._scope = scope
+                if self.is_stopping:
+                    scope.cancel()
                 await self._run_incarnations()
+                is_over = False
         except ActorFailed as error:
             reason = error.reason
             if self._siblings.policy.escalate:
@@ -346,7 +371,11 @@ class Cell:
                 exc_info=error.__cause__,
             )
         finally:
-            await self._finish(reason)  # noqa: ASYNC102 - the body shields what must not be cancelled
+            self._scope = self._incarnation = None
+            if is_over:
+                await self._finish(reason)  # noqa: ASYNC102 - the body shields what must not be cancelled
+            else:
+                self._has_task = False
 
     async def _finish(self, reason: str) -> None:
         try:
@@ -356,20 +385,26 @@ class Cell:
             self._siblings.context.leave(self)
 
     async def _run_incarnations(self) -> None:
-        while await self._run_incarnation():
-            await trio.lowlevel.checkpoint_if_cancelled()
-            while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
-                await trio.sleep_until(self._restart_at)
+        """Run incarnations until one has ended for lack of work, and no work has come since."""
+        while True:
+            if await self._run_incarnation():
+                await trio.lowlevel.checkpoint_if_cancelled()
+                while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
+                    await trio.sleep_until(self._restart_at)
+            elif not self._has_work:
+                return
 
     async def _run_incarnation(self) -> bool:
-        """Run one incarnation. Return False if the body returned without a failure."""
-        with trio.CancelScope() as self._incarnation:
+        """Run one incarnation. Return False if the body returned for lack of work."""
+        self._has_work = False
+        with trio.CancelScope() as scope:
+            self._incarnation = scope
             try:
                 await self.body.live()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor handles all failures of user code
                 self._fail(root_cause(convert_user_error(raised, "actor", self.name)))
             else:
-                return self._incarnation.cancel_called
+                return scope.cancel_called
         return True
 
     def _fail(self, error: Exception) -> None:

@@ -143,10 +143,12 @@ class ActorSystem:
         await self._context.drain()
 
     async def finish_unused(self) -> None:
-        """End the actors that were never used, concurrently and shielded from cancellation, when the system block exits.
+        """End the actors without a task, after the nursery of the system was cancelled. Cancellation ends the others.
 
-        The system ends all other actors by cancelling their tasks.
+        Actors that were never used end concurrently, shielded from cancellation. Idle actors get a task, which is cancelled.
         """
+        for idle in self._context.cells():
+            idle.wake()
         if unused := [*self._context.unused()]:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:

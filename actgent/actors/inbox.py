@@ -38,6 +38,7 @@ Senders that find no room wait in `WaitingSenders`, see `actgent/actors/backpres
 """
 
 import enum
+import functools
 import heapq
 import itertools
 import math
@@ -89,6 +90,12 @@ DEFAULT_BYTES = 100_000_000
 """Default maximum of the bytes of all waiting messages of an inbox."""
 DEFAULT_MESSAGE_BYTES = 25_000_000
 """Default maximum of the bytes of one message."""
+
+
+@functools.cache  # inboxes share it, because a tuple with its numbers takes 120 bytes
+def _delays_of(age_step: float) -> tuple[float, ...]:
+    """Return the seconds by which each priority level comes later than its arrival."""
+    return (-math.inf, 0.0, age_step, 2 * age_step)
 
 
 class _State(enum.Enum):
@@ -256,7 +263,7 @@ class PriorityInbox(Generic[M]):
         self.concurrency = concurrency
         self.urgent_concurrency = urgent_concurrency
         self.owner_of = owner_of
-        self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
+        self._delays = _delays_of(age_step)
         self._serial = itertools.count()
         """Serial numbers of arrivals and of owners' turns."""
         self._queues: dict[str, _SessionQueue[M]] = {}
@@ -277,7 +284,8 @@ class PriorityInbox(Generic[M]):
         self._urgency = _Urgency()
         self._getters: dict[trio.lowlevel.Task, None] = {}
         """Tasks that wait for a message in `get`, in arrival order."""
-        self._idlers = trio.lowlevel.ParkingLot()
+        self._idlers: trio.lowlevel.ParkingLot | None = None
+        """Tasks in `wait_idle`; made for the first one, because it takes 250 bytes."""
         self._senders: WaitingSenders[M] = WaitingSenders(self)
         self._put_batch, self._get_batch = _Batch(), _Batch()
 
@@ -1046,6 +1054,8 @@ class PriorityInbox(Generic[M]):
         """Wait until no message waits and no turn runs. Parked sessions are ignored."""
         await trio.lowlevel.checkpoint()
         while len(self._queues) > self._parked:
+            if self._idlers is None:
+                self._idlers = trio.lowlevel.ParkingLot()
             await self._idlers.park()
 
     def sessions(self) -> list[str]:

@@ -2,8 +2,9 @@
 
 A job has two parts. `run` receives a cancel scope that other tasks may cancel to stop the job. `finish` follows, also after a
 stop, outside that scope. If the nursery is cancelled, `abandon` is called instead of `finish`, also for jobs that have
-finished. An idle worker parks until the next job; workers that no job has needed for a second end. Each job runs with the
-context variables that it is started with, as in a new task. A worker keeps no reference to a finished job.
+finished. An idle worker parks until the next job; workers that no job has needed for a second end. If that leaves none, the
+owner of the pool may end its nursery. Each job runs with the context variables that it is started with, as in a new task. A
+worker keeps no reference to a finished job.
 """
 
 import contextvars
@@ -12,14 +13,12 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from .deadline_timer import Timer
+from .deadline_timer import Timer, TimerHandle
 
 JobT = TypeVar("JobT")
 
-KEPT_IDLE_WORKERS = 4
-"""Number of idle workers that never end. A parked task takes about 2 KB."""
 IDLE_SECONDS = 1.0
-"""Seconds after which other idle workers end."""
+"""Seconds after which an idle worker ends. A parked task takes about 2 KB."""
 _NOTHING = contextvars.Context()
 """Empty context that replaces the context variables of parked workers."""
 MAX_ENDED_AT_ONCE = 1000
@@ -50,17 +49,21 @@ class Workers(Generic[JobT]):
         run: Callable[[trio.CancelScope, JobT], Awaitable[object]],
         finish: Callable[[JobT], Awaitable[object]],
         abandon: Callable[[JobT], Awaitable[object]],
+        on_unneeded: Callable[[int], bool] | None = None,
     ) -> None:
+        """Args: `on_unneeded` is called with the number of parked workers if no job needed them for `IDLE_SECONDS`. It returns True if it has cancelled the nursery."""
         self._nursery = nursery
         self._timer = timer
         self._run = run
         self._finish = finish
         self._abandon = abandon
+        self._on_unneeded = on_unneeded
         self._idle: dict[trio.lowlevel.Task, Any] = {}
         """Parked workers with their `_Wake` objects, which replace trio outcomes."""
         self._unused = 0
         """Minimum number of parked workers since the last check. These workers were not needed by any job."""
-        self._is_watched = False
+        self._check: TimerHandle | None = None
+        """Scheduled check of how many parked workers were needed; None if none is scheduled."""
 
     def start_soon(self, job: JobT) -> None:
         """Start a job with a copy of the caller's context variables."""
@@ -115,26 +118,32 @@ class Workers(Generic[JobT]):
         """Park until a job arrives and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
         task.context = _NOTHING  # takes effect with the next step of the task, which belongs to its next job
         self._idle[task] = wake
-        if len(self._idle) > KEPT_IDLE_WORKERS and not self._is_watched:
-            self._watch()
+        if self._check is None:
+            self.watch()
         job: JobT | None = await trio.lowlevel.wait_task_rescheduled(leave)
         return job
 
-    def _watch(self) -> None:
-        """Schedule a check of how many parked workers were needed."""
-        self._is_watched = True
-        self._unused = len(self._idle)
-        self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
+    def watch(self) -> None:
+        """Schedule a check of how many parked workers were needed, unless one is scheduled."""
+        if self._check is None:
+            self._unused = len(self._idle)
+            self._check = self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
+
+    def close(self) -> None:
+        """Cancel the scheduled check, after the nursery has ended. It would keep this object in memory until then."""
+        if self._check is not None:
+            self._check.cancel()
 
     @trio.lowlevel.enable_ki_protection
     def _end_unused(self) -> None:
-        """End parked workers that no job has needed since `_watch`; a number of idle workers is always kept.
-
-        If more workers than this number remain, schedule the next check.
-        """
-        count = max(0, min(self._unused - KEPT_IDLE_WORKERS, MAX_ENDED_AT_ONCE))
-        for task in list(self._idle)[:count]:  # the longest parked workers first
+        """End parked workers that no job has needed since `watch`. If others remain, schedule the next check."""
+        self._check = None
+        on_unneeded = self._on_unneeded
+        if on_unneeded is not None and self._unused == len(self._idle) and on_unneeded(self._unused):
+            return
+        for task in list(self._idle)[
+            : min(self._unused, MAX_ENDED_AT_ONCE)
+        ]:  # the longest parked workers first
             trio.lowlevel.reschedule(task, self._idle.pop(task))
-        self._is_watched = False
-        if len(self._idle) > KEPT_IDLE_WORKERS:
-            self._watch()
+        if self._idle:
+            self.watch()

@@ -2,6 +2,7 @@
 
 import math
 import typing
+from collections.abc import Sequence
 
 import attrs
 
@@ -62,7 +63,7 @@ class Restarts:
 
     policy: Supervision
     """Policy with the maximum number of restarts and the time window."""
-    _times: list[float] = attrs.field(factory=list)
+    _times: Sequence[float] = ()
 
     @property
     def count(self) -> int:
@@ -71,11 +72,11 @@ class Restarts:
 
     def next_delay(self, now: float) -> float | None:
         """Count a restart at `now` and return the pause before it in seconds; None if there were too many."""
-        self._times = [each for each in self._times if each > now - self.policy.within]
-        if len(self._times) >= self.policy.max_restarts:
+        self._times = recent = [each for each in self._times if each > now - self.policy.within]
+        if len(recent) >= self.policy.max_restarts:
             return None
-        delay = self.policy.backoff * 2.0 ** min(len(self._times), _MAX_DOUBLINGS)
-        self._times.append(now)
+        delay = self.policy.backoff * 2.0 ** min(len(recent), _MAX_DOUBLINGS)
+        recent.append(now)
         return min(delay, self.policy.max_backoff)
 
 

@@ -625,7 +625,7 @@ class Agent(Generic[DataT_co, DepsT]):
         if self.toolsets:
             await runtime.toolsets.open(self.tools, self.toolsets)
         if self._opener is not None:
-            self._opener.running.equipped.set()
+            self._opener.running.set_equipped()
 
     async def __actgent_recover__(self) -> None:
         """Resume the sessions that had unfinished messages when the previous process ended.
@@ -1116,6 +1116,9 @@ class Agent(Generic[DataT_co, DepsT]):
     @property
     def ref(self) -> AgentRef:
         """Address of the agent for other agents and programs, with `tell` and `ask`."""
+        return self._make_ref()
+
+    def _make_ref(self) -> AgentRef:
         return AgentRef(
             self.name, run=self.run, opener=self._await_opener, dead_letter=self._store_dead_letter
         )
@@ -1256,7 +1259,7 @@ class Agent(Generic[DataT_co, DepsT]):
         runtime = self._host.runtime
         opener = self._build_opener(self._build(runtime), runtime)
         self._connect(opener, runtime)
-        opener.running.equipped.set()
+        opener.running.set_equipped()
         return opener.running
 
     def __actgent_use__(self) -> SessionOpener:
@@ -1269,7 +1272,7 @@ class Agent(Generic[DataT_co, DepsT]):
         runtime = self._host.runtime
         try:
             with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
-                await self._stopped(runtime)
+                await self._stopped()
         finally:
             runtime.agents.remove(self.name)
 
@@ -1310,7 +1313,7 @@ class Agent(Generic[DataT_co, DepsT]):
         is_first_use = self._opener is None
         opener = self._require_opener()
         if is_first_use:
-            await opener.running.ready.wait()
+            await opener.running.wait_ready()
         return opener
 
     def _build(self, runtime: Runtime) -> AgentActor:
@@ -1322,10 +1325,10 @@ class Agent(Generic[DataT_co, DepsT]):
             runtime,
             self._build_core(runtime),
             name=self.name,
-            ref=self.ref,
+            make_ref=self._make_ref,
             limits=self.limits,
             options=self._defaults.options,
-            on_stop=partial(self._stopped, runtime),
+            on_stop=self._stopped,
             deps=self._deps,
         )
 
@@ -1371,8 +1374,9 @@ class Agent(Generic[DataT_co, DepsT]):
             bounds=self._bounds.inbox,
         )
 
-    async def _stopped(self, runtime: Runtime) -> None:
-        self._host = self._opener = None
+    async def _stopped(self) -> None:
+        assert self._host is not None  # noqa: S101 - it was started
+        runtime, self._host, self._opener = self._host.runtime, None, None
         runtime.toolsets.close(self.tools)
         await self._models.aclose()
 

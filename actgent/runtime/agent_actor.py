@@ -25,7 +25,7 @@ class AgentActor:
         self,
         lifecycle: SessionLifecycle,
         *,
-        ref: Address,
+        make_ref: Callable[[], Address],
         core: AgentCore,
         clock: Clock,
         timer_service: TimerService,
@@ -33,9 +33,9 @@ class AgentActor:
         on_stop: Callable[[], Awaitable[None]],
         on_left: Callable[[str], object],
     ) -> None:
-        """Args: `on_stop` closes the agent's connections; `on_left` is called with the agent's name after the agent has stopped."""
+        """Args: `make_ref` returns the address of the agent; `on_stop` closes the agent's connections; `on_left` is called with the agent's name after the agent has stopped."""
         self.name = lifecycle.name
-        self.ref = ref
+        self._make_ref = make_ref
         self.core = core
         self.lifecycle = lifecycle
         self.runner = lifecycle.runner
@@ -45,12 +45,10 @@ class AgentActor:
         self.clock = clock
         self.timer_service = timer_service
         self.propagation = propagation
-        self.equipped = trio.Event()
-        """Set when the toolsets of the agent have connected, or no start waits for them any more. Then the agent
-        serves messages.
-        """
-        self.ready = trio.Event()
-        """Set when it starts turns, or when it has ended."""
+        self._equipped: trio.Event | None = trio.Event()
+        """Event that `set_equipped` sets; None after that, because an event takes 270 bytes."""
+        self._ready: trio.Event | None = trio.Event()
+        """Event that is set when the agent starts turns, or when it has ended; None after that."""
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None
@@ -61,6 +59,11 @@ class AgentActor:
             f"<{type(self).__name__} {shown(self.name)} {self.state}, {counted(len(self.sessions), 'session')}, "
             f"{inbox.claimed:,} working, {counted(inbox.waiting + inbox.urgent, 'message')} queued>"
         )
+
+    @property
+    def ref(self) -> Address:
+        """Address of the agent."""
+        return self._make_ref()
 
     @property
     def restarts(self) -> int:
@@ -83,23 +86,43 @@ class AgentActor:
         self._cell = cell
         self.runner.run_in(cell)
 
+    def set_equipped(self) -> None:
+        """Let the agent serve messages: its toolsets have connected, or no start waits for them any more."""
+        equipped, self._equipped = self._equipped, None
+        if equipped is not None:
+            equipped.set()
+
+    async def wait_ready(self) -> None:
+        """Wait until the agent has started turns, or has ended."""
+        if self._ready is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._ready.wait()
+
+    def _set_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.set()
+
     async def live(self) -> None:
-        """Serve messages until cancelled."""
-        await self.equipped.wait()
+        """Serve messages until cancelled, or until the agent was idle for `IDLE_SECONDS`. Its timers stay armed then."""
+        if self._equipped is not None:
+            await self._equipped.wait()
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)
                 if self.runner.accepts:
-                    self.timer_service.begin(nursery)
-                self.ready.set()
+                    self.timer_service.begin()
+                self._set_ready()
                 self.runner.pump()
                 try:
                     await trio.sleep_forever()
                 finally:
                     self.runner.stop_starting()
         finally:
-            self.timer_service.end()
-            self.runner.end()
+            if not self.runner.is_dormant:
+                self.timer_service.end()
+                self.runner.end()
 
     def prepare_restart(self) -> None:
         """Mark the agent as failed before its restart, so that turns in progress fail and are not reported as stopped."""
@@ -121,7 +144,7 @@ class AgentActor:
         Both steps have a time limit that cancellation does not shorten.
         """
         self.runner.reject_all()
-        self.ready.set()  # callers that wait for the first use of a stopped agent go on, and are rejected
+        self._set_ready()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
             with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):

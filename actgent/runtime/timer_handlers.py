@@ -24,6 +24,7 @@ from actgent.sessions.pending.schedules import ScheduleTimer, apply_fired, is_se
 from actgent.sessions.session_context import SessionContext
 
 from .agent_actor import AgentActor
+from .agent_directory import Directory
 from .approval_decisions import expire
 from .message_admission import MessageAdmission
 from .sessions.session_opener import SessionOpener
@@ -35,13 +36,12 @@ SCHEDULE_SENDER = Sender("schedule", "system")
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
-def timer_handlers(
-    running: AgentActor, admission: MessageAdmission, opener_of: Callable[[str], SessionOpener]
-) -> TimerHandlers:
+def timer_handlers(opener: SessionOpener, agents: Directory) -> TimerHandlers:
     """Return the function that handles each class of due timers: task deadlines, approval deadlines and schedules."""
+    running = opener.running
     return {
-        ScheduleTimer: partial(fire_schedule, running, admission),
-        TaskDeadline: partial(end_task, running, opener_of),
+        ScheduleTimer: partial(fire_schedule, running, opener.admission),
+        TaskDeadline: partial(end_task, running, agents.opener),
         ApprovalDeadline: partial(expire_approvals, running),
     }
 

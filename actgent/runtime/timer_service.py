@@ -57,19 +57,30 @@ LoadSession = Callable[[str], AbstractAsyncContextManager[SessionContext]]
 class TimerService:
     """Fires the due timers of an agent's sessions while the agent accepts messages."""
 
-    def __init__(self, agent: str, *, index: DueIndex, inbox: PriorityInbox[Message], timer: Timer) -> None:
+    def __init__(
+        self,
+        agent: str,
+        *,
+        index: DueIndex,
+        inbox: PriorityInbox[Message],
+        timer: Timer,
+        start_soon: Callable[[Callable[[], Awaitable[None]]], bool],
+    ) -> None:
+        """Args: `start_soon` starts a task of the agent; it returns False if the agent is not running."""
         self.index = index
         self._agent = agent
         self._inbox = inbox
         self._timer = timer
         self._load_session: LoadSession
         self._make_handlers: Callable[[], TimerHandlers]
+        self._start_soon = start_soon
         self._queue: deque[str] | tuple[()] = ()
         """Ids of due sessions; a deque from the first one on, because an empty deque takes 700 bytes."""
         self._firing = 0
         """Number of sessions whose timers are being fired by workers."""
         self._workers = 0
-        self._nursery: trio.Nursery | None = None
+        self._is_on = False
+        """True from `begin` to `end`: timers fire."""
         self._handle: TimerHandle | None = None
         self._handle_at = 0.0
         """Time in seconds of `Clock.steady` at which the armed runtime timer fires."""
@@ -87,15 +98,15 @@ class TimerService:
         self._load_session = load_session
         self._make_handlers = make_handlers
 
-    def begin(self, nursery: trio.Nursery) -> None:
-        """Start to fire timers, in tasks of this nursery."""
-        self._nursery = nursery
+    def begin(self) -> None:
+        """Start to fire timers."""
+        self._is_on = True
         self._start_workers()
         self._arm()
 
     def end(self) -> None:
         """Stop firing timers; sessions that workers are processing finish."""
-        self._nursery = None
+        self._is_on = False
         self._disarm()
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
@@ -113,7 +124,7 @@ class TimerService:
     def _arm(self) -> None:
         """Arm the runtime timer for the earliest session."""
         self._disarm()
-        if self._nursery is not None and (first := self.index.first) < math.inf:
+        if self._is_on and (first := self.index.first) < math.inf:
             self._handle_at = first
             wait = max(0.0, first - self.index.clock.steady())
             if self.index.clock.may_be_set:
@@ -139,11 +150,10 @@ class TimerService:
 
     def _start_workers(self) -> None:
         """Start workers for the queue, limited by `WORKERS` and the room in the inbox; at least one if the queue is not empty."""
-        if self._nursery is not None:
+        if self._is_on:
             wanted = min(len(self._queue), WORKERS - self._workers, self._room)
             for _ in range(wanted or int(not self._workers and bool(self._queue))):
-                self._workers += 1
-                self._nursery.start_soon(self._work, name="timers")
+                self._workers += self._start_soon(self._work)
 
     @property
     def _room(self) -> int:
@@ -153,7 +163,7 @@ class TimerService:
 
     async def _work(self) -> None:
         try:
-            while self._queue and self._nursery is not None:
+            while self._queue and self._is_on:
                 if self._room:
                     session_id = self._queue.popleft()
                     self._firing += 1

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from threading import get_ident
 
 import attrs
@@ -110,11 +111,15 @@ class TurnRunner:
         self._cell: Cell | None = None
         self._loop = trio.lowlevel.current_trio_token()
         self._thread: int | None = None
-        """Id of the thread of the nursery; None without a nursery."""
+        """Id of the thread of the event loop; None before the start, during a restart and after the end."""
         self._nursery: trio.Nursery | None = None
         self._workers: Workers[Turn] | None = None
+        self.is_dormant = False
+        """True while the agent runs without a task, because it had no work. The next work starts its task."""
+        self._to_start: list[Callable[[], object]] = []
+        """Functions that start the background tasks of a dormant agent once it has a nursery."""
         self._held_up: list[Turn] = []
-        """Turns that are resumed or failed once the agent has restarted."""
+        """Turns that are resumed or failed once the agent has a nursery again."""
         self._settling = 0
         """Number of ended turns whose concurrency slots are about to be released."""
         self._is_cut_off = False
@@ -145,7 +150,7 @@ class TurnRunner:
     def begin(self, nursery: trio.Nursery) -> None:
         """Start running turns as tasks of a nursery, until the nursery is cancelled."""
         self.turn_lifecycle.begin()
-        self.has_failed = self._is_cut_off = False
+        self.has_failed = self._is_cut_off = self.is_dormant = False
         self._thread = get_ident()
         self._nursery = nursery
         self._workers = Workers(
@@ -154,14 +159,45 @@ class TurnRunner:
             run=self._run_turn,
             finish=self._finish_turn,
             abandon=self._abandon_turn,
+            on_unneeded=self._give_up_task,
         )
+        self._workers.watch()
+        waiting, self._to_start = self._to_start, []
+        for start in waiting:
+            start()
 
     def stop_starting(self) -> None:
-        """Stop starting turns, because the nursery is being cancelled."""
-        self._is_cut_off = True
+        """Stop starting turns, because the nursery is being cancelled by a failure or from outside."""
+        self._is_cut_off = not self.is_dormant
+
+    def _give_up_task(self, parked: int) -> bool:
+        """End the nursery if its only tasks are `parked` workers, and no message or turn waits. Return True if it ends.
+
+        From now on the agent is dormant: `pump` and `start_soon` wake it. Most agents of a large program are idle, and a task
+        with its scopes takes 8 KB.
+        """
+        nursery = self._nursery
+        if nursery is None or self.has_failed or self._is_cut_off:
+            return False
+        if len(nursery.child_tasks) > parked or self._held_up or self.inbox.owners:
+            return False
+        self.is_dormant = True
+        self._nursery = self._workers = None
+        nursery.cancel_scope.shield = (
+            True  # if the agent is stopped now, its cell must see that work has come meanwhile
+        )
+        nursery.cancel_scope.cancel()
+        return True
+
+    def _wake(self) -> None:
+        """Start the task of a dormant agent; it calls `begin`."""
+        if self.is_dormant and self._cell is not None:
+            self._cell.wake()
 
     def end(self) -> None:
         """Forget the nursery, because it has ended."""
+        if self._workers is not None:
+            self._workers.close()
         self._thread = self._nursery = self._workers = None
 
     def check_loop(self, call: str = "") -> None:
@@ -177,8 +213,8 @@ class TurnRunner:
 
     @property
     def is_running(self) -> bool:
-        """True from the start or restart of the agent until its end: while turns can run as tasks of a nursery."""
-        return self._nursery is not None
+        """True from the start or restart of the agent until its end, also while it is dormant."""
+        return self._thread is not None
 
     @property
     def is_stopping(self) -> bool:
@@ -193,7 +229,7 @@ class TurnRunner:
 
     def reject_all(self) -> None:
         """Reject all further messages, also those of running turns."""
-        self.accepts = self.is_draining = False
+        self.accepts = self.is_draining = self.is_dormant = False
 
     def check_accepts(self) -> None:
         """Raise if the agent accepts no message of the calling task. While the agent drains, only running turns and actors may send.
@@ -219,11 +255,23 @@ class TurnRunner:
 
     def start_soon(self, fn: Callable[..., Awaitable[object]], *args: object) -> bool:
         """Start a background task next to the turns. Return False if the agent is not running."""
+        if self.is_dormant:
+            self._to_start.append(functools.partial(copy_context().run, self.start_soon, fn, *args))
+            self._wake()
+            return True
         if self._nursery is not None:
             with suppress(RuntimeError):  # the nursery has just closed, and `_nursery` is about to be reset
-                self._nursery.start_soon(fn, *args)
+                self._nursery.start_soon(self._run_aside, fn, args, name=fn)
                 return True
         return False
+
+    async def _run_aside(self, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
+        """Run a background task. After it, check whether the agent still needs a task."""
+        try:
+            await fn(*args)
+        finally:
+            if self._workers is not None:
+                self._workers.watch()
 
     # --- claim and start -----------------------------------------------------------------
 
@@ -237,6 +285,7 @@ class TurnRunner:
 
     def _pump(self) -> None:
         if self._workers is None or self.has_failed or self._is_cut_off:
+            self._wake()
             return
         while self._held_up:
             turn = self._held_up.pop(0)

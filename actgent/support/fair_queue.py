@@ -95,7 +95,8 @@ class FairQueue(Generic[T]):
         self.owners: dict[Hashable, _Owner[T]] = {}
         """Owners that have queued entries, by name."""
         self._turns = Turns() if turns is None else turns
-        self._levels: list[list[_Place[T]]] = [[] for _ in range(levels)]
+        self._levels: list[list[_Place[T]]] | tuple[()] = ()
+        """Heaps of the placed owners, by level; made for the second owner, because most queues have one and they take 400 bytes."""
         self._placed = [0] * levels
         """Number of placed owners in each level."""
         self._serial = itertools.count()
@@ -157,7 +158,7 @@ class FairQueue(Generic[T]):
             ticket = self._lone.waiting[0][3]
             return ticket if ticket.level >= start else None
         best = None
-        for level in range(start, len(self._levels)):
+        for level in range(start, len(self._placed)):
             if self._placed[level] and (owner := self._next_owner(level)) is not None:
                 ticket = owner.waiting[0][3]
                 if best is None or (ticket.key, ticket.serial) < (best.key, best.serial):
@@ -236,6 +237,8 @@ class FairQueue(Generic[T]):
             level = owner.waiting[0][3].level
             owner.place = (owner.turn, next(self._serial), level, owner)
             self._placed[level] += 1
+            if not self._levels:
+                self._levels = [[] for _ in self._placed]
             heapq.heappush(self._levels[level], owner.place)
         if not self.owners:
             for places in self._levels:

@@ -539,7 +539,7 @@ async def idle(count: int) -> Figures:
 
 
 async def _idle_agents(count: int, model: LLM) -> Figures:
-    """Memory and CPU of an agent that was started, and memory of one after its first session has ended."""
+    """Memory and CPU of an agent that was started, and memory of one that is idle after its first session has ended."""
     async with open_runtime() as runtime:
         before, watch = rss(), Stopwatch()
         agents = [
@@ -548,8 +548,10 @@ async def _idle_agents(count: int, model: LLM) -> Figures:
         ]
         agent_us = watch.cpu_us(count)
         agent_bytes = (rss() - before) / count
-        for agent in agents:
+        for number, agent in enumerate(agents, 1):
             await agent.run(short(0))
+            if number % 20 == 0:
+                await trio.sleep(10)  # the tasks of idle agents end, and the next agents use their memory
         return {
             "agent_bytes": agent_bytes,
             "agent_us": agent_us,

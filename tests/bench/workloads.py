@@ -71,6 +71,7 @@ WORKLOADS = (
             Bar("agent_us", 60, "scaled"),
             Bar("used_agent_bytes", 12_288, "value"),
         ),
+        is_virtual=True,
     ),
     Workload(
         "W7",

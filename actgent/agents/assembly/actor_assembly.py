@@ -37,7 +37,7 @@ def build_actor(
     core: AgentCore,
     *,
     name: str,
-    ref: Address,
+    make_ref: Callable[[], Address],
     limits: Limits,
     options: CallOptions,
     on_stop: Callable[[], Awaitable[None]],
@@ -86,10 +86,12 @@ def build_actor(
     )
     return AgentActor(
         lifecycle,
-        ref=ref,
+        make_ref=make_ref,
         core=core,
         clock=runtime.clock,
-        timer_service=TimerService(name, index=timers, inbox=core.inbox, timer=runtime.timer),
+        timer_service=TimerService(
+            name, index=timers, inbox=core.inbox, timer=runtime.timer, start_soon=runner.start_soon
+        ),
         propagation=runtime.propagation,
         on_stop=on_stop,
         on_left=runtime.agents.remove,
@@ -154,9 +156,7 @@ def build_opener(
     )
     if runtime.remote_sessions is not None:
         actor.lifecycle.eviction.on_left = actor.runner.notify_moved
-    actor.timer_service.connect(
-        opener.loaded, partial(timer_handlers, actor, admission, runtime.agents.opener)
-    )
+    actor.timer_service.connect(opener.loaded, partial(timer_handlers, opener, runtime.agents))
     return opener
 
 

@@ -273,7 +273,7 @@ async def _serve(actor: Agent, _runtime: Runtime) -> None:
     The copy uses the connections of the running agent.
     """
     await trio.lowlevel.checkpoint()
-    vars(actor)["_opener"].running.equipped.set()
+    vars(actor)["_opener"].running.set_equipped()
 
 
 @attrs.frozen

@@ -34,7 +34,7 @@ _log = logger_of(__name__)
 async def recover(opener: SessionOpener) -> None:
     """Open the sessions of an agent that have unfinished work in the journal, and watch the timers of the others."""
     running = opener.running
-    await running.ready.wait()
+    await running.wait_ready()
     if running.journal is None:
         return
     for session_id in await running.journal.unfinished(running.name):
@@ -103,7 +103,7 @@ async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list
     The timers of all selected sessions are loaded into the timer index.
     """
     running = opener.running
-    await running.ready.wait()
+    await running.wait_ready()
     journal: Journal | None = running.journal
     assert journal is not None  # noqa: S101 - the caller has checked it
     running.timer_service.load([each for each in await journal.due(running.name) if is_taken(each[0])])
