@@ -11,9 +11,12 @@ _ROOT = re.compile(r"(?<![a-z0-9])s\d+(?![a-z0-9])")
 
 
 def root_of(session_id: str) -> str:
-    """Return the id of the session of callers for which a session works. Ids of child sessions contain it."""
+    """Return the id of the session of callers for which a session works. Ids of most child sessions contain it.
+
+    Empty if the id is a digest, so that the session may work for any session.
+    """
     found = _ROOT.search(session_id)
-    return session_id if found is None else found[0]
+    return "" if found is None else found[0]
 
 
 @attrs.define
@@ -36,14 +39,23 @@ class Notes:
     """Kinds of final failures that handlers received, by message id."""
     stopped: dict[str, float] = attrs.field(factory=dict)
     """Times at which `interrupt()` returned, by message id."""
+    dropped: dict[str, float] = attrs.field(factory=dict)
+    """Times at which `interrupt(drop_queued=True)` of a session returned, by ids of messages that were accepted before."""
     closing: set[str] = attrs.field(factory=set)
     """Ids of sessions that a caller tried to close or delete."""
     closed: set[str] = attrs.field(factory=set)
     """Ids of sessions whose `aclose()` returned."""
     close_begun: dict[str, int] = attrs.field(factory=dict)
     """Lives in which `aclose()` of a session began and was not refused, by session id."""
-    whole_lives: set[int] = attrs.field(factory=set)
-    """Numbers of the lives that ended by themselves, without a stop, a restart or a fault of the journal."""
+    removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
+    """Time and life in which the last removal of a schedule or task returned, by text or id."""
+    whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
+    """Lives that ended by themselves, without a stop or a restart, and some time after the last fault of the journal, by number.
+
+    The values are the times from which all background work is complete, and of the end.
+    """
+    due: dict[str, tuple[float, float]] = attrs.field(factory=dict)
+    """Times at which schedules are due and at which they were set, by text."""
     closed_in_journal: set[str] = attrs.field(factory=set)
     """Ids of sessions that are closed in the journal at the end."""
     parents: dict[tuple[str, str], tuple[str, ...] | None] = attrs.field(factory=dict)
@@ -68,6 +80,17 @@ class Notes:
     """Ids of messages that were accepted before a deletion of their session that returned. Callers do not send them again."""
     opened: dict[str, int] = attrs.field(factory=dict)
     """Number of calls that have opened a session, by session id."""
+    given_up: dict[str, tuple[float, int, bool]] = attrs.field(factory=dict)
+    """Messages whose last call was refused or cancelled, and that are not sent again, by message id.
+
+    The values are the time, the life, and False if a crash of this life may bring the message back.
+    """
+    told_results: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    """Session id and status of the last result that handlers received of a call, by call id."""
+    ended_lives: set[int] = attrs.field(factory=set)
+    """Numbers of the lives that were not killed, and had no fault of the journal."""
+    schedule_ids: dict[str, str] = attrs.field(factory=dict)
+    """Ids of the schedules whose call has returned, by text."""
     in_flight: Counter[str] = attrs.field(factory=Counter)
     """Number of running calls that send a message, by message id."""
     _erasing: dict[str, set[str]] = attrs.field(factory=dict)
@@ -77,7 +100,9 @@ class Notes:
 
     def era(self, session_id: str) -> int:
         """Return the current era of a session and its child sessions. It changes with each beginning and end of a deletion."""
-        return self._eras.get(root_of(session_id), 0)
+        root = root_of(session_id)
+        eras = self._eras.values()
+        return self._eras.get(root, 0) if root else 2 * sum(eras) + any(each % 2 for each in eras)
 
     def is_valid(self, session_id: str, era: int) -> bool:
         """Return True if a call that began in this era may be noted: no deletion of the session overlaps the call."""
@@ -93,14 +118,23 @@ class Notes:
             self.accepted.pop(message_id, None)
             self.final.pop(message_id, None)
         self.stopped = {key: at for key, at in self.stopped.items() if not key.startswith(f"{session_id}-")}
-        self.replies = {key: known for key, known in self.replies.items() if root_of(known) != session_id}
+        self.dropped = {key: at for key, at in self.dropped.items() if not key.startswith(f"{session_id}-")}
+        self.replies = {
+            key: known for key, known in self.replies.items() if root_of(known) not in ("", session_id)
+        }
+        self.told_results = {
+            key: each for key, each in self.told_results.items() if root_of(each[0]) not in ("", session_id)
+        }
+        self.given_up = {
+            key: each for key, each in self.given_up.items() if not key.startswith(f"{session_id}-")
+        }
         self.order = [each for each in self.order if each[3] != session_id]
         self.closed.discard(session_id)
         self.close_begun.pop(session_id, None)
         self.requests.pop(session_id, None)
         self.limits.pop(session_id, None)
         self.decided = {
-            key: [each for each in found if root_of(each[0]) != session_id]
+            key: [each for each in found if root_of(each[0]) not in ("", session_id)]
             for key, found in self.decided.items()
         }
         self.timed = {

@@ -5,7 +5,7 @@ is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/dur
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -13,8 +13,10 @@ from actgent.journal.records import (
     MessageAcceptedRecord,
     MessageAppendedRecord,
     OutcomeRecord,
+    ScheduleRecord,
 )
-from actgent.messages import Message, Text, ToolResult
+from actgent.messages import Message, Priority, Text, ToolResult
+from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
 from actgent.testing.journal_history_checks import (
     REPEATABLE_ENDS,
     ClientCall,
@@ -29,6 +31,8 @@ from .caller_observations import COPY_PREFIX, Notes
 from .run_report import SessionStory, Story
 from .simulated_world import START
 
+PUNCTUAL_SECONDS = 30.0
+"""Time after which a schedule must have fired in a life in which nothing prevents it."""
 CLOCK_SLACK_SECONDS = 0.001
 """Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
@@ -47,6 +51,8 @@ def check_run(
     for session in story.sessions():
         if COPY_PREFIX in session.id:
             yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
+            if any(isinstance(each, ScheduleRecord) for each in session.records):
+                yield f"{session.id} is a copy, but it has schedules"
             continue
         yield from _check_messages(session, notes)
         yield from _check_acceptance_order(session, notes)
@@ -55,6 +61,9 @@ def check_run(
         yield from _check_decisions(session, notes)
         yield from _check_replies(session, notes)
         yield from _check_timed(session, notes)
+        yield from _check_given_up(session, notes)
+        yield from _check_turn_order(session, notes)
+        yield from _check_told_results(session, notes)
     yield from _check_delivery(notes)
     yield from _check_closed(notes)
     yield from _check_trees(notes)
@@ -90,26 +99,30 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
     accepted = [each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)]
     counts = Counter(accepted)  # a message that was accepted twice has no single place
     places = {message_id: n for n, message_id in enumerate(accepted) if counts[message_id] == 1}
-    yield from check_order(
-        (
-            ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
-            for began, returned, message_id, session_id in notes.order
-            if session_id == session.id
-        ),
-        places,
-    )
+    yield from check_order(_calls_to(session, notes), places)
+
+
+def _calls_to(session: SessionStory, notes: Notes) -> Iterator[ClientCall]:
+    """Yield the calls of `chat()` to a session that returned."""
+    for began, returned, message_id, session_id in notes.order:
+        if session_id == session.id:
+            yield ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
 
 
 def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
     """Check that no model answers a message whose turn begins after its `interrupt()` has returned."""
+    counts = Counter(
+        each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)
+    )  # a dropped message that was accepted twice may have ended before, so that it may be answered
+    stops = {each: at for each, at in notes.dropped.items() if counts[each] == 1} | notes.stopped
     current = ""
     for record in session.records:
         if isinstance(record, MessageAppendedRecord):
-            stopped = notes.stopped.get(record.message_id)
+            stopped = stops.get(record.message_id)
             is_late = stopped is not None and record.at > START + stopped + CLOCK_SLACK_SECONDS
             current = record.message_id if is_late else ""
         elif current and isinstance(record, AgentMessageRecord) and record.stop:
-            yield f"{current} was stopped at {notes.stopped[current]:.3f}, but a model answered it later"
+            yield f"{current} was stopped at {stops[current]:.3f}, but a model answered it later"
             current = ""
 
 
@@ -227,6 +240,43 @@ def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
                 yield f"the call {call_id} of {session.id} was rejected, but it began"
 
 
+def _check_given_up(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that no turn begins for a message whose call was refused or cancelled, and that was not sent again."""
+    for record in session.records:
+        if not isinstance(record, MessageAppendedRecord) or record.message_id not in notes.given_up:
+            continue
+        at, life, is_certain = notes.given_up[record.message_id]
+        is_late = record.at > START + at + CLOCK_SLACK_SECONDS
+        if is_late and (is_certain or life in notes.ended_lives):
+            yield f"{record.message_id} was refused or cancelled at {at:.3f}, but its turn began later"
+
+
+def _check_turn_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that turns begin in the order of the calls that sent their messages, also after a restart."""
+    found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    counts = Counter(message.id for message in found)
+    plain = {each.id for each in found if each.priority is Priority.NORMAL and each.on_busy == "queue"}
+    begun = [each.message_id for each in session.records if isinstance(each, MessageAppendedRecord)]
+    places = {
+        message_id: place
+        for place, message_id in reversed([*enumerate(begun)])
+        if message_id in plain and counts[message_id] == 1
+    }
+    for problem in check_order(_calls_to(session, notes), places):
+        yield f"{problem}, by the beginnings of the turns"
+
+
+def _check_told_results(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that the journal has each result that handlers received."""
+    recorded = {each.call_id: each.status for each in calls_and_results(session.records)[1]}
+    for call_id, (session_id, status) in notes.told_results.items():
+        if session_id == session.id and recorded.get(call_id) != status:
+            yield (
+                f"handlers of {session_id} received a result of {call_id} with the status {status}, "
+                f"but the journal has {recorded.get(call_id)}"
+            )
+
+
 def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
     """Check that each schedule has sent its message once, and each task its report, unless it was removed."""
     found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
@@ -234,12 +284,45 @@ def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
         if session_id != session.id:
             continue
         count = len({message.id for message in found if _is_from(message, key)})
+        yield from _check_removal([each for each in found if _is_from(each, key)], key, state, notes)
+        if count and key in notes.due and session.id not in notes.closing:
+            yield from _check_punctual(session, notes, key)
         if count > 1:
             yield f"{key} has {count} messages in {session.id}"
         elif count and state in ("removed", "failed"):
             yield f"{key} was {'removed' if state == 'removed' else 'not set'}, but sent a message to {session.id}"
         elif not count and state in ("set", "sent") and session.id not in notes.closing:
             yield f"{key} was set, but sent no message to {session.id}"
+
+
+def _check_removal(sent: Sequence[Message], key: str, state: str, notes: Notes) -> Iterator[str]:
+    """Check a removal that returned False: the message was sent before, and is not a report of the removal itself.
+
+    Args:
+        sent: Messages of the schedule or task.
+        key: Text of the schedule, or id of the task.
+        state: State of the schedule or task.
+        notes: Observations of callers.
+    """
+    if not sent or state != "sent":
+        return
+    at, life = notes.removal_ended[key]
+    is_plain = life in notes.ended_lives and life in notes.whole_lives  # no agent was restarted
+    if is_plain and sent[0].created_at > START + at + CLOCK_SLACK_SECONDS:
+        yield f"the removal of {key} found nothing at {at:.3f}, but its message was sent later"
+    if any(isinstance(part, Text) and CLOSED_REASON in part.text for part in sent[0].parts):
+        yield f"{key} was cancelled, and its report says so"
+
+
+def _check_punctual(session: SessionStory, notes: Notes, key: str) -> Iterator[str]:
+    """Check that a schedule has fired in the first life that was able to fire it, not after a later restart."""
+    due, set_at = notes.due[key]
+    sent = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    fired_at = min(each.created_at for each in sent if _is_from(each, key)) - START
+    for number, (ready, end) in notes.whole_lives.items():
+        if max(due, set_at, ready) + PUNCTUAL_SECONDS < end < fired_at:
+            yield f"{key} was due at {due:.3f}, but life {number} did not send its message to {session.id}"
+            return
 
 
 def _is_from(message: Message, key: str) -> bool:

@@ -8,7 +8,7 @@ import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
-from actgent.messages import Text, ToolCall, Usage
+from actgent.messages import Text, ToolCall, ToolSpec, Usage
 
 from .seeded_choices import Choices
 from .simulated_world import World
@@ -87,12 +87,20 @@ class RandomModel(LLM):
         for _ in range(
             1 + choices.happens(f"{name}: second call", 0.4) + choices.happens(f"{name}: third call", 0.15)
         ):
-            spec = choices.pick(f"{name}: tool", chat.tools)
+            spec = choices.pick(f"{name}: tool", self._weighted(chat.tools))
             arguments = values.make(spec.parameters)
             if choices.happens(f"{name}: wrong arguments", 0.05):
                 arguments = {"unknown_parameter": 1}
             made.append(ToolCall(spec.name, arguments if isinstance(arguments, dict) else {}))
         return tuple(made)
+
+    def _weighted(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """Return the tools, with one tool of the seed as often as all others together, so that each tool is frequent somewhere."""
+        favorites = self.world.favorites
+        if self.agent not in favorites:
+            favorites[self.agent] = self.world.choices.fraction(f"favorite tool of {self.agent}")
+        favorite = tools[int(favorites[self.agent] * len(tools))]
+        return (*tools, *[favorite] * (len(tools) - 1))
 
     def _text(self, chat: ModelRequest, name: str) -> str:
         choices = self.world.choices

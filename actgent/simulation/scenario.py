@@ -1,5 +1,6 @@
 """One seed: lives of the program, callers, approvers and faults, and the checks at the end."""
 
+import itertools
 import sys
 import traceback
 from collections import Counter
@@ -26,6 +27,7 @@ from actgent.tools import FunctionTool, Tool, ToolContext
 
 from .caller_observations import COPY_PREFIX, Notes
 from .invariant_checks import check_run
+from .journal_checks import check_snapshot, check_summary
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
 from .seed_plan import Settings, draw_plan
@@ -35,6 +37,8 @@ from .simulated_program import Program, load_program, own_modules
 from .simulated_storage import Storage
 from .simulated_world import World
 
+REPAIR_SECONDS = 30.0
+"""Time after the last failure of the journal in which background work is repeated and completed."""
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
 
@@ -112,6 +116,8 @@ class _Run:
         self.notes = Notes(limits=dict(self.plan.limits))
         self.is_last = False
         self._program: Program | None = None
+        self._differences: list[str] = []
+        """Differences between summaries or snapshots of the journal and its records at the end."""
         self._kill_at = ""
         self._kill_countdown = 0
         self._has_stopped = False
@@ -146,13 +152,18 @@ class _Run:
                 self.is_last = number == self.plan.lives
                 self._prepare_life(number)
                 end_process()  # the invariants use the modules of the last life
+                began_at = world.now
                 verdict, result = world.run_life(self._life)
                 self.storage.end_life(verdict)
                 while self._wrapped:
                     del self._wrapped.pop().execute
                 world.record("life", f"life {number} {verdict}", is_shown=False)
-                if verdict == "ended" and not self._has_stopped and not self.storage.has_failed:
-                    self.notes.whole_lives.add(number)
+                if verdict == "ended" and not self.storage.has_failed:
+                    self.notes.ended_lives.add(number)
+                if verdict == "ended" and not self._has_stopped:
+                    repaired_at = max(began_at, self.storage.failed_at) + REPAIR_SECONDS
+                    if repaired_at < world.now:
+                        self.notes.whole_lives[number] = (repaired_at, world.now)
                 if verdict in ("stuck", "endless"):
                     self._report(f"life {number} is {verdict}: {result}")
                     break
@@ -171,7 +182,7 @@ class _Run:
         self._has_stopped = self.storage.has_failed = False
         self.storage.fault_chance = 0.0 if is_quiet else plan.chance["journal"]
         self.storage.slow_chance = 0.0 if is_quiet else plan.chance["slow"]
-        self.storage.on_write = lambda: self._kill_point("write")
+        self.storage.on_write = self._note_write
         self.storage.power_cut_at = 0
         self._kill_at = ""
         if is_reading:
@@ -180,7 +191,18 @@ class _Run:
             world.record("life", f"life {number} begins")
         if is_quiet or not choices.happens(f"kill of life {number}", plan.chance["kill"]):
             return
-        kinds = ["write", "write", "effect", "effect", "model", "time", "time"]
+        kinds = [
+            "write",
+            "write",
+            "before write",
+            "effect",
+            "effect",
+            "model",
+            "told",
+            "returned",
+            "time",
+            "time",
+        ]
         if self.settings.journal == "sqlite":
             kinds += ["power", "power"]
         self._kill_at = choices.pick("kill at", kinds)
@@ -188,20 +210,18 @@ class _Run:
         if self._kill_at == "power":
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
-    def _kill_point(self, kind: str) -> None:
-        """Kill the simulated process if this is the moment that the seed has chosen.
+    def _note_write(self, moment: str) -> None:
+        """Kill the simulated process at a write if the seed has chosen it, or let callers be cancelled."""
+        self._kill_point("before write" if moment == "before write" else "write")
+        if not self.world.life.is_dead:
+            self.world.note_moment(moment)
 
-        `kind` is `write`, `effect` or `model`.
-        """
+    def _kill_point(self, kind: str) -> None:
+        """Kill the simulated process if this is the moment that the seed has chosen. `kind` is a key of `_KILL_TEXTS`."""
         if kind == self._kill_at and self._kill_countdown > 0:
             self._kill_countdown -= 1
             if not self._kill_countdown:
-                where = {
-                    "write": "after a write to the journal",
-                    "effect": "after the effect of a tool, before its result is written",
-                    "model": "while a model is asked",
-                }
-                self.world.kill(where[kind])
+                self.world.kill(_KILL_TEXTS[kind])
 
     async def _life(self) -> None:
         world, choices = self.world, self.world.choices
@@ -218,6 +238,7 @@ class _Run:
                     runtime=runtime,
                     is_last=self.is_last,
                     report=self.wrong,
+                    on_return=lambda: self._kill_point("returned"),
                 )
                 finished = {key: trio.Event() for key in range(self.plan.sessions)}
                 with trio.CancelScope() as working:
@@ -225,6 +246,8 @@ class _Run:
                         working.deadline = trio.current_time() + 10 ** (
                             choices.fraction("stop after") * 5.5 - 3.5
                         )
+                        if choices.pick("stop at a write", (True, False)):
+                            self._stop_at_write(working, choices.number("writes before the stop", 1, 20))
                     async with trio.open_nursery() as inside:
                         # Callers outside keep calling while the runtime stops.
                         callers = (
@@ -251,6 +274,16 @@ class _Run:
                     self._has_stopped = True
             outside.cancel_scope.cancel()
 
+    def _stop_at_write(self, working: trio.CancelScope, countdown: int) -> None:
+        """Stop the runtime of this life at one of its writes to the journal."""
+        moments = itertools.count(1)
+
+        def stop(_: str) -> None:
+            if next(moments) == countdown:
+                working.cancel()
+
+        self.world.watch(stop)
+
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[tuple[Program, Runtime]]:
         """Start a simulated process: load the program, open the journal and start the agents."""
@@ -258,6 +291,9 @@ class _Run:
         wrapped = dict[int, None]()
         for agent in program.all_agents:
             agent.on_session(self._attach)
+            if self.plan.inbox:
+                bounds = agent._bounds.inbox._replace(session_capacity=self.plan.inbox)
+                agent._bounds = attrs.evolve(agent._bounds, inbox=bounds)
             for tool in agent.tools:
                 if id(tool) not in wrapped:
                     wrapped[id(tool)] = None
@@ -350,6 +386,7 @@ class _Run:
         notes = self.notes
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
+        self._check_open(chat.session, "a model was asked")
         if notes.erased and not self.settings.messages:
             said = {part.text for each in chat.messages for part in each.parts if isinstance(part, Text)}
             for message_id in sorted(notes.erased):
@@ -363,7 +400,7 @@ class _Run:
 
     # --- handlers --------------------------------------------------------------------------------
 
-    def _attach(self, session: Session) -> None:
+    def _attach(self, session: Session) -> None:  # noqa: C901 - one function for each kind of handler
         """Register handlers of a session that note its deliveries, for the checks at the end."""
         world, life, notes = self.world, self.world.life, self.notes
         story = self.story.session(session.agent_name, session.id)
@@ -377,14 +414,20 @@ class _Run:
                     is_shown=result.status != "success",
                 )
                 notes.results.setdefault((session.id, result.call_id), set()).add((result.id, result.status))
+                self._check_open(session.id, "its handlers received a result")
+                if notes.is_valid(session.id, notes.era(session.id)):
+                    notes.told_results[result.call_id] = (session.id, result.status)
+                self._kill_point("told")
 
         @session.on_conversation
         def on_reply(reply: Reply) -> None:
             if world.is_alive(life):
                 world.record("reply", f"{session.id} is answered: {reply.text!r}")
                 story.replies.append(reply.text)
+                self._check_open(session.id, "its handlers received a reply")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.replies[reply.id] = session.id
+                self._kill_point("told")
 
         @session.on_exception
         def on_failure(failure: Failure) -> None:
@@ -404,6 +447,12 @@ class _Run:
                 and notes.is_valid(session.id, notes.era(session.id))
             ):
                 notes.final[failure.message_id] = failure.kind
+            self._kill_point("told")
+
+    def _check_open(self, session_id: str, what: str) -> None:
+        """Report work of a session after its close or its erasure has returned."""
+        if session_id in self.notes.closed:
+            self.wrong(f"aclose() of {session_id} returned, but then {what}")
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -419,6 +468,11 @@ class _Run:
                 else:
                     self.notes.open_in_journal.add(key)
                 self.story.session(*key).records = records
+                found = [
+                    *check_summary(summary, records),
+                    *await check_snapshot(journal, summary.key, records),
+                ]
+                self._differences += [f"{summary.session_id}: {each}" for each in found]
 
     def _outcome(self) -> SeedOutcome:
         world, story = self.world, self.story
@@ -432,9 +486,11 @@ class _Run:
             effects = {
                 (agent.name, tool.name): tool.effect for agent in self._agents() for tool in agent.tools
             }
-            for problem in check_run(
-                story, self.notes, effects, unsure_requests=self.plan.lives + world.kills
-            ):
+            unsure = self.plan.lives + world.kills
+            for problem in [
+                *check_run(story, self.notes, effects, unsure_requests=unsure),
+                *self._differences,
+            ]:
                 self._report(problem)
             for rule in self._program.invariants if self._program is not None else ():
                 try:
@@ -457,8 +513,20 @@ class _Run:
         return () if self._program is None else self._program.all_agents
 
 
+_KILL_TEXTS = {
+    "write": "after a write to the journal",
+    "before write": "before a write to the journal",
+    "effect": "after the effect of a tool, before its result is written",
+    "model": "while a model is asked",
+    "told": "after a handler was called",
+    "returned": "after a call of a caller returned",
+}
+"""Moments at which a life may be killed, as texts."""
 _COUNTDOWNS = {
     "write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
+    "before write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
+    "told": (1, 1, 2, 3, 4, 6),
+    "returned": (1, 2, 3, 4, 5, 6, 8, 11),
     "effect": (1, 1, 1, 2, 3),
     "model": (1, 1, 2, 2, 3, 4, 6),
 }

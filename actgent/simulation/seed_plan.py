@@ -27,10 +27,11 @@ FaultKind = Literal[
     "fork",
     "limit",
     "memory",
+    "full",
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Kinds of faults that a seed may have."""
-RARE_FAULTS: frozenset[FaultKind] = frozenset(["restart", "slow", "close", "erase", "limit", "fork"])
+RARE_FAULTS: frozenset[FaultKind] = frozenset(["restart", "slow", "close", "erase", "limit", "fork", "full"])
 """Kinds that a third of the seeds have, because they end or slow down other work. Half of the seeds have each other kind."""
 MAX_SESSIONS, MAX_MESSAGES = 3, 3
 LIVES = (1, 2, 3, 4, 4, 5)
@@ -73,6 +74,8 @@ class SeedPlan:
     """Limits of model calls, by id of the session."""
     snapshot_records: int
     """Number of new records after which a session gets a snapshot."""
+    inbox: int
+    """Number of queued messages of a session for which inboxes have room; 0 for the number that the program sets."""
 
 
 def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int) -> SeedPlan:
@@ -106,6 +109,7 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
         snapshot_records=choices.pick("snapshot records", (3, 12, usual_snapshot_records))
         if has_memory
         else usual_snapshot_records,
+        inbox=choices.pick("inbox", (1, 1, 2)) if chance["full"] else 0,
     )
 
 

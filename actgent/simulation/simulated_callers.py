@@ -5,8 +5,8 @@ was alive on return, because only then did the caller receive it.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from .random_model import SLOW_SECONDS
 from .run_report import Story
 from .seed_plan import FaultKind, SeedPlan
 from .simulated_program import Program
-from .simulated_world import World
+from .simulated_world import START, World
 
 LAST_LIFE_SECONDS = 1_000_000.0
 """Simulated time after which the last life, in which nothing fails, must have finished all work."""
@@ -44,10 +44,16 @@ APPROVED = 0.67
 """Fraction of the approval decisions that approve the call."""
 ENQUEUE_SECONDS = 5.0
 """Time limit of `chat()` in seeds with slow writes."""
+MAX_CALL_SECONDS = 10_000.0
+"""Maximum duration of a call that does not wait for an answer. Slow writes take minutes."""
+DEADLINE_SECONDS = 100.0
+"""Remaining time of an approval below which some approvers decide as it expires."""
 TASK_PREFIX = "task-"
 """Prefix of the ids of delegated tasks. The id of the session of a task contains it."""
 _SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
 """Times after which calls are cancelled."""
+_MOMENTS = ("before write", "after write")
+"""Moments at which calls are cancelled and other calls begin: most wrong orders are visible only there."""
 _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
     {"priority": "urgent"},
     {"priority": "low"},
@@ -73,11 +79,15 @@ class Callers:
         runtime: Runtime,
         is_last: bool,
         report: Callable[[str], None],
+        on_return: Callable[[], None],
     ) -> None:
-        """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail."""
+        """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail.
+
+        `on_return` is called after each call that has returned; it may kill the life.
+        """
         self.world, self.plan, self.story, self.notes = world, plan, story, notes
         self._program, self._runtime = program, runtime
-        self._is_last, self._report = is_last, report
+        self._is_last, self._report, self._on_return = is_last, report, on_return
         self._life = world.life
         self._chance: dict[FaultKind, float] = dict.fromkeys(plan.chance, 0.0) if is_last else plan.chance
         notes.in_flight.clear()
@@ -96,16 +106,58 @@ class Callers:
 
     @asynccontextmanager
     async def _patience(
-        self, name: str, options: tuple[float, ...] = _SHORT_SECONDS
+        self, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
-        """Return a block that is cancelled after some time in seeds with cancelled calls."""
-        seconds = SLOW_SECONDS * 10
+        """Return a block that is cancelled after some time, or at a write to the journal, in seeds with cancelled calls."""
+        choices = self.world.choices
+        limit = SLOW_SECONDS * 10 if is_long else MAX_CALL_SECONDS
+        seconds, moment, countdown = limit, "", 0
         if self._happens(f"{name}: cancelled", "cancel"):
-            seconds = self.world.choices.pick(f"{name}: patience", options)
-        with trio.move_on_after(seconds) as scope:
+            moment = choices.pick(f"{name}: cancelled at", ("", *_MOMENTS))
+            if moment:
+                countdown = choices.pick(f"{name}: cancelled at write", (1, 1, 1, 2, 3))
+            else:
+                seconds = choices.pick(f"{name}: patience", options)
+        with trio.move_on_after(seconds) as scope, self._at_moment(moment, countdown, scope.cancel):
             yield scope
+        if scope.cancelled_caught and not is_long and not moment and seconds == limit:
+            self._report(f"{name} took more than {limit:g} s")
+        self._on_return()
         if scope.cancelled_caught:
             self.world.record("cancel", f"{name}: the caller cancels", is_shown=False)
+
+    @contextmanager
+    def _at_moment(self, moment: str, countdown: int, fn: Callable[[], object]) -> Iterator[None]:
+        """Call `fn` at the `countdown`-th moment of this name in the block; never if the name is empty."""
+        left = countdown
+
+        def watch(name: str) -> None:
+            nonlocal left
+            if name == moment:
+                left -= 1
+                if not left:
+                    fn()
+
+        if not moment:
+            yield
+            return
+        with self.world.watching(watch):
+            yield
+
+    async def _pause(self, name: str, options: tuple[float, ...]) -> None:
+        """Wait for one of these times in seconds, or for a write to the journal."""
+        choices = self.world.choices
+        seconds = choices.pick(name, options)
+        moment = choices.pick(f"{name}: until", ("", "", *_MOMENTS))
+        if not moment:
+            await trio.sleep(seconds)
+            return
+        has_come = trio.Event()
+        with (
+            trio.move_on_after(max(options)),
+            self._at_moment(moment, choices.pick(f"{name}: writes", (1, 1, 2, 4)), has_come.set),
+        ):
+            await has_come.wait()
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -200,7 +252,11 @@ class Callers:
         choices, notes = self.world.choices, self.notes
         prefix = f"{session_id}-{caller}"
         for message_id in self.plan.messages:
-            if not message_id.startswith(prefix) or message_id in notes.erased:
+            if (
+                not message_id.startswith(prefix)
+                or message_id in notes.erased
+                or message_id in notes.given_up
+            ):
                 continue
             copies = 1
             if message_id in notes.accepted:
@@ -219,11 +275,13 @@ class Callers:
             session = await self._open(agent, session_id)
             if session is None or message_id in self.notes.erased:  # it may have been deleted in the meantime
                 return
-            if await self._send(agent, session, message_id):
+            if await self._send(agent, session, message_id) or message_id in self.notes.given_up:
                 return
             await trio.sleep(self.world.choices.pick(name, (0.1, 2)))
 
-    async def _send(self, agent: Agent, session: Session, message_id: str) -> bool:
+    async def _send(  # noqa: C901, PLR0912 - one branch for each outcome of the call
+        self, agent: Agent, session: Session, message_id: str
+    ) -> bool:
         """Send a message as a caller. Return True if it was accepted, or if it can never be accepted."""
         world, notes, text = self.world, self.notes, self.plan.messages[message_id]
         self.story.session(agent.name, session.id).said[message_id] = text
@@ -232,6 +290,7 @@ class Callers:
         shown = "".join(f", {name}={value}" for name, value in options.items())
         world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
         begun = notes.first_sent.setdefault(message_id, len(world.events))
+        notes.given_up.pop(message_id, None)
         started, era = world.now, notes.era(session.id)
         notes.note_sending(message_id)
         if self._chance["slow"] and not waits:
@@ -239,7 +298,7 @@ class Callers:
         notes.in_flight[message_id] += 1
         is_first = notes.in_flight[message_id] == 1
         try:
-            async with self._patience(f"call of {message_id}") as scope:
+            async with self._patience(f"call of {message_id}", is_long=True) as scope:
                 if waits:
                     await agent.run(text, session=session, message_id=message_id)
                 else:
@@ -248,6 +307,8 @@ class Callers:
             world.record("call", f"not accepted: {type(error).__name__}")
             if is_first:
                 self._check_duration(session.id, started, options)
+            if not isinstance(error, JournalError | SessionNotFound):
+                self._give_up(message_id, session.id, era, is_certain=True)
             return False
         except Exception as error:  # noqa: BLE001 - the error of a turn, which may be any of the model's
             self._check_refusal(error, session.id, waits=waits)
@@ -256,6 +317,8 @@ class Callers:
             notes.in_flight -= Counter([message_id])
         if scope.cancelled_caught:
             world.record("call", "the caller cancels")
+            if not waits:
+                self._give_up(message_id, session.id, era, is_certain=False)
             return waits
         if is_first:  # a repetition also waits for the first call
             self._check_duration(session.id, started, options)
@@ -264,6 +327,22 @@ class Callers:
             if not waits and not options:
                 notes.order.append((begun, len(world.events), message_id, session.id))
         return True
+
+    def _give_up(self, message_id: str, session_id: str, era: int, *, is_certain: bool) -> None:
+        """Let a client that was refused or cancelled never send its message again, in some seeds.
+
+        `is_certain` is False if a crash may bring the message back.
+        """
+        notes = self.notes
+        if (
+            self._is_alive
+            and not notes.in_flight[message_id]
+            and message_id not in notes.accepted
+            and notes.is_valid(session_id, era)
+            and self._happens(f"{message_id} is given up", "cancel")
+        ):
+            self.world.record("call", f"ada gives {message_id} up")
+            notes.given_up[message_id] = (self.world.now, self._life.number, is_certain)
 
     def _draw_options(self, message_id: str) -> tuple[dict[str, Any], bool]:
         """Draw the options of `chat()`. Also return True if the caller waits for the answer."""
@@ -301,56 +380,58 @@ class Callers:
         name = f"controller {controller} of {session_id}"
         ids = [each for each in self.plan.messages if each.startswith(f"{session_id}-")]
         for _ in range(4):
-            await trio.sleep(choices.pick(f"{name}: pause", (0, 0.002, 0.05, 1, 15)))
-            patience = choices.pick(
-                f"{name}: patience", (0, 0.0005, 0.02, SLOW_SECONDS, SLOW_SECONDS, SLOW_SECONDS)
-            )
+            await self._pause(f"{name}: pause", (0, 0.002, 0.05, 1, 15))
             if ids and self._happens(f"{name}: interrupt", "interrupt"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
-                await self._interrupt(session, choices.pick(f"{name}: message", (*ids, "")), patience)
+                await self._interrupt(session, choices.pick(f"{name}: message", (*ids, "")))
             elif self._happens(f"{name}: close", "close"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
                 world.record("close", f"ada closes {session_id}")
-                await self._close(session, patience)
+                await self._close(session)
                 return
             else:
-                await self._wait_idle(agent, session_id, patience)
+                await self._wait_idle(agent, session_id)
 
-    async def _interrupt(self, session: Session, message_id: str, patience: float) -> None:
+    async def _interrupt(self, session: Session, message_id: str) -> None:
         """Stop a message of a session; if the id is empty, stop the running turn and all queued messages."""
         world, notes, era = self.world, self.notes, self.notes.era(session.id)
         world.record("interrupt", f"ada stops {message_id or 'all messages'} of {session.id}")
-        with suppress(ActgentError), trio.move_on_after(patience) as scope:
-            if not message_id:
-                await session.interrupt(drop_queued=True)
-                return
-            await session.interrupt(message_id=message_id)
-            if self._is_alive and not scope.cancelled_caught and notes.is_valid(session.id, era):
-                notes.stopped.setdefault(message_id, world.now)
+        known = [each for each, where in notes.accepted.items() if where == session.id]
+        dropped = [each for each in known if not notes.in_flight[each]]
+        with suppress(ActgentError):
+            async with self._patience(f"interrupt of {session.id}"):
+                if message_id:
+                    await session.interrupt(message_id=message_id)
+                else:
+                    await session.interrupt(drop_queued=True)
+                if self._is_alive and notes.is_valid(session.id, era):
+                    if message_id:
+                        notes.stopped.setdefault(message_id, world.now)
+                    for each in () if message_id else dropped:
+                        notes.dropped.setdefault(each, world.now)
 
-    async def _close(self, session: Session, patience: float) -> None:
+    async def _close(self, session: Session) -> None:
         notes, era = self.notes, self.notes.era(session.id)
         notes.closing.add(session.id)
         is_known = True
         try:
-            with trio.move_on_after(patience) as scope:
+            async with self._patience(f"close of {session.id}"):
                 await session.aclose()
+                if self._is_alive and notes.is_valid(session.id, era):
+                    notes.closed.add(session.id)
         except ActgentError as error:
             is_known = isinstance(error, JournalError)
-        else:
-            if self._is_alive and not scope.cancelled_caught and notes.is_valid(session.id, era):
-                notes.closed.add(session.id)
         if is_known and self._is_alive:
             notes.close_begun.setdefault(session.id, self._life.number)
 
-    async def _wait_idle(self, agent: Agent, session_id: str, patience: float) -> None:
-        """Wait at most `patience` seconds until a session is idle.
+    async def _wait_idle(self, agent: Agent, session_id: str) -> None:
+        """Wait until a session is idle.
 
         Report a problem if a decision about its approvals is still being written then.
         """
-        with suppress(ActgentError), trio.move_on_after(patience) as scope:
+        with suppress(ActgentError), trio.move_on_after(SLOW_SECONDS) as scope:
             session = await agent.open_session(session_id)
             await session.wait_idle()
             if scope.cancel_called or not self._is_alive or self.plan.loaded < self.plan.sessions:
@@ -374,11 +455,18 @@ class Callers:
                 for approval in found:
                     if approval.id in decided and self._is_alive:
                         self._report(f"the approval {approval.id} is open, although answer() has returned")
+                    left = approval.deadline - START - self.world.now
+                    if 0 < left < DEADLINE_SECONDS and choices.pick(
+                        "decision at the deadline", (True, False)
+                    ):
+                        await trio.sleep(
+                            max(0.0, left - choices.pick("before the deadline", (0, 0.0005, 0.01)))
+                        )
                     for _ in range(choices.pick("decisions", (1, 1, 2))):
                         nursery.start_soon(self._decide, agent, approval)
                     if not self._is_last and choices.pick("waiter during a decision", (True, False, False)):
                         await trio.sleep(choices.pick("waiter: pause", (0.0001, 0.001, 0.01)))
-                        nursery.start_soon(self._wait_idle, agent, approval.session_id, SLOW_SECONDS)
+                        nursery.start_soon(self._wait_idle, agent, approval.session_id)
 
     async def _decide(self, agent: Agent, approval: Approval) -> None:
         world, notes = self.world, self.notes
@@ -391,6 +479,7 @@ class Callers:
             async with self._patience(f"decision of {approval.session_id}") as scope:
                 await agent.answer(approval.id, decision, by="approver")
         except ActgentError:
+            begun[:] = [world.now] * len(begun)  # another decision has waited for this one, and begins now
             return
         finally:
             begun.pop()
@@ -400,11 +489,12 @@ class Callers:
     # --- schedules and tasks ----------------------------------------------------------------------
 
     async def _schedule(self, agent: Agent, session_id: str) -> None:
-        """Set schedules, and remove some of them."""
+        """Set schedules, and remove some of them, also those of earlier lives."""
         choices = self.world.choices
         for number in range(2):
             name = f"schedule {number} of {session_id}"
-            await trio.sleep(choices.pick(f"{name}: pause", (0, 0.05, 2)))
+            await self._pause(f"{name}: pause", (0, 0.05, 2))
+            await self._repeat_or_remove_schedule(agent, session_id, name)
             if not self._happens(name, "schedule"):
                 continue
             if (session := await self._open(agent, session_id)) is None:
@@ -415,29 +505,67 @@ class Callers:
             set_up = await self._note(
                 text, session_id, partial(session.schedule, text, after=after, key=text)
             )
+            if set_up is not None:
+                self.notes.schedule_ids[text] = set_up.id
+                self.notes.due[text] = (set_up.at - START, self.world.now)
             if set_up is not None and self._happens(f"{name}: removal", "schedule"):
-                await trio.sleep(choices.pick(f"{name}: removal after", (0, 0.01, 1)))
+                await self._pause(f"{name}: removal after", (0, 0.01, 1))
                 self.world.record("schedule", f"ada removes {text}")
                 await self._note(text, session_id, partial(session.unschedule, set_up.id), begins="removing")
 
-    async def _delegate(self, agent: Agent, session_id: str) -> None:
-        """Delegate a task of a session to another agent, and cancel some tasks."""
-        choices, name = self.world.choices, f"task of {session_id}"
-        others = [each.name for each in self._program.all_agents if each is not agent]
-        if not others:
+    async def _repeat_or_remove_schedule(self, agent: Agent, session_id: str, name: str) -> None:
+        """Set a schedule of an earlier life again, which has no effect, or remove it."""
+        notes, choices = self.notes, self.world.choices
+        known = [text for text in notes.schedule_ids if notes.timed[text] == (session_id, "set")]
+        if not known or not self._happens(f"{name}: earlier one", "schedule"):
             return
-        await trio.sleep(choices.pick(f"{name}: pause", (0, 0.05, 2)))
-        if not self._happens(name, "task") or (session := await self._open(agent, session_id)) is None:
+        if (session := await self._open(agent, session_id)) is None:
             return
-        task = f"{TASK_PREFIX}{session_id}-{self._life.number}"
-        self.world.record("task", f"ada gives {task} to {others[0]}")
-        given = await self._note(
-            task, session_id, partial(session.delegate, others[0], "do it", task_id=task)
+        text = choices.pick(f"{name}: which", known)
+        if notes.timed[text] != (session_id, "set"):  # it was removed in the meantime
+            return
+        if choices.pick(f"{name}: repeat", (True, False)):
+            self.world.record("schedule", f"ada sets {text} again")
+            with suppress(ActgentError):
+                async with self._patience(f"repeat of {text}"):
+                    await session.schedule(text, after=1, key=text)
+            return
+        self.world.record("schedule", f"ada removes {text}")
+        await self._note(
+            text, session_id, partial(session.unschedule, notes.schedule_ids[text]), begins="removing"
         )
-        if given is not None and self._happens(f"{name}: removal", "task"):
-            await trio.sleep(choices.pick(f"{name}: removal after", (0, 0.5, 5)))
-            self.world.record("task", f"ada cancels {task}")
-            await self._note(task, session_id, partial(session.cancel_task, task), begins="removing")
+
+    async def _delegate(self, agent: Agent, session_id: str) -> None:
+        """Delegate tasks of a session to another agent, some by two callers at once, and cancel some tasks."""
+        choices = self.world.choices
+        others = [each.name for each in self._program.all_agents if each is not agent]
+        for number in range(2 if others else 0):
+            name = f"task {number} of {session_id}"
+            await self._pause(f"{name}: pause", (0, 0.05, 2))
+            earlier = [
+                each
+                for each, (known, state) in self.notes.timed.items()
+                if known == session_id and state == "set" and each.startswith(TASK_PREFIX)
+            ]
+            if earlier and self._happens(f"{name}: earlier one", "task"):
+                await self._cancel_task(agent, session_id, choices.pick(f"{name}: which", earlier))
+            if not self._happens(name, "task") or (session := await self._open(agent, session_id)) is None:
+                continue
+            task = f"{TASK_PREFIX}{session_id}-{self._life.number}{number}"
+            deadline = choices.pick(f"{name}: deadline", (3600.0, 3600.0, 1.0, 20.0))
+            self.world.record("task", f"ada gives {task} to {others[0]}")
+            call = partial(session.delegate, others[0], "do it", task_id=task, deadline=deadline)
+            given = await self._note(task, session_id, call)
+            if given is not None and self._happens(f"{name}: removal", "task"):
+                await self._pause(f"{name}: removal after", (0, 0.5, 5))
+                await self._cancel_task(agent, session_id, task)
+
+    async def _cancel_task(self, agent: Agent, session_id: str, task: str) -> None:
+        session = await self._open(agent, session_id)
+        if session is None or self.notes.timed[task] != (session_id, "set"):
+            return
+        self.world.record("task", f"ada cancels {task}")
+        await self._note(task, session_id, partial(session.cancel_task, task), begins="removing")
 
     async def _note(
         self, key: str, session_id: str, call: Callable[[], Awaitable[Any]], *, begins: str = "setting"
@@ -462,6 +590,8 @@ class Callers:
         if not self._is_alive:
             return None
         notes.timed[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
+        if begins == "removing":
+            notes.removal_ended[key] = (self.world.now, self._life.number)
         return result
 
     # --- copies and erasure -----------------------------------------------------------------------
@@ -469,7 +599,7 @@ class Callers:
     async def _fork(self, agent: Agent, session_id: str) -> None:
         """Copy a session under one new id by two callers at once."""
         name, done = f"copy of {session_id}", list[str]()
-        await trio.sleep(self.world.choices.pick(f"{name}: pause", (0, 0.05, 2, 60)))
+        await self._pause(f"{name}: pause", (0, 0.05, 2, 60))
         if not self._happens(name, "fork"):
             return
         new_id = f"{COPY_PREFIX}{session_id}-{self._life.number}"
@@ -491,7 +621,7 @@ class Callers:
     async def _erase(self, agent: Agent, session_id: str) -> None:
         """Delete a session. Other callers may use it at the same time, and create it again afterwards."""
         name, notes = f"erasure of {session_id}", self.notes
-        await trio.sleep(self.world.choices.pick(f"{name}: pause", (0, 0.01, 0.5, 3, 30)))
+        await self._pause(f"{name}: pause", (0, 0.01, 0.5, 3, 30))
         if not self._happens(name, "erase"):
             return
         self.world.record("erase", f"ada deletes {session_id}")
@@ -513,7 +643,7 @@ class Callers:
         """Stop agents of the program at random times, and start them again."""
         choices = self.world.choices
         for number in range(3):
-            await trio.sleep(choices.pick(f"restart {number}: pause", (0.001, 0.05, 1, 5, 30)))
+            await self._pause(f"restart {number}: pause", (0.001, 0.05, 1, 5, 30))
             if not self._happens(f"restart {number}", "restart"):
                 continue
             agent = choices.pick(f"restart {number}: agent", self._program.agents)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.grouped import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal, close_all_locks
 
 from .simulated_world import Life, World
@@ -27,8 +29,8 @@ SECTOR_BYTES = 512
 """A torn write ends at a multiple of this size."""
 DELAYS_SECONDS = (0, 0, 0.0002, 0.002, 0.03)
 SLOW_WRITE_SECONDS = (1, 20, 300)
-OnWrite = Callable[[], None]
-"""Called after each write; may kill the life."""
+OnWrite = Callable[[str], None]
+"""Called with `before write` or `after write` at each write; may kill the life, or cancel calls."""
 
 
 class Storage:
@@ -43,7 +45,9 @@ class Storage:
         """Probability that a write takes seconds or minutes; 0 in the last life. Memory only."""
         self.has_failed = False
         """True if a write failed in this life."""
-        self.on_write: OnWrite = lambda: None
+        self.failed_at = -math.inf
+        """Time of the last failure in seconds."""
+        self.on_write: OnWrite = lambda _: None
         self.power_cut_at = 0
         """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
         self._stored: MemoryJournal | None = None
@@ -102,13 +106,13 @@ class Storage:
                 self._disk.lose_writes()
             self._disk.restart()
 
-    def fault(self) -> Exception | None:
-        """Decide whether a journal write fails. Return the error, or None if the write succeeds."""
-        if not self.world.choices.happens("journal fails", self.fault_chance):
+    def fault(self, what: str = "journal") -> Exception | None:
+        """Decide whether a journal operation fails. Return the error, or None if the operation succeeds."""
+        if not self.world.choices.happens(f"{what} fails", self.fault_chance):
             return None
-        self.has_failed = True
+        self.has_failed, self.failed_at = True, self.world.now
         return self.world.choices.pick(
-            "journal error", (JournalFull("the disk is full"), JournalFailed("the disk failed"))
+            f"{what} error", (JournalFull("the disk is full"), JournalFailed("the disk failed"))
         )
 
 
@@ -119,6 +123,8 @@ class _MemoryJournal(MemoryJournal):
         super().__init__()
         self._storage_of_seed = storage
         self._life = storage.world.life
+        self._reads_to_fail = 0
+        """Number of the next reads of heads that fail, after a write whose confirmation was lost."""
         if stored is not None:
             self._stored_epoch = stored._stored_epoch
             self._stored_heads = dict(stored._stored_heads)
@@ -133,15 +139,43 @@ class _MemoryJournal(MemoryJournal):
             world.record("slow write", "a write to the journal hangs")
             await trio.sleep(world.choices.pick("slow write: seconds", SLOW_WRITE_SECONDS))
         world.check_alive(self._life)
-        if (error := storage.fault()) is not None:
+        storage.on_write("before write")
+        if not world.is_alive(self._life):
+            await world.wait_for_death()
+        error = storage.fault()
+        is_lost = isinstance(error, JournalFailed) and world.choices.pick("write is stored", (True, False))
+        if error is not None and not is_lost:
             world.record("journal", f"the journal fails: {error}")
             raise error
         await super()._write(rows, heads, epoch)
         world.record("write", " ".join(f"{row.first}+{row.count}" for row in rows), is_shown=False)
-        storage.on_write()
+        storage.on_write("after write")
         if not world.is_alive(self._life):
             await world.wait_for_death()
         await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
+        if error is not None:
+            world.record("journal", "the journal stores a write, but its confirmation is lost")
+            self._reads_to_fail = world.choices.pick("reads that fail", (0, 1, 2))
+            raise error
+
+    async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        if self._reads_to_fail:
+            self._reads_to_fail -= 1
+            await trio.lowlevel.checkpoint()
+            raise JournalFailed("the disk failed")
+        return await super()._read_heads(keys)
+
+    async def _erase(self, key: SessionKey, epoch: int) -> None:
+        storage, world = self._storage_of_seed, self._storage_of_seed.world
+        world.check_alive(self._life)
+        await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
+        world.check_alive(self._life)
+        error = storage.fault("erasure")
+        if error is None or world.choices.pick("erasure is stored", (True, False)):
+            await super()._erase(key, epoch)
+        if error is not None:
+            world.record("journal", f"an erasure fails: {error}")
+            raise JournalFailed("the disk failed")
 
 
 class _SQLiteJournal(SQLiteJournal):
@@ -164,7 +198,7 @@ class _SQLiteJournal(SQLiteJournal):
             self._disk.fail_next(None)
             if is_write:
                 storage.world.record("write", str(len(args[0])), is_shown=False)
-                storage.on_write()
+                storage.on_write("after write")
 
 
 class _Disk(apsw.VFS):

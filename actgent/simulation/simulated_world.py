@@ -95,8 +95,11 @@ class World:
         """All events so far, oldest first."""
         self.kills = 0
         """Number of lives that were killed."""
+        self.favorites: dict[str, float] = {}
+        """Place among its tools, from 0 to 1, of the tool that the random model of an agent calls most, by agent."""
         self._hash = hashlib.sha256()
         self._reads = 0
+        self._watchers: list[Callable[[str], object]] = []
 
     def record(self, kind: str, text: str, *, is_shown: bool = True) -> None:
         """Add an event to the story and to the digest.
@@ -116,6 +119,24 @@ class World:
     def digest(self) -> str:
         """Hash of all events with their times. Two runs of a seed have the same one if the program is deterministic."""
         return self._hash.hexdigest()[:12]
+
+    def watch(self, watcher: Callable[[str], object]) -> None:
+        """Call `watcher` with the name of each moment, such as `before write`, until the end of the life."""
+        self._watchers.append(watcher)
+
+    @contextlib.contextmanager
+    def watching(self, watcher: Callable[[str], object]) -> Iterator[None]:
+        """Call `watcher` with the name of each moment in the block."""
+        self.watch(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
+    def note_moment(self, name: str) -> None:
+        """Tell the watchers of a moment at which a crash or a cancellation may uncover a wrong order."""
+        for watcher in tuple(self._watchers):
+            watcher(name)
 
     def kill(self, text: str) -> None:
         """Kill the running simulated process.
@@ -155,6 +176,7 @@ class World:
         the waiting tasks.
         """
         self.life = life = Life(self.life.number + 1)
+        self._watchers.clear()
         trio_run._r = self.choices.generator(f"scheduler of life {life.number}")
         clock = _Clock(self)
         runner = trio_run.setup_runner(clock, (), True, True)  # noqa: FBT003 - positional only in trio

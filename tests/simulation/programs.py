@@ -83,3 +83,37 @@ async def fetch_without_network(page: str) -> str:
 """
 )
 """The same with a body for simulations."""
+
+WORKSHOP = '''
+from actgent import ApprovalRequest, BareAgent, ToolContext, tool
+
+
+@tool(effect="once")
+async def refund(order: str, euros: int, context: ToolContext) -> str:
+    """Refund an order."""
+    return f"refunded {euros} euros"
+
+
+@tool(effect="idempotent")
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+@tool(effect="once", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+@tool(effect="idempotent", approval=ApprovalRequest(timeout=20))
+async def seal(order: str) -> str:
+    """Seal an order, if an approver agrees in time."""
+    return "sealed"
+
+
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund, sign, seal, book])
+helper = BareAgent("helper", llm="openai:gpt-5.2", tools=[book, sign, clerk.as_tool(name="ask_clerk")])
+desk = BareAgent("desk", llm="openai:gpt-5.2", tools=[sign, book, seal, helper.as_tool()])
+'''
+"""Three agents of which two ask others, with approvals that expire. The search for planted faults runs it."""

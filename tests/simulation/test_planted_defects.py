@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
+import actgent
 from actgent.journal.grouped import group_commit
 from actgent.journal.grouped.group_commit import GroupedJournal
 from actgent.journal.in_memory_journal import MemoryJournal
@@ -25,6 +27,7 @@ from actgent.simulation.seed_plan import FAULTS
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import ToolContext
 
+from .planted_faults import PLANTED_FAULTS
 from .programs import CLERK
 
 PLAIN = 'from actgent import BareAgent\n\nclerk = BareAgent("clerk", llm="openai:gpt-5.2")\n'
@@ -41,6 +44,8 @@ async def refund(order: str) -> str:
 clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund])
 """
 SIGNED = ONCE.replace('"once"', '"once", approval=True')
+TOLD = " received a result of "
+"""Part of the sentence about a result that handlers received and the journal does not have."""
 MAX_SEEDS = 100
 """Maximum number of seeds until a defect is found."""
 
@@ -193,7 +198,7 @@ class Defect:
 KILL = frozenset(["kill"])
 DEFECTS = {
     "two ends": Defect(end_messages_twice, (" has the records accepted ",)),
-    "mixed sessions": Defect(mix_sessions, (" of s0 is in s1",), PLAIN, frozenset()),
+    "mixed sessions": Defect(mix_sessions, (" of s0 is in s1", "s1: its "), PLAIN, frozenset()),
     "forgotten failure": Defect(forget_failures, (" was reported as failed (",), PLAIN),
     "reversed messages": Defect(
         reverse_messages, (", but comes after it in the journal",), PLAIN, frozenset()
@@ -201,11 +206,16 @@ DEFECTS = {
     "two results": Defect(write_results_twice, (" has 2 results",), ONCE),
     "repeated once": Defect(repeat_once_calls, (" once, but began ", " took effect "), ONCE, KILL),
     "new effect keys": Defect(change_effect_keys, (" idempotency keys",)),
-    "error called success": Defect(change_results("error", "success"), (" took no effect",), ONCE),
+    "error called success": Defect(change_results("error", "success"), (" took no effect", TOLD), ONCE),
     "unknown called cancelled": Defect(
-        change_results("outcome_unknown", "cancelled"), (" is reported as cancelled, but began",), ONCE, KILL
+        change_results("outcome_unknown", "cancelled"),
+        (" is reported as cancelled, but began", TOLD),
+        ONCE,
+        KILL,
     ),
-    "success called error": Defect(change_results("success", "error"), (" outcomes of call ",), ONCE, KILL),
+    "success called error": Defect(
+        change_results("success", "error"), (" outcomes of call ", TOLD), ONCE, KILL
+    ),
     "session left open": Defect(
         drop_ends_of_sessions,
         (" returned, but the session is open in the journal",),
@@ -256,3 +266,12 @@ def test_planted_defect_is_found_by_its_invariant_only(tmp_path, monkeypatch, na
         found = next(filter(is_found, range(MAX_SEEDS)), None)
     assert found is not None
     assert not play(found, settings).problems
+
+
+@pytest.mark.parametrize("name", PLANTED_FAULTS)
+def test_planted_fault_fits_the_source(name):
+    """The text that a fault replaces occurs once in its module, and the changed module compiles."""
+    edit = PLANTED_FAULTS[name].edit
+    source = (Path(actgent.__file__).parent / edit.path).read_text(encoding="utf-8")
+    assert source.count(edit.old) == 1
+    compile(source.replace(edit.old, edit.new), edit.path, "exec")

@@ -1,0 +1,176 @@
+"""Search seeds that find the planted faults: `python tests/simulation/hunt_faults.py [WORDS] [--seeds N] [--reach]`.
+
+Each fault runs in a process of its own, whose imports see the changed module. With `--reach`, no fault is planted: the output
+lists the seeds that execute the lines of each fault, for `--within`.
+"""
+
+import argparse
+import importlib.machinery
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import attrs  # noqa: E402
+from planted_faults import PLANTED_FAULTS, Edit  # noqa: E402
+
+
+def plant(edit: Edit) -> None:
+    """Change a module for this process, before it is imported.
+
+    Raises:
+        ValueError: The module does not contain the text exactly once.
+    """
+    path = ROOT / "actgent" / edit.path
+    source = path.read_text(encoding="utf-8")
+    if source.count(edit.old) != 1:
+        raise ValueError(f"{edit.path} contains {source.count(edit.old)} times: {edit.old}")
+    changed = compile(source.replace(edit.old, edit.new), str(path), "exec", dont_inherit=True)
+    loader = importlib.machinery.SourceFileLoader
+    get_code = loader.get_code
+
+    def get_changed(self: Any, name: str) -> CodeType | None:
+        return changed if self.path == str(path) else get_code(self, name)
+
+    loader.get_code = get_changed  # type: ignore[method-assign]
+
+
+def lines_of(edit: Edit) -> tuple[str, frozenset[int]]:
+    """Return the path of a module, and the numbers of the lines that a fault changes."""
+    path = ROOT / "actgent" / edit.path
+    before, found, _ = path.read_text(encoding="utf-8").partition(edit.old)
+    if not found:
+        raise ValueError(f"{edit.path} does not contain: {edit.old}")
+    if edit.old.endswith(":\n") and edit.new.strip() in ("if False:", "elif False:", ""):
+        before, edit = (
+            before + edit.old,
+            attrs.evolve(edit, old=""),
+        )  # the body of the condition, which no longer runs
+    first = before.count("\n") + 1
+    return str(path), frozenset(range(first, first + max(1, edit.old.rstrip("\n").count("\n") + 1)))
+
+
+def find_reached(seeds: Iterable[int], play: Any) -> dict[str, list[int]]:
+    """Return for each fault the seeds that execute one of its lines. Other seeds run as without the fault."""
+    places = dict[str, dict[int, list[str]]]()
+    for name, fault in PLANTED_FAULTS.items():
+        path, lines = lines_of(fault.edit)
+        for line in lines:
+            places.setdefault(path, {}).setdefault(line, []).append(name)
+    hits: dict[str, list[int]] = {name: [] for name in PLANTED_FAULTS}
+    seen = set[str]()
+
+    def trace_lines(frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            seen.update(places[frame.f_code.co_filename].get(frame.f_lineno, ()))
+        return trace_lines
+
+    wanted = dict[CodeType, bool]()
+
+    def trace(frame: Any, _event: str, _arg: Any) -> Any:
+        code = frame.f_code
+        if code not in wanted:
+            lines = places.get(code.co_filename, {})
+            own = {line for *_, line in code.co_lines() if line is not None}
+            wanted[code] = bool(own & lines.keys())
+        return trace_lines if wanted[code] else None
+
+    for seed in seeds:
+        seen.clear()
+        sys.settrace(trace)
+        try:
+            play(seed)
+        finally:
+            sys.settrace(None)
+        for name in seen:
+            hits[name].append(seed)
+    return hits
+
+
+def write_line(text: str) -> None:
+    """Write a line to the standard output at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def with_program(journal: str) -> Callable[[int], Any]:
+    """Return the function that runs a seed of the program `WORKSHOP`. It imports the package."""
+    from programs import WORKSHOP
+
+    from actgent.simulation import Settings, play
+
+    program = Path(tempfile.mkdtemp(prefix="actgent-hunt-")) / "app.py"
+    program.write_text(WORKSHOP, encoding="utf-8")
+    settings = Settings(program=program, journal=journal)  # type: ignore[arg-type]
+    return lambda seed: play(seed, settings)
+
+
+def hunt_one(name: str, seeds: Iterable[int], *, journal: str, seconds: float) -> dict[str, Any]:
+    """Plant a fault, and run seeds until one fails. Return the last seed, its problems and the CPU time in seconds."""
+    plant(PLANTED_FAULTS[name].edit)
+    play = with_program(journal)
+    found: dict[str, Any] = {"seed": -1, "problems": [], "cpu": 0.0}
+    began = time.process_time()
+    for seed in seeds:
+        problems = play(seed).problems
+        found = {"seed": seed, "problems": problems[:2], "cpu": time.process_time() - began}
+        if problems or found["cpu"] > seconds:
+            break
+    return found
+
+
+def hunt_all(names: Iterable[str], arguments: list[str]) -> None:
+    """Hunt each fault in a process of its own, and print a line for each."""
+    results = dict[str, bool]()
+    for name in names:
+        command = [sys.executable, __file__, "--one", name, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            write_line(f"  BROKEN  {name}: {done.stderr.strip().splitlines()[-1:]}")
+            continue
+        last = json.loads(done.stdout.splitlines()[-1])
+        results[name] = bool(last["problems"])
+        text = f"seed {last['seed']:4}" if last["problems"] else f"to {last['seed']:4} -"
+        problem = last["problems"][0].splitlines()[0][:110] if last["problems"] else ""
+        write_line(f"{text}  {last['cpu']:6.1f} s  {name}: {problem}")
+    write_line(f"{sum(results.values())} of {len(results)} found")
+
+
+def main() -> None:
+    """Print one line for each fault."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("words", nargs="*", help="parts of the names of faults")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--journal", default="memory")
+    parser.add_argument("--seconds", type=float, default=600.0, help="limit of the CPU time of one fault")
+    parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
+    parser.add_argument("--reach", action="store_true")
+    parser.add_argument("--one", help="name of one fault, which this process hunts")
+    options = parser.parse_args()
+    seeds: Iterable[int] = range(options.start, options.start + options.seeds)
+    if options.reach:
+        play = with_program(options.journal)
+        play(0)
+        write_line(json.dumps(find_reached(seeds, play)))
+    elif options.one is not None:
+        if options.within is not None:
+            reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]
+            seeds = [each for each in reached if each in seeds]
+        write_line(json.dumps(hunt_one(options.one, seeds, journal=options.journal, seconds=options.seconds)))
+    else:
+        given = sys.argv[1 : len(sys.argv) - len(options.words)] if options.words else sys.argv[1:]
+        words = options.words
+        hunt_all([name for name in PLANTED_FAULTS if not words or any(each in name for each in words)], given)
+
+
+if __name__ == "__main__":
+    main()
