@@ -128,7 +128,8 @@ def test_double_refund_is_found_and_shrunk(settings):
     text = "\n".join(lines)
     for words in (
         "ada says",
-        "the model calls refund(",
+        "the model calls ",
+        " refund(",
         "THE PROCESS IS KILLED",
         "life 2 begins",
         "refund has taken effect",
