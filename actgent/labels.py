@@ -65,7 +65,7 @@ class Label:
     A label has at most 8 sources. A label with more sources has the one source `*`.
     """
     readers: frozenset[str] | None = attrs.field(default=None, converter=_to_readers)
-    """Names of the owners that may read the value; None allows everybody. The join has only the common readers of both."""
+    """Names of the owners that may read the value; None allows all owners. The join has only the common readers of both."""
 
     def __or__(self, other: Self) -> Self:
         if other.sources <= self.sources and (other.readers is None or other.readers == self.readers):
@@ -87,11 +87,11 @@ class Label:
     @property
     def reader_names(self) -> str:
         """Names of the readers as text, such as `ada, bob`."""
-        return "everybody" if self.readers is None else ", ".join(sorted(self.readers)) or "nobody"
+        return "all owners" if self.readers is None else ", ".join(sorted(self.readers)) or "no owner"
 
 
 TRUSTED = Label()
-"""Label of a value that depends on no untrusted source, and that everybody may read."""
+"""Label of a value that depends on no untrusted source, and that all owners may read."""
 
 
 @functools.lru_cache(maxsize=1024)

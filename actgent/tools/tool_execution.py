@@ -730,7 +730,7 @@ def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
 
 
 def _readers_of(tool: Tool, call_context: ToolContext) -> str:
-    """Return the owners that may read the result of a call, in the format of the journal; empty allows everybody."""
+    """Return the owners that may read the result of a call, in the format of the journal; empty allows all owners."""
     declared: Collection[str] | None = (call_context.root_owner,) if tool.readers == "owner" else tool.readers
     given = [frozenset(each) for each in (declared, call_context.readers) if each is not None]
     return text_of_readers(frozenset.intersection(*given)) if given else ""

@@ -367,7 +367,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     Under `Agent(policy=)`, a call violates the policy if one of them is not among the readers of the conversation.
     """
     readers: Literal["owner"] | tuple[str, ...] | None = None
-    """Names of the owners that may read the results. `owner` is the owner of the topmost session. None allows everybody."""
+    """Names of the owners that may read the results. `owner` is the owner of the topmost session. None allows all owners."""
     outside: bool = False
     """True if results and errors contain untrusted text; the model receives them between delimiters, as data."""
     declared_trusted: bool = False

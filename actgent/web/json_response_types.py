@@ -234,7 +234,7 @@ class SinkLabels(TypedDict):
     labels: NotRequired[Mapping[str, Sequence[str]]]
     """Names of the untrusted sources, by checked argument; missing if the call violates no policy."""
     readers: NotRequired[Mapping[str, Sequence[str]]]
-    """Names of the owners that may read the data of the call, by checked argument; missing if everybody may."""
+    """Names of the owners that may read the data of the call, by checked argument; missing if all owners may."""
 
 
 class Labelled(TypedDict):
@@ -243,7 +243,7 @@ class Labelled(TypedDict):
     sources: NotRequired[Sequence[str]]
     """Names of the untrusted sources on which the text depends; missing if it depends on none."""
     readers: NotRequired[Sequence[str]]
-    """Names of the owners that may read the text; missing if everybody may."""
+    """Names of the owners that may read the text; missing if all owners may."""
 
 
 class ApprovalDocument(SinkLabels):
@@ -327,7 +327,7 @@ class SessionDocument(SessionSummaryDocument):
     sources: NotRequired[Sequence[str]]
     """Untrusted sources that have influenced the conversation."""
     readers: NotRequired[Sequence[str]]
-    """Names of the owners that may read the conversation; missing if everybody may."""
+    """Names of the owners that may read the conversation; missing if all owners may."""
     mode: NotRequired[str | None]
     """Mode of the session; null if its agent has no modes."""
     on_busy: NotRequired[str | None]

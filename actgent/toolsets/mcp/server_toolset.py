@@ -405,7 +405,7 @@ class MCPTool(Tool):
 
         The server can restrict a tool that the program declares trusted. It can never raise the trust of a result.
         The confidentiality is `public`, `private` (the owner of the topmost session), or a list of names of owners. Other
-        values allow nobody.
+        values allow no owner.
         """
         if "ifc" not in meta:
             return

@@ -1750,7 +1750,7 @@ export interface Session {
   description?: string;
   /** Untrusted sources that have influenced the conversation. */
   sources?: Array<string>;
-  /** Names of the owners that may read the conversation; missing if everybody may. */
+  /** Names of the owners that may read the conversation; missing if all owners may. */
   readers?: Array<string>;
   /** Mode of the session; null if its agent has no modes. */
   mode?: string | null;
