@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools.schemas.argument_validation import ArgumentsValidator
@@ -210,10 +210,14 @@ def test_unusable_schema(schema):
         st.text() | st.sampled_from(list(SCHEMA["properties"])), st.none() | st.integers() | st.text()
     )
 )
+@example({"a": str(2**64 - 1)})
+@example({"a": str(2**64)})
 def test_validate_returns_or_refuses(arguments):
-    """Any object is either returned with the text of an integer as a number, or refused with a reason."""
+    """Any object is either returned with the text of a 64-bit integer as a number, or refused with a reason."""
     expected = dict(arguments)
-    if isinstance(number := arguments.get("a"), str) and re.fullmatch(r"\s*-?(0|[1-9][0-9]*)\s*", number):
+    number = arguments.get("a")
+    is_integer = isinstance(number, str) and re.fullmatch(r"\s*-?(0|[1-9][0-9]*)\s*", number)
+    if is_integer and -(2**63) <= int(number) < 2**64:
         expected["a"] = int(number)
     fits = isinstance(expected.get("a"), int) and arguments.keys() <= {"a", "free"}
     try:
