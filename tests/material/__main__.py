@@ -120,11 +120,11 @@ def _draw(table: Table) -> None:
         console.print(table.note, markup=False)
 
 
-def _write_docs(name: str, tables: list[Table]) -> None:
+def _write_docs(name: str, tables: list[Table], path: Path = ROOT / "docs" / "benchmarks.md") -> None:
     sys.path.insert(0, str(ROOT / "tests" / "bench"))
-    page, report = importlib.import_module("page"), importlib.import_module("report")
+    page, report = importlib.import_module("benchmark_page"), importlib.import_module("report")
     when = f"{report.machine()}, {datetime.now(tz=UTC):%B %Y}."
-    page.write_part(name, "\n\n".join([*(table.markdown() for table in tables), when]))
+    page.write_part(name, "\n\n".join([*(table.markdown() for table in tables), when]), path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.material import __main__ as command
+from tests.material.tables import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
@@ -23,3 +24,16 @@ def test_each_benchmark_has_a_place_in_the_page(name):
     """`--write-docs` replaces what is between two comments, which the page has once each."""
     page = PAGE.read_text(encoding="utf-8")
     assert [page.count(f"<!-- {name}: {mark} -->") for mark in ("begin", "end")] == [1, 1]
+
+
+def test_tables_are_written_to_the_page(tmp_path):
+    """The new table replaces the old part of the page, and other parts stay."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bfcl: begin -->\nold\n<!-- bfcl: end -->\nafter\n", encoding="utf-8")
+    table = Table(title="Results", heads=("kind", "count"), rows=(("states", "796"),), note="", failures=())
+    command._write_docs("bfcl", [table], page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- bfcl: begin -->\n")
+    assert text.endswith("<!-- bfcl: end -->\nafter\n")
+    assert "| states | 796 |" in text
+    assert "old" not in text

@@ -262,9 +262,9 @@ async def test_sums_of_the_database_and_of_python_rank_alike(tmp_path, monkeypat
 
 
 async def test_a_common_word_is_read_only_if_rarer_words_are_not_enough(memories):
-    """A word of 44 % of the memories finds them if the rarer words find few, and adds no score if they find many."""
+    """A word of 54 % of the memories finds them if the rarer words find few, and adds no score if they find many."""
     for number in range(120):
-        await memories.remember(f"harbour {number}" if number % 3 else f"lighthouse {number}", owner="ada")
+        await memories.remember(f"harbour {number}" if number % 5 else f"lighthouse {number}", owner="ada")
     await memories.remember("jetty harbour", owner="ada")
     assert len(await recalled(memories, "jetty harbour", limit=40)) == 40
     for number in range(60):
