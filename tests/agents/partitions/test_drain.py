@@ -433,6 +433,8 @@ async def test_suspended_turns_are_decided_by_the_next_owner(open_node, id_in, u
         told = await slow.agent.create_session("ada", session_id=id_in(0, nth=2))
         await told.delegate("clerk", "pay")
         await until(lambda: asking.approvals and told.approvals and slow.asked)
+        # Until the turn that asks is suspended, its caller still runs, and the decision is accepted here.
+        await until(lambda: sum(each.suspended for each in one.statistics() if each.agent == "clerk") == 2)
         nursery.start_soon(_drain, one, 3600)
         await until(lambda: one.drains)
         for session in (asking, told):
