@@ -183,9 +183,8 @@ class TurnRunner:
             return False
         self.is_dormant = True
         self._nursery = self._workers = None
-        nursery.cancel_scope.shield = (
-            True  # if the agent is stopped now, its cell must see that work has come meanwhile
-        )
+        # If the agent is stopped while its task ends, its cell must still see new work.
+        nursery.cancel_scope.shield = True
         nursery.cancel_scope.cancel()
         return True
 

@@ -198,7 +198,7 @@ class _Run:
             "effect",
             "effect",
             "model",
-            "told",
+            "handled",
             "returned",
             "time",
             "time",
@@ -417,7 +417,7 @@ class _Run:
                 self._check_open(session.id, "its handlers received a result")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.told_results[result.call_id] = (session.id, result.status)
-                self._kill_point("told")
+                self._kill_point("handled")
 
         @session.on_conversation
         def on_reply(reply: Reply) -> None:
@@ -427,7 +427,7 @@ class _Run:
                 self._check_open(session.id, "its handlers received a reply")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.replies[reply.id] = session.id
-                self._kill_point("told")
+                self._kill_point("handled")
 
         @session.on_exception
         def on_failure(failure: Failure) -> None:
@@ -447,7 +447,7 @@ class _Run:
                 and notes.is_valid(session.id, notes.era(session.id))
             ):
                 notes.final[failure.message_id] = failure.kind
-            self._kill_point("told")
+            self._kill_point("handled")
 
     def _check_open(self, session_id: str, what: str) -> None:
         """Report work of a session after its close or its erasure has returned."""
@@ -518,14 +518,14 @@ _KILL_TEXTS = {
     "before write": "before a write to the journal",
     "effect": "after the effect of a tool, before its result is written",
     "model": "while a model is asked",
-    "told": "after a handler was called",
+    "handled": "after a handler was called",
     "returned": "after a call of a caller returned",
 }
 """Moments at which a life may be killed, as texts."""
 _COUNTDOWNS = {
     "write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
     "before write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
-    "told": (1, 1, 2, 3, 4, 6),
+    "handled": (1, 1, 2, 3, 4, 6),
     "returned": (1, 2, 3, 4, 5, 6, 8, 11),
     "effect": (1, 1, 1, 2, 3),
     "model": (1, 1, 2, 2, 3, 4, 6),

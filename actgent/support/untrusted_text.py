@@ -100,7 +100,7 @@ def _intersect_readers(names: Iterable[str]) -> tuple[list[str], tuple[str, ...]
 
 
 def split_readers(origins: str) -> tuple[str, str]:
-    """Return a list of origins without the item for readers, and this item; the item is empty if there is none."""
+    """Split the text of a label into its sources and its item for readers. The item is empty if all owners may read."""
     if READERS not in origins:
         return origins, ""
     names, restriction = _intersect_readers(origins.split(", "))

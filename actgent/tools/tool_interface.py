@@ -362,7 +362,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     with a name such as `url`.
     """
     audience: tuple[str, ...] = ()
-    """Parameters whose values name those who will read the data of the call.
+    """Parameters whose values name the readers of the data of the call.
 
     Under `Agent(policy=)`, a call violates the policy if one of them is not among the readers of the conversation.
     """

@@ -137,7 +137,7 @@ class Toolset(abc.ABC):
         Args:
             sinks: Parameters that need trusted values, by tool name. An empty tuple declares that all values are harmless.
             trusted: Names of tools whose results contain no text of third parties.
-            audience: Parameters whose values name those who will read the data of a call, by tool name.
+            audience: Parameters whose values name the readers of the data of a call, by tool name.
             readers: Names of the owners that may read the results, by tool name; `owner` is the owner of the topmost session.
 
         Raises:

@@ -1,6 +1,6 @@
 """Checks of tool calls against the policy of an agent: may a call run that depends on untrusted or confidential text?
 
-A sink is a parameter whose value needs a trusted source. The audience of a call are those who will read its data. The
+A sink is a parameter whose value needs a trusted source. The audience of a call is the set of readers of its data. The
 label of a call is the label of the request that produced it: the model may have obeyed or repeated any text in that
 request.
 """

@@ -540,7 +540,7 @@ async def letter() -> str:
     "call", [send_to("bob", text="@r1"), send_to("@r1"), send_to("ada", "@r1")], ids=["data", "name", "names"]
 )
 async def test_a_withheld_value_keeps_its_readers(mail, call, violation):
-    """The planner has not read the letter, but the call sends it. A withheld receiver counts as excluded, whoever it is."""
+    """The planner has not read the letter, but the call sends it. A withheld receiver counts as excluded, also if its value is a permitted reader."""
     policy = Policy(untrusted="isolate", violation=violation)
     async with mail.agent([ToolCall("letter", {}), call, "ok"], tools=[letter], policy=policy) as agent:
         session, _ = await run(agent)

@@ -137,7 +137,7 @@ async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted,
     ids=str,
 )
 async def test_a_server_names_the_readers_of_a_result(tmp_path, confidentiality, readers):
-    """`private` is the owner of the session. A value of an unknown form allows nobody."""
+    """`private` is the owner of the session. A value of an unknown form allows no owner."""
     label = {"integrity": "trusted", "confidentiality": confidentiality}
     call = ToolCall("echo", {"text": f"ifc {json.dumps(label)}"})
     server = faulty(tmp_path).labelled(trusted=("echo",))
