@@ -181,3 +181,30 @@ async def test_trace_without_the_scope_journal(serving, screen):
         await screen.run(CLICK % "model · 1")
         await screen.until(f"{DETAIL}.includes('Input tokens')")
         assert await screen.run("document.querySelectorAll('.detail summary').length") == 0
+
+
+STORY = """(async () => {
+    const { storyOf } = await import(new URL("static/pages/feed.js", document.baseURI).href);
+    const at = (seconds) => new Date(Date.UTC(2026, 0, 1) + 1000 * seconds).toISOString();
+    const usage = { total: { input_tokens: 1, output_tokens: 1, cost: 0 } };
+    const answer = (id, end, calls, seconds) => ({ id, name: "answer", data: { turn: "t", at: at(end), usage, calls, seconds, waited: 0, text: "" } });
+    const story = storyOf([
+        { id: 1, name: "message", data: { message_id: "t", at: at(0), sender: {}, text: "go", parts: [] } },
+        { id: 2, name: "turn", data: { turn: "t", phase: "started", at: at(1) } },
+        answer(3, 2, [{ id: "c", name: "weigh" }], 9),
+        { id: 4, name: "tools", data: { turn: "t", call_ids: ["c"], at: at(2) } },
+        { id: 5, name: "result", data: { turn: "t", call_id: "c", tool: "weigh", status: "success", at: at(3) } },
+        answer(6, 4, [], 9),
+    ]);
+    return story.turns[0].spans.map(each => [each.label, (each.begin - Date.UTC(2026, 0, 1)) / 1000, (each.end - Date.UTC(2026, 0, 1)) / 1000]);
+})()"""
+
+
+async def test_a_model_call_begins_after_the_spans_before_it(traced, screen):
+    """Durations and times of records come from two clocks: a duration that is too long moves no call before its inputs."""
+    assert await screen.run(STORY) == [
+        ["in the inbox", 0, 1],
+        ["model · 1", 1, 2],
+        ["weigh", 2, 3],
+        ["model · 2", 3, 4],
+    ]

@@ -37,7 +37,8 @@ const APPLY = {
     turn.tokens += data.usage.total.input_tokens + data.usage.total.output_tokens;
     turn.cost = turn.cost === null || data.usage.total.cost === null ? null : turn.cost + data.usage.total.cost;
     const end = Date.parse(data.at);
-    const begun = Math.max(Date.parse(turn.began) || 0, end - data.seconds * 1000); // times of records are rounded to milliseconds
+    // A call begins after the spans before it: `seconds` comes from another clock than the times of records, which are rounded to milliseconds.
+    const begun = Math.max(Math.min(lastEnd(turn), end), end - data.seconds * 1000);
     if (data.seconds) span(turn, `model · ${turn.calls}`, "model", begun, end, { key: `model-${record}`, record, data });
     if (data.waited >= 0.001) span(turn, "rate limit", "limit", begun, begun + data.waited * 1000, { key: `limit-${record}`, within: `model-${record}` });
     if (data.text) turn.parts.push({ kind: "answer", id: data.message_id, text: data.text, cut: data.cut });
@@ -113,7 +114,7 @@ function span(turn, label, kind, from, to, more) {
 }
 
 // The end of the last span of a turn, or the time at which the turn began.
-const lastEnd = (turn) => Math.max(Date.parse(turn.began), ...turn.spans.map((each) => each.end));
+const lastEnd = (turn) => Math.max(Date.parse(turn.began) || 0, ...turn.spans.map((each) => each.end));
 
 // Applies one event to a story, in place.
 export function tell(story, event) {
