@@ -58,7 +58,7 @@ from actgent import (
     run_agent,
     tool,
 )
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.turns.event_loop_watchdog import BLOCKED_SECONDS, INTERVAL_SECONDS
 

@@ -537,7 +537,7 @@ SAID = (
     "actors.dead_letters",
     "actors.supervision",
     "agents.goal.metrics",
-    "agents.goal.goal_run",
+    "agents.goal.run_agent_functions",
     "agents.turn_processing",
     "agents.steps.agent_answer",
     "agents.steps.stream_events",

@@ -21,7 +21,7 @@ from pathlib import Path
 """
 PROTOCOL = """
 import actgent.protocols
-actgent.protocols.PROTOCOLS["planted"] = "actgent.protocols.bare_protocol:Bare"
+actgent.protocols.PROTOCOLS["planted"] = "actgent.protocols.bare_text_protocol:Bare"
 
 from actgent import AgentBuilder, ScriptedLLM
 from actgent.cli.main import app

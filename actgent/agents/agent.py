@@ -52,7 +52,7 @@ from actgent.messages import (
 )
 from actgent.modes.mode_enforcement import Modes
 from actgent.modes.modes_prompt import prompt_of
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
@@ -80,10 +80,10 @@ from actgent.support import span_names
 from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
 from actgent.support.name_hints import async_block, unknown_argument
 from actgent.support.safe_logging import logger_of
-from actgent.tools.caller_tools import CallerTools, check_caller_tools
 from actgent.tools.outputs.oversized_results import offer_read_result
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import DepsT, Tool, unwrap_tool
+from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 from actgent.tools.worker_threads import AGENT_THREADS, RUNTIME_THREADS
 from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset, static_tools

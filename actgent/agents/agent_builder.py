@@ -22,13 +22,13 @@ from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
+from actgent.protocols.direct_or_react_choice import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol, types_from
 from actgent.protocols.react_protocol import ReAct
-from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.protocols.simple_protocol import Simple
 from actgent.protocols.steps_protocol import Steps
 from actgent.runtime.sessions.new_session import OnSession

@@ -8,9 +8,9 @@ import trio
 
 from actgent.journal.records import AgentMessageRecord
 from actgent.messages import DataT_co, Message, Reply, Route, Sender, to_parts
+from actgent.protocols.direct_or_react_choice import Strategy
 from actgent.protocols.protocol_interface import Instruction
 from actgent.protocols.react_protocol import ReAct
-from actgent.protocols.react_strategies import Strategy
 from actgent.protocols.router_protocol import Router
 from actgent.protocols.simple_protocol import Simple
 from actgent.sessions.session_context import Turn

@@ -14,9 +14,9 @@ from actgent.modes.mode_enforcement import Modes
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol
 from actgent.state.reducers import Reducer
-from actgent.tools.caller_tools import CallerTools
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import DepsT, Tool
+from actgent.tools.tools_run_by_caller import CallerTools
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.calls.approval_requests import NeedsPerson
 

@@ -90,7 +90,7 @@ from actgent.state.handoff_state import given_back, handoff_in
 from actgent.state.session_state import Store
 from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
 from actgent.support.name_hints import unknown_argument
-from actgent.tools.caller_tools import CallerTools, check_caller_tools
+from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 
 ENQUEUE_SECONDS = 30
 """Default seconds that `chat` waits for room in the inbox."""

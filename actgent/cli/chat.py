@@ -20,7 +20,7 @@ from actgent.journal.journal_url import open_journal
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.llm.model_interface import LLM
 from actgent.messages import Content, Delivery, Part, Text
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.protocol_interface import Protocol
 from actgent.runtime.runtime import open_runtime
 from actgent.tools.tool_interface import Tool

@@ -29,7 +29,7 @@ from .agent_folders import agents_at, is_folder
 from .evaluation import build_agent
 from .journals.journal_commands import open_read_only
 from .model_options import live_models, open_models
-from .report_files import check_output_files, progress_bar, read_prompts, save_report
+from .report_command_helpers import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line
 

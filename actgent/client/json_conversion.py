@@ -36,7 +36,7 @@ from actgent.messages import (
 )
 from actgent.sessions.session_handlers import HandlerKind
 from actgent.sessions.subscriptions import Observed
-from actgent.tools.caller_tools import QUESTION
+from actgent.tools.tools_run_by_caller import QUESTION
 
 from .error_conversion import failure_error
 from .transport_interface import StreamEvent

@@ -36,7 +36,7 @@ from actgent.messages import (
     new_secret,
 )
 from actgent.runtime.session_waits import take_remote_sources
-from actgent.tools.caller_tools import CallerTools
+from actgent.tools.tools_run_by_caller import CallerTools
 
 from .error_conversion import failure_error, suspended
 from .event_subscription import ServerLink, complete_tool_results

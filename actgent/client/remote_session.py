@@ -34,7 +34,7 @@ from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status
 from actgent.sessions.session_handlers import Handler, HandlerKind
 from actgent.sessions.subscriptions import Observed, ObservedType
-from actgent.tools.caller_tools import CallerTools
+from actgent.tools.tools_run_by_caller import CallerTools
 
 from .event_stream import ReconnectingStream, is_partial
 from .event_subscription import EventSubscription, ServerLink

@@ -21,7 +21,7 @@ from actgent.messages import (
     checked_metadata,
     message_parts,
 )
-from actgent.tools.caller_tools import CallerTools, to_spec
+from actgent.tools.tools_run_by_caller import CallerTools, to_spec
 
 MAX_DEADLINE_SECONDS = 60.0
 """Maximum of the `deadline` field in seconds. The server waits this long for room in a full inbox."""

@@ -23,7 +23,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.support.strict_json import encode_json
-from actgent.tools.caller_tools import check_caller_tools
+from actgent.tools.tools_run_by_caller import check_caller_tools
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import HTTPCall
 from actgent.web.routes.messages import has_content

@@ -81,7 +81,7 @@ class TurnOptions:
     model: str | None = None
     """Role of the model (as in `Agent(models=...)`) for all calls of the turn; if None, the protocol chooses."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that the sender of the message runs itself; see `actgent.tools.caller_tools`."""
+    """Tools that the sender of the message runs itself; see `actgent.tools.tools_run_by_caller`."""
 
 
 @fast_init
@@ -325,7 +325,7 @@ class StateChangeRecord:
     once: str = ""
     """Idempotency key: a second change with this key is ignored. Empty if the change has no key."""
     patches: Mapping[str, Any] = NOTHING
-    """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.data_patches`)."""
+    """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.structural_diff`)."""
 
 
 @attrs.frozen(kw_only=True)

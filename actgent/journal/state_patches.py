@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.support.data_patches import apply_difference, difference
+from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain
 
 from .records import Record, StateChangeRecord, StateRollbackRecord

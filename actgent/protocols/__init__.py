@@ -5,7 +5,7 @@ from typing import Any
 
 # Protocol names in files and on command lines. A protocol is imported when its name is used.
 PROTOCOLS: dict[str, str] = {
-    "bare": "actgent.protocols.bare_protocol:Bare",
+    "bare": "actgent.protocols.bare_text_protocol:Bare",
     "simple": "actgent.protocols.simple_protocol:Simple",
     "react": "actgent.protocols.react_protocol:ReAct",
     "router": "actgent.protocols.router_protocol:Router",

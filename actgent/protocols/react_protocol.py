@@ -36,6 +36,7 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
+from .direct_or_react_choice import KeywordStrategy, Mode, Strategy
 from .partial_answers import PartialAnswer, follow_strings
 from .prompt_rendering import NAMED_TYPES, WHO
 from .protocol_interface import (
@@ -47,7 +48,6 @@ from .protocol_interface import (
     SendReply,
     TurnView,
 )
-from .react_strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")
 """Keys in an answer that hold the model's explanations."""

@@ -44,13 +44,13 @@ from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code_calls import convert_user_error, leaves
 
 from .call_start_order import StartGate, start_gate
-from .caller_tools import AskCaller
 from .outputs.result_media import describe_media, has_media
 from .outputs.result_text import canonical_json, describe, fallback_text, to_text, truncate
 from .outputs.untrusted_result_delimiters import mark_untrusted
 from .pausable_time_limits import TimeLimit, time_limits
 from .schemas import plain_form
 from .tool_interface import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
+from .tools_run_by_caller import AskCaller
 from .untrusted_call_sources import CallSources, running_call
 
 logger = logger_of(__name__)

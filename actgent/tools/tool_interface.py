@@ -382,7 +382,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     is_gateway = False
     """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
     is_of_caller = False
-    """True if the caller of the turn runs the tool; see `caller_tools`."""
+    """True if the caller of the turn runs the tool; see `tools_run_by_caller`."""
     in_every_mode = False
     """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
 

@@ -67,8 +67,8 @@ from .content_guards import ApprovalNeeded, Guards
 from .delivery_records import delivery_records, remote_reply_record
 from .outcome_dispatcher import Dispatcher, to_deliveries
 from .tool_notices import add_notices, offer_tools
+from .turn_event_publisher import Observer
 from .turn_hooks import Hooks
-from .turn_observer import Observer
 from .turn_spans import ask_as_plan
 
 SYSTEM = Sender("actgent", "system")

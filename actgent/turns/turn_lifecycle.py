@@ -49,7 +49,7 @@ from actgent.support.fast_init import fast_constructor
 from actgent.tools.tool_registry import ToolRegistry
 
 from .outcome_dispatcher import Dispatcher, failure_for
-from .turn_observer import Observer
+from .turn_event_publisher import Observer
 
 SHUTDOWN_HANDLER_SECONDS = 1.0
 """Total seconds for all handlers together when their agent shuts down."""

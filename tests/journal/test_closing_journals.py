@@ -14,7 +14,7 @@ from actgent.journal.grouped.group_commit import CLOSE_TIMEOUT_SECONDS
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import StateChangeRecord
-from actgent.journal.sqlite.journal_file import SqliteFile
+from actgent.journal.sqlite.sql_statements import SqliteFile
 
 
 class StubbornJournal(MemoryJournal):
@@ -100,7 +100,7 @@ async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
 INTERRUPTED = textwrap.dedent("""
     import os, signal, sys, threading, time, trio
     from actgent import BareAgent, ScriptedLLM, open_runtime
-    from actgent.journal.sqlite.journal_file import SqliteFile
+    from actgent.journal.sqlite.sql_statements import SqliteFile
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     how, url = sys.argv[1:]
     end, pressed = SqliteFile.end, threading.Event()

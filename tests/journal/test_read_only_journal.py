@@ -27,7 +27,7 @@ from actgent.journal.records import (
     SuspensionRecord,
 )
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
-from actgent.journal.sqlite import SQLiteReader, journal_file, reader
+from actgent.journal.sqlite import SQLiteReader, reader, sql_statements
 from actgent.messages import Message, Sender, Text
 
 OWNER = """
@@ -144,9 +144,9 @@ async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
 
             assert await journal._run(look) == heads[-1]
             assert len(heads) <= 2  # the first may come too soon after a change of the file itself
-            assert log.stat().st_size > 1.2 * 4096 * journal_file.LOG_PAGES
+            assert log.stat().st_size > 1.2 * 4096 * sql_statements.LOG_PAGES
             begun = log.read_bytes()[:32]
-            for _ in range(journal_file.LOG_STEP):
+            for _ in range(sql_statements.LOG_STEP):
                 await trio.to_thread.run_sync(write_step, owner)
             assert log.read_bytes()[:32] != begun
             records = sum(each.records for each in await journal.sessions())
@@ -166,9 +166,9 @@ with looking(Path(sys.argv[1])):
 
 async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_path, lives, monkeypatch):
     """It begins anew at its bound, and looks that it happened below are made again."""
-    monkeypatch.setattr(journal_file, "LOG_PAGES", 50)
-    monkeypatch.setattr(journal_file, "MOST_LOG_PAGES", 200)
-    monkeypatch.setattr(journal_file, "LOG_STEP", 10)
+    monkeypatch.setattr(sql_statements, "LOG_PAGES", 50)
+    monkeypatch.setattr(sql_statements, "MOST_LOG_PAGES", 200)
+    monkeypatch.setattr(sql_statements, "LOG_STEP", 10)
     path, rounds = tmp_path / "journal.db", set()
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()

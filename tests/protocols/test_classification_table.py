@@ -6,7 +6,7 @@ import pytest
 
 from actgent.errors import AnswerError, EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.protocol_interface import CallTools, SendReply
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router

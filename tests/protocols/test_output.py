@@ -11,7 +11,7 @@ import pytest
 from actgent import BareAgent, ScriptedLLM
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import CallTools, Event, SendReply, WithOutput
 from actgent.protocols.react_protocol import ReAct

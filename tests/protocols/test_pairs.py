@@ -22,7 +22,7 @@ from actgent import (
     ShortTermMemory,
     open_runtime,
 )
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Fail

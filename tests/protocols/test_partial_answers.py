@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.goal import Goal
 from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
 from actgent.protocols.plan import Planning

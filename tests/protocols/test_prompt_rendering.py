@@ -8,7 +8,7 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolSpec
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_rendering import WHO, PromptManager, render
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Profile
 from actgent.protocols.react_protocol import ReAct

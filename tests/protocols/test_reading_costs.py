@@ -7,7 +7,7 @@ import pytest
 
 from actgent.errors import ActgentError
 from actgent.llm.rate_limiting.token_buckets import read_limits
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.plan.plan_answer_parsing import parse_planning_answer, split_thoughts
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.steps_protocol import Steps

@@ -7,7 +7,7 @@ import pytest
 
 from actgent.errors import AnswerError, ParseError
 from actgent.messages import ToolSpec
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.protocol_interface import CallTools, SendReply
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router

@@ -3,10 +3,10 @@
 import pytest
 
 from actgent.messages import Message, Sender, Text, ToolResult
+from actgent.protocols.direct_or_react_choice import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Profile
 from actgent.protocols.react_protocol import ReAct
-from actgent.protocols.react_strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 
 from .conftest import view
 

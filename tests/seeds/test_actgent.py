@@ -35,7 +35,7 @@ from actgent import (
 )
 from actgent.agents.session import context_of
 from actgent.definitions.agent_folder import read_folder
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.simple_protocol import Simple
 

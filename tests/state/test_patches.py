@@ -13,7 +13,7 @@ from actgent.journal.grouped.step_compression import expand
 from actgent.journal.records import StateChangeRecord
 from actgent.journal.state_patches import MAX_PATCHES, StatePatcher, stored_records
 from actgent.state.reducers import append
-from actgent.support.data_patches import apply_difference, difference
+from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain
 
 LEAVES = (

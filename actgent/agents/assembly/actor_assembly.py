@@ -29,7 +29,7 @@ from actgent.state.session_state import StateCheck
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.turn_lifecycle import TurnLifecycle
 
-from .dependency_injection import AgentDeps
+from .deps_for_tools import AgentDeps
 
 
 def build_actor(

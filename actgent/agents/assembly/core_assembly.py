@@ -22,8 +22,8 @@ from actgent.turns.calls.tool_calls import Access, ToolCaller
 from actgent.turns.content_guards import Guards
 from actgent.turns.failure_logging import FailureLogger
 from actgent.turns.outcome_dispatcher import Dispatcher
+from actgent.turns.turn_event_publisher import Observer
 from actgent.turns.turn_hooks import Hooks
-from actgent.turns.turn_observer import Observer
 from actgent.turns.turn_spans import TurnSpans
 
 

@@ -2,7 +2,7 @@
 
 from .goal_agent import GoalAgent
 from .goal_result import GoalResult
-from .goal_run import run_agent, run_agent_sync
 from .metrics import RunMetrics, ToolMetrics
+from .run_agent_functions import run_agent, run_agent_sync
 
 __all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent", "run_agent_sync"]

@@ -28,8 +28,8 @@ from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.sessions.pending.turn_reader import TurnReader
-from actgent.tools.caller_tools import CallerTools, check_caller_tools
 from actgent.tools.tool_interface import DepsT
+from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 
 from .agent_answer import AgentAnswer, AnswerReader
 from .stream_events import StepsEvent

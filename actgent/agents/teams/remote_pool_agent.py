@@ -24,7 +24,7 @@ from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.delegation.pool_tasks import (
     CHARGED_AMOUNTS,

@@ -20,8 +20,8 @@ from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall
 from actgent.protocols.protocol_interface import CallTools, TurnView
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.pending.approval_calls import edited, grants_of
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
+from actgent.sessions.pending.tool_call_approvals import edited, grants_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import owner_of, restore
 from actgent.sessions.session_context import SessionContext

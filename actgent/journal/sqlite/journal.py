@@ -24,9 +24,9 @@ from .atomic_files import drafted
 from .backup import PageCopy, forget_log, seal
 from .disk_errors import translated
 from .file_checks import Place
-from .journal_file import SqliteFile
 from .lock_file import Lock, LookLock
 from .open_checks import check_kind, examine, prepare
+from .sql_statements import SqliteFile
 
 T = TypeVar("T")
 

@@ -31,10 +31,10 @@ from actgent.support.storage_thread import StorageThread
 
 from .disk_errors import translated
 from .journal import SQLiteJournal, advice, read_tails, read_whole
-from .journal_file import SqliteFile
 from .lock_file import is_held_here, lock_path, looking, read_note
 from .open_checks import check_identity, check_kind, check_log, examine
 from .schema import MIGRATIONS, pragma
+from .sql_statements import SqliteFile
 from .wal_inspection import log_path
 
 TRIES = 40

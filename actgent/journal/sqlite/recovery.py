@@ -29,9 +29,9 @@ from actgent.journal.session_list_queries import SessionKey
 
 from .atomic_files import drafted, name_draft
 from .disk_errors import translated
-from .journal_file import SqliteFile
 from .lock_file import Lock
 from .open_checks import Facts, check_kind, examine, prepare
+from .sql_statements import SqliteFile
 from .wal_inspection import log_path, read_identity
 
 Heads = dict[str, tuple[SessionKey, int]]

@@ -25,8 +25,7 @@ from docstring_parser import Docstring
 
 from actgent.errors import ConfigurationError
 
-from .schema_validation import copy_schema
-from .type_placeholders import (
+from .pydantic_and_union_types import (
     Definitions,
     Placeholder,
     bounded_text,
@@ -39,6 +38,7 @@ from .type_placeholders import (
     schema_in,
     union_label,
 )
+from .schema_validation import copy_schema
 
 _STRING = msgspec.Meta(extra_json_schema={"type": "string"})
 _EMPTY = inspect.Parameter.empty

@@ -10,13 +10,13 @@ from actgent.approvals import Approval, ApprovalRequest
 from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
-from actgent.sessions.pending.approval_calls import approval_for, question_of
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
+from actgent.sessions.pending.tool_call_approvals import approval_for, question_of
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.turns.outcome_dispatcher import Dispatcher
-from actgent.turns.turn_observer import Observer
+from actgent.turns.turn_event_publisher import Observer
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | ApprovalRequest]
 """Approval rule of an agent. It returns True or an `ApprovalRequest` (with the question) if a call needs approval. It must be sync and have no side effects."""

@@ -31,7 +31,7 @@ from actgent.sessions.session_context import SessionContext, Turn
 from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.content_guards import Guards
 from actgent.turns.outcome_dispatcher import Dispatcher
-from actgent.turns.turn_observer import Observer
+from actgent.turns.turn_event_publisher import Observer
 
 from .context_fitting import Assemble, ContextFitter, overflow_of
 from .metered_calls import MeteredModelCaller

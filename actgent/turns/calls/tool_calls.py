@@ -15,22 +15,22 @@ from actgent.errors.text_escaping import counted, quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.labels import Policy
 from actgent.messages import CallProgress, Message, ToolCall, Usage
-from actgent.sessions.pending.approval_calls import edited, grants_of
 from actgent.sessions.pending.approval_ledger import PendingCalls
+from actgent.sessions.pending.tool_call_approvals import edited, grants_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
-from actgent.tools.caller_tools import with_caller_tools
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.tool_execution import NO_GRANTS, Batch
 from actgent.tools.tool_interface import Tool, ToolContext, make_context
 from actgent.tools.tool_registry import ToolRegistry
+from actgent.tools.tools_run_by_caller import with_caller_tools
 from actgent.tools.worker_threads import ThreadShare
 from actgent.turns.outcome_dispatcher import Dispatcher
-from actgent.turns.turn_observer import Observer
+from actgent.turns.turn_event_publisher import Observer
 
 from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls

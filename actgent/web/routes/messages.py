@@ -21,7 +21,7 @@ from actgent.journal.records import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
-from actgent.tools.caller_tools import MAX_TOOLS, to_spec
+from actgent.tools.tools_run_by_caller import MAX_TOOLS, to_spec
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message, find_messages_before

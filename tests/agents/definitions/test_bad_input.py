@@ -16,7 +16,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 
 
 @tool

@@ -25,11 +25,11 @@ from actgent.definitions.agent_folder import STRATEGIES as STRATEGY_NAMES
 from actgent.definitions.folder_creation import new_folder, write_folder
 from actgent.errors import InvalidFolder
 from actgent.protocols import PROTOCOLS
+from actgent.protocols.direct_or_react_choice import AutoSwitching
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.react_protocol import ReAct
-from actgent.protocols.react_strategies import AutoSwitching
 from actgent.protocols.steps_protocol import Steps
 
 GREETING = Instruction("greeting", "Someone says hello.", {"who": "<whom>"})

@@ -28,7 +28,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.llm.model_interface import ModelResponse
 from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Text
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.sessions.restore.snapshotter import SessionSnapshotter
 from actgent.testing import check_transcript
 from actgent.tools.tool_interface import ToolHooks

@@ -18,7 +18,7 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.protocol_interface import Protocol

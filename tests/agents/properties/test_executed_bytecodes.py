@@ -26,7 +26,7 @@ from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.pending.approval_calls import approval_for
+from actgent.sessions.pending.tool_call_approvals import approval_for
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_tree import SessionTree
 

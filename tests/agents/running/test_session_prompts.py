@@ -19,7 +19,7 @@ from actgent import (
 from actgent.llm.model_interface import ModelResponse
 from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Usage
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer
 
 PNG = b"\x89PNG\r\n\x1a\n"

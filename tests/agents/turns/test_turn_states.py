@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from actgent.errors import Interrupted
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, Text, ToolResult
-from actgent.protocols.bare_protocol import Bare
+from actgent.protocols.bare_text_protocol import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import PendingCalls

@@ -8,7 +8,7 @@ from actgent.approvals import Approval, Edit, Grant, approval_id
 from actgent.errors import ApprovalRequired
 from actgent.forms import to_form
 from actgent.messages import ToolCall
-from actgent.tools.caller_tools import AskCaller
+from actgent.tools.tools_run_by_caller import AskCaller
 
 from .approval_ledger import ApprovalLedger
 
