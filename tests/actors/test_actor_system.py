@@ -14,7 +14,7 @@ from actgent.messages import Priority
 
 
 class Worker(Actor):
-    """Does what it is told: calls a function, sleeps, raises an exception, or says a value back."""
+    """An actor that calls a function, sleeps, raises an exception or returns the payload."""
 
     def __init__(self, log: list[object] | None = None) -> None:
         self.log = [] if log is None else log
@@ -30,7 +30,7 @@ class Worker(Actor):
 
 
 async def asked(ref: ActorRef, payload: object, outcomes: list[object], **options: float) -> None:
-    """Ask, and note the answer or the error."""
+    """Ask an actor, and append the answer or the error to a list."""
     try:
         outcomes.append(await ref.ask(payload, **options))
     except ActgentError as error:
@@ -41,7 +41,7 @@ async def asked(ref: ActorRef, payload: object, outcomes: list[object], **option
 
 
 async def test_ask_returns_the_result_of_receive(autojump_clock):
-    """An ask is answered with the return value; a tell of the same has none."""
+    """`ask` returns the return value of `receive`; `tell` returns None."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
         assert await ref.ask("hello") == "hello"
@@ -106,7 +106,7 @@ async def test_slow_messages_alternate_with_other_tasks():
 
 
 async def test_messages_run_by_priority_one_at_a_time(autojump_clock):
-    """While the actor works, what waits is ordered by level."""
+    """Messages that queue while the actor works run by priority."""
     log: list[object] = []
     async with open_system() as system:
         ref = await system.spawn(lambda: Worker(log))
@@ -118,7 +118,7 @@ async def test_messages_run_by_priority_one_at_a_time(autojump_clock):
 
 
 async def test_ask_ends_at_its_deadline(autojump_clock):
-    """No answer within the deadline is DeadlineExceeded; the actor goes on and answers others."""
+    """`ask` raises DeadlineExceeded at its deadline; the actor keeps answering other callers."""
     async with open_system() as system:
         ref = await system.spawn(Worker, name="slow")
         with pytest.raises(DeadlineExceeded, match="actor 'slow' did not answer within 2 s"):
@@ -129,7 +129,7 @@ async def test_ask_ends_at_its_deadline(autojump_clock):
 
 
 async def test_ask_waits_thirty_seconds_by_default(autojump_clock):
-    """There is no ask without a deadline."""
+    """An `ask` without a deadline waits 30 seconds."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
         with pytest.raises(DeadlineExceeded):
@@ -138,7 +138,7 @@ async def test_ask_waits_thirty_seconds_by_default(autojump_clock):
 
 
 async def test_ask_deadline_includes_the_wait_for_room(autojump_clock):
-    """An ask that finds the inbox full has one deadline in all, and leaves no message after it."""
+    """One deadline covers the wait for room and the wait for the answer; a late `ask` leaves no message in the inbox."""
     log: list[object] = []
     async with open_system(capacity=1) as system:
         ref = await system.spawn(lambda: Worker(log))
@@ -152,7 +152,7 @@ async def test_ask_deadline_includes_the_wait_for_room(autojump_clock):
 
 
 async def test_cancelled_ask_discards_the_answer(autojump_clock):
-    """The asked actor goes on as if nothing had happened."""
+    """The actor finishes the message of a cancelled `ask` and processes the next message."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
         with trio.move_on_after(1):
@@ -161,7 +161,7 @@ async def test_cancelled_ask_discards_the_answer(autojump_clock):
 
 
 async def test_the_inbox_is_bounded(autojump_clock):
-    """A full inbox raises at once without waiting, and at the deadline with it."""
+    """Without a wait a full inbox raises InboxFull immediately; with a deadline it raises at the deadline."""
     async with open_system(capacity=2) as system:
         ref = await system.spawn(Worker, name="busy")
         await ref.tell(100.0)
@@ -180,7 +180,7 @@ async def test_the_inbox_is_bounded(autojump_clock):
 
 
 async def test_failed_actor_restarts_as_new_object_with_doubling_delay(autojump_clock):
-    """Each failure makes a new object after 0.1, 0.2, 0.4 ... s; what waited is dealt with by it."""
+    """Each failure creates a new object after 0.1, 0.2, 0.4 ... s; the new object processes the queued messages."""
     born: list[float] = []
 
     def factory() -> Worker:
@@ -196,7 +196,7 @@ async def test_failed_actor_restarts_as_new_object_with_doubling_delay(autojump_
 
 
 async def test_restart_delay_has_an_upper_bound(autojump_clock):
-    """However often an actor fails, it comes back within `max_backoff`."""
+    """The restart delay never exceeds `max_backoff`."""
     policy = Supervision(max_restarts=5000, within=1e9, backoff=1, max_backoff=2, deliveries=1)
     async with open_system(supervision=policy, capacity=1500) as system:
         ref = await system.spawn(Worker)
@@ -207,7 +207,7 @@ async def test_restart_delay_has_an_upper_bound(autojump_clock):
 
 
 async def test_repeatedly_failing_message_is_a_dead_letter(autojump_clock, caplog):
-    """After three deliveries it is put aside, its asker has the cause, the next message is served."""
+    """After three failed deliveries the message becomes a dead letter, `ask` raises the cause, and the next message runs."""
     log: list[object] = []
     error = ValueError("contents of a message")
     async with open_system() as system:
@@ -224,7 +224,7 @@ async def test_repeatedly_failing_message_is_a_dead_letter(autojump_clock, caplo
 
 
 async def test_message_that_succeeds_on_retry_is_answered(autojump_clock):
-    """A failure that passes costs the asker time only."""
+    """A message that succeeds on its second delivery is answered."""
     tries: list[float] = []
 
     async def flaky() -> str:
@@ -241,7 +241,7 @@ async def test_message_that_succeeds_on_retry_is_answered(autojump_clock):
 
 
 async def test_too_many_failures_escalate_and_raise(autojump_clock):
-    """More restarts than allowed raise ActorFailed out of the block; who waits is answered first."""
+    """More restarts than allowed raise ActorFailed from the block; pending `ask` calls fail first."""
     outcomes: list[object] = []
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="it failed 3 times in 60 s")) as raised:
         async with (
@@ -258,7 +258,7 @@ async def test_too_many_failures_escalate_and_raise(autojump_clock):
 
 
 async def test_actor_that_fails_too_often_stops_alone(autojump_clock, caplog):
-    """By default its queue becomes dead letters, senders that wait get `ActorFailed`, and its siblings keep running."""
+    """By default its queued messages become dead letters, waiting senders get ActorFailed, and its siblings keep running."""
     outcomes: list[object] = []
     async with open_system() as system, trio.open_nursery() as nursery:
         ref = await system.spawn(Worker, name="worker")
@@ -282,7 +282,7 @@ async def test_actor_that_fails_too_often_stops_alone(autojump_clock, caplog):
 
 
 async def test_child_that_fails_too_often_stops_alone(autojump_clock):
-    """Its parent keeps its state, and may start another child of that name."""
+    """The parent keeps its state and may spawn another child with the same name."""
 
     class Broken(Actor):
         async def started(self, context: ActorContext) -> None:
@@ -307,7 +307,7 @@ async def test_child_that_fails_too_often_stops_alone(autojump_clock):
 
 
 async def test_one_for_all_siblings_stop_together(autojump_clock):
-    """Actors that are of no use without each other stop with the one that failed too often; others keep running."""
+    """Under one-for-all supervision the siblings of an actor that fails too often stop with it; other actors keep running."""
 
     class Team(Actor):
         async def started(self, context: ActorContext) -> None:
@@ -327,7 +327,7 @@ async def test_one_for_all_siblings_stop_together(autojump_clock):
 
 
 async def test_failures_outside_the_window_are_ignored(autojump_clock):
-    """An actor that fails rarely lives on for ever."""
+    """An actor whose failures are farther apart than the window is always restarted."""
     policy = Supervision(max_restarts=1, within=60, deliveries=1)
     async with open_system(supervision=policy) as system:
         ref = await system.spawn(Worker)
@@ -338,7 +338,7 @@ async def test_failures_outside_the_window_are_ignored(autojump_clock):
 
 
 class Parent(Actor):
-    """Starts a worker as its child, and asks it what it is asked."""
+    """An actor that spawns a worker as its child and forwards each payload to it."""
 
     def __init__(self, born: list[str]) -> None:
         self.born = born
@@ -354,7 +354,7 @@ class Parent(Actor):
 
 
 async def test_escalated_child_failure_restarts_parent_and_siblings(autojump_clock):
-    """A child that fails too often ends; its parent begins again with new children under the same names."""
+    """A child that fails too often ends; its parent restarts with new children under the same names."""
     born: list[str] = []
     policy = Supervision(max_restarts=2, within=1.0, deliveries=3, escalate=True)
     async with open_system(supervision=policy) as system:
@@ -371,7 +371,7 @@ async def test_escalated_child_failure_restarts_parent_and_siblings(autojump_clo
 
 
 async def test_failures_escalate_until_the_root_raises(autojump_clock):
-    """When the parent's restarts do not help either, the failure leaves the block with its whole cause."""
+    """If restarts of the parent do not help, the block raises the failure with its chain of causes."""
     policy = Supervision(max_restarts=1, deliveries=99, escalate=True)
 
     class Broken(Actor):
@@ -393,7 +393,7 @@ async def test_failures_escalate_until_the_root_raises(autojump_clock):
 
 
 async def test_message_interrupted_by_a_child_failure_is_retried(autojump_clock):
-    """The parent's own message is not lost when a child's failure takes the parent down."""
+    """A message that the parent processes while a child fails is delivered again."""
     born: list[str] = []
     outcomes: list[object] = []
     policy = Supervision(max_restarts=1, within=5.0, deliveries=9, escalate=True)
@@ -410,7 +410,7 @@ async def test_message_interrupted_by_a_child_failure_is_retried(autojump_clock)
 
 
 async def test_normal_exit_processes_queued_messages(autojump_clock):
-    """All that is in the inboxes is done first, and what that leads to as well."""
+    """A normal exit processes all queued messages, and the messages that these send."""
     log: list[object] = []
     async with open_system() as system:
         last = await system.spawn(lambda: Worker(log))
@@ -429,7 +429,7 @@ async def test_normal_exit_processes_queued_messages(autojump_clock):
 
 @pytest.mark.parametrize(("options", "waited"), [({}, 10), ({"grace": 2}, 2), ({"grace": 0}, 0)])
 async def test_normal_exit_waits_at_most_the_grace(autojump_clock, options, waited):
-    """After the grace the actors stop where they are; what is left is a dead letter and its askers are answered."""
+    """After the grace period actors are cancelled, queued messages become dead letters, and pending `ask` calls fail."""
     outcomes: list[object] = []
     async with trio.open_nursery() as nursery:
         async with open_system(**options) as system:
@@ -447,7 +447,7 @@ async def test_normal_exit_waits_at_most_the_grace(autojump_clock, options, wait
 
 
 async def test_exit_with_exception_stops_immediately(autojump_clock):
-    """An exception in the block cuts the actors without any grace and comes out."""
+    """An exception in the block cancels the actors without a grace period and is raised."""
     with pytest.RaisesGroup(KeyError):
         async with open_system() as system:
             ref = await system.spawn(Worker)
@@ -459,7 +459,7 @@ async def test_exit_with_exception_stops_immediately(autojump_clock):
 
 
 async def test_no_actor_outlives_its_block(autojump_clock):
-    """After the block no actor is found, no task is left, and an address says so."""
+    """After the block no actor is registered, no task runs, and a send to an old reference raises."""
     before = trio.lowlevel.current_statistics().tasks_living
     async with open_system() as system:
         refs = [await system.spawn(lambda: Parent([]), name="parent")]
@@ -475,7 +475,7 @@ async def test_no_actor_outlives_its_block(autojump_clock):
 
 
 async def test_closed_system_rejects_spawn(autojump_clock):
-    """Spawning after the block is an error and leaves no name behind."""
+    """`spawn` after the block raises an error and reserves no name."""
     async with open_system() as system:
         pass
     with pytest.raises(RuntimeError):
@@ -484,7 +484,7 @@ async def test_closed_system_rejects_spawn(autojump_clock):
 
 
 async def test_stop_fails_askers_and_waiting_senders(autojump_clock):
-    """A stopped actor leaves nobody waiting: not who works with it, not who queues, not who had no room yet."""
+    """Stopping an actor fails the running `ask`, the queued `ask` calls, and the senders that wait for room."""
     outcomes: list[object] = []
     async with open_system(capacity=1) as system, trio.open_nursery() as nursery:
         ref = await system.spawn(Worker, name="worker")
@@ -500,7 +500,7 @@ async def test_stop_fails_askers_and_waiting_senders(autojump_clock):
 
 
 async def test_exit_does_not_wait_for_a_stopped_actor(autojump_clock):
-    """A busy actor that is stopped during the grace is waited for no longer."""
+    """The exit stops waiting for a busy actor as soon as that actor is stopped."""
     async with trio.open_nursery() as nursery:
         async with open_system() as system:
             ref = await system.spawn(Worker)
@@ -515,7 +515,7 @@ async def test_exit_does_not_wait_for_a_stopped_actor(autojump_clock):
 
 
 async def test_cancelled_spawn_starts_no_actor(autojump_clock):
-    """Who is cancelled while it spawns has no actor that it does not know of."""
+    """A cancelled `spawn` leaves no running actor."""
     async with open_system() as system:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -525,7 +525,7 @@ async def test_cancelled_spawn_starts_no_actor(autojump_clock):
 
 
 async def test_stop_ends_children_and_frees_names(autojump_clock):
-    """Only the stopped actor and what it started end; their names can be used again."""
+    """Stopping an actor ends the actor and its children, and frees their names."""
     async with open_system() as system:
         parent = await system.spawn(lambda: Parent([]), name="parent")
         other = await system.spawn(Worker)
@@ -539,7 +539,7 @@ async def test_stop_ends_children_and_frees_names(autojump_clock):
 
 
 async def test_error_during_stop_does_not_affect_others(autojump_clock):
-    """What comes out of a stopped actor's clean-up is logged, not escalated."""
+    """An error in the clean-up of a stopped actor is logged and not escalated."""
 
     class Clumsy(Parent):
         async def receive(self, payload: object) -> object:
@@ -563,7 +563,7 @@ async def test_error_during_stop_does_not_affect_others(autojump_clock):
     ("seconds", "word"), [(0.0, "raised in stopped()"), (9.0, "did not return from stopped()")]
 )
 async def test_stopped_hook_has_one_second_and_may_raise(autojump_clock, caplog, seconds, word):
-    """`stopped` cannot hold the end up, nor turn it into a failure; the log tells."""
+    """The `stopped` hook neither delays the end beyond one second nor turns it into a failure; the log has the error."""
 
     class Lingering(Worker):
         async def stopped(self) -> None:
@@ -577,7 +577,7 @@ async def test_stopped_hook_has_one_second_and_may_raise(autojump_clock, caplog,
 
 
 async def test_started_and_stopped_run_for_each_incarnation(autojump_clock):
-    """Each object is told when it begins and when it ends, after a failure too."""
+    """`started` and `stopped` run for each new object, also after a failure."""
     lives: list[str] = []
 
     class Diary(Worker):
@@ -598,7 +598,7 @@ async def test_started_and_stopped_run_for_each_incarnation(autojump_clock):
 
 
 async def test_names_are_unique_and_generated_if_omitted(autojump_clock):
-    """A taken name is the caller's error; made-up names pass by the taken ones."""
+    """A name in use is an error; generated names differ from all names in use."""
     async with open_system() as system:
         await system.spawn(Worker, name="Worker-1")
         made_up = [(await system.spawn(Worker)).name for _ in range(3)]
@@ -609,7 +609,7 @@ async def test_names_are_unique_and_generated_if_omitted(autojump_clock):
 
 
 async def test_event_stream_reports_actor_events(autojump_clock):
-    """Start, restart, dead letter and end are events, by class name and without contents."""
+    """Start, restart, dead letter and end are published as events with class names and without payloads."""
     stream = EventStream()
     async with stream.read() as reader:
         async with open_system(events=stream, supervision=Supervision(deliveries=1)) as system:
@@ -627,7 +627,7 @@ async def test_event_stream_reports_actor_events(autojump_clock):
 
 
 async def test_dead_letters_are_bounded(autojump_clock, caplog):
-    """The newest thousand are kept."""
+    """The list holds the newest 1,000 dead letters."""
     caplog.set_level(logging.CRITICAL)
     async with open_system(capacity=2000, grace=0) as system:
         ref = await system.spawn(Worker)
@@ -637,7 +637,7 @@ async def test_dead_letters_are_bounded(autojump_clock, caplog):
 
 
 async def test_spawn_in_an_ended_actor_is_an_error(autojump_clock):
-    """A context that outlived its actor starts nothing."""
+    """`spawn` through the context of an ended actor raises an error."""
     contexts: list[ActorContext] = []
 
     class Leaky(Worker):
@@ -651,7 +651,7 @@ async def test_spawn_in_an_ended_actor_is_an_error(autojump_clock):
 
 
 async def test_thousand_actors_form_a_ring(autojump_clock):
-    """Messages pass through many actors, and all are gone afterwards."""
+    """A message passes 1,000 actors; all actors end with the block."""
     async with open_system() as system:
         refs = [await system.spawn(Worker) for _ in range(1000)]
 

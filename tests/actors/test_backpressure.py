@@ -1,4 +1,4 @@
-"""Senders that wait for room: who comes in first."""
+"""The order in which an inbox admits senders that wait for room."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ def note(name, level=NORMAL, session=None):
 
 
 async def send(inbox, nursery, *notes, pause=0):
-    """One sender for each, in this order."""
+    """Start one sender for each message, in order."""
     for each in notes:
         nursery.start_soon(inbox.put, each)
         await wait_all_tasks_blocked()
@@ -25,7 +25,7 @@ async def send(inbox, nursery, *notes, pause=0):
 
 
 async def drain(inbox):
-    """What goes out, in order; the senders come in meanwhile."""
+    """Take all messages in order, and admit waiting senders meanwhile."""
     order = []
     while (message := inbox.poll()) is not None:
         order.append(message.id)
@@ -35,7 +35,7 @@ async def drain(inbox):
 
 
 async def test_full_inbox_admits_by_priority(nursery, autojump_clock):
-    """HIGH comes in before LOW senders that wait for longer; equals as they came."""
+    """A HIGH sender is admitted before LOW senders that waited longer; equal priorities are admitted in order of arrival."""
     inbox = PriorityInbox(capacity=1)
     inbox.put_nowait(note("full", HIGH))
     await send(
@@ -46,7 +46,7 @@ async def test_full_inbox_admits_by_priority(nursery, autojump_clock):
 
 @pytest.mark.parametrize(("seconds", "first"), [(59, "high"), (61, "low")])
 async def test_waiting_for_room_ages_the_sender(seconds, first, nursery, autojump_clock):
-    """A LOW sender comes in before a HIGH one that came more than 60 s later, and not sooner."""
+    """A LOW sender is admitted before a HIGH sender that arrived more than 60 s later, and not before one that arrived sooner."""
     inbox = PriorityInbox(capacity=1)
     inbox.put_nowait(note("full"))
     await send(inbox, nursery, note("low", LOW), pause=seconds)
@@ -55,7 +55,7 @@ async def test_waiting_for_room_ages_the_sender(seconds, first, nursery, autojum
 
 
 async def test_full_session_admits_by_priority(nursery, autojump_clock):
-    """The gate of one session has the same order; at its URGENT one the first comes first."""
+    """A full session admits by priority as well; URGENT senders are admitted in order of arrival."""
     inbox = PriorityInbox(session_capacity=1, urgent_capacity=1)
     for level in (NORMAL, URGENT):
         inbox.put_nowait(note(f"full {level}", level, "s"))
@@ -65,7 +65,7 @@ async def test_full_session_admits_by_priority(nursery, autojump_clock):
 
 
 async def test_waiting_senders_alternate_between_owners(nursery, autojump_clock):
-    """Ten senders of one owner keep another's only one waiting for one place."""
+    """Ten waiting senders of one owner delay the only sender of another owner by one place."""
     inbox = PriorityInbox(capacity=1, owner_of=lambda session: session[0])
     inbox.put_nowait(note("x"))
     await send(inbox, nursery, *[note(f"a{number}") for number in range(10)], note("b0"))
@@ -73,7 +73,7 @@ async def test_waiting_senders_alternate_between_owners(nursery, autojump_clock)
 
 
 async def test_cancelled_sender_leaves_the_admission_order(nursery, autojump_clock):
-    """The next in order comes in where the first has stopped waiting."""
+    """The next sender takes the place of a cancelled sender."""
     inbox = PriorityInbox(capacity=1)
     inbox.put_nowait(note("full"))
     with trio.CancelScope() as scope:

@@ -1,4 +1,4 @@
-"""Actors that take several messages side by side: lines, places, failures, circles of waits and the end."""
+"""Actors that process several messages concurrently: groups, slots, failures, circular waits and the end."""
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ from actgent.messages import Priority
 
 
 class Desk(Actor):
-    """Notes what begins and ends; a number is how long it works, and what can be called is called."""
+    """An actor that records the begin and end of each message. It sleeps for a number and calls a callable."""
 
     def __init__(self, log: list[object] | None = None) -> None:
         self.log = [] if log is None else log
@@ -42,7 +42,7 @@ def name_of(payload: tuple[str, object]) -> str:
 
 
 async def test_concurrency_limits_parallel_messages(autojump_clock):
-    """Eight messages of a second, four at a time, take two seconds."""
+    """Eight messages of one second at a concurrency of four take two seconds."""
     async with open_system() as system:
         ref = await system.spawn(Desk, concurrency=4)
         for _ in range(7):
@@ -52,7 +52,7 @@ async def test_concurrency_limits_parallel_messages(autojump_clock):
 
 
 async def test_messages_of_one_group_run_sequentially(autojump_clock):
-    """Those of other lines run beside them."""
+    """Messages of one group run one at a time; messages of other groups run concurrently."""
     log: list[object] = []
     async with open_system() as system:
         ref = await system.spawn(lambda: Desk(log), concurrency=10, line_of=name_of)
@@ -64,7 +64,7 @@ async def test_messages_of_one_group_run_sequentially(autojump_clock):
 
 
 async def test_group_orders_messages_by_priority(autojump_clock):
-    """What waits in a line is ordered by level, as in any inbox."""
+    """Queued messages of one group run by priority."""
     log: list[object] = []
     async with open_system() as system:
         ref = await system.spawn(lambda: Desk(log), concurrency=2, line_of=lambda _: "one")
@@ -77,7 +77,7 @@ async def test_group_orders_messages_by_priority(autojump_clock):
 
 
 async def test_urgent_message_runs_in_an_additional_slot(autojump_clock):
-    """All places are taken, and it does not wait for one; a second one does."""
+    """One URGENT message runs although all slots are taken; a second URGENT message waits."""
     async with open_system() as system:
         ref = await system.spawn(Desk, concurrency=2)
         for _ in range(2):
@@ -87,7 +87,7 @@ async def test_urgent_message_runs_in_an_additional_slot(autojump_clock):
 
 
 async def test_actor_is_sequential_by_default(autojump_clock):
-    """Also with `line_of`, which has a meaning only beside more places."""
+    """Without `concurrency` an actor runs one message at a time, also if it has `line_of`."""
     async with open_system() as system:
         ref = await system.spawn(Desk, line_of=name_of)
         await ref.tell(("ada", 1))
@@ -96,7 +96,7 @@ async def test_actor_is_sequential_by_default(autojump_clock):
 
 
 async def test_child_actor_runs_messages_concurrently(autojump_clock):
-    """An actor gives its children places, as the system does."""
+    """`spawn` of a child accepts `concurrency`, as `spawn` of the system does."""
 
     class Chief(Actor):
         async def started(self, context: ActorContext) -> None:
@@ -116,7 +116,7 @@ async def test_child_actor_runs_messages_concurrently(autojump_clock):
 
 
 async def test_failure_retries_concurrent_messages(autojump_clock):
-    """One object deals with all of them; when it fails, the next one has the others."""
+    """One object processes all concurrent messages; after its failure a new object receives the interrupted messages again."""
     log: list[object] = []
     both = ["slow begins", "slower begins"]
     boom = RuntimeError("boom")
@@ -135,7 +135,7 @@ async def test_failure_retries_concurrent_messages(autojump_clock):
 
 
 async def test_simultaneous_failures_count_once(autojump_clock, caplog):
-    """The other is begun again, as what it raised is only logged."""
+    """A second failure at the same time is logged, and its message is delivered again."""
     asked: list[object] = []
     gate, begun = trio.Event(), []
 
@@ -159,7 +159,7 @@ async def test_simultaneous_failures_count_once(autojump_clock, caplog):
 
 
 async def test_failing_cleanup_is_not_a_second_failure(autojump_clock, caplog):
-    """It is logged, and its message is begun again."""
+    """An error in the clean-up of a cancelled message is logged, and its message is delivered again."""
     asked: list[object] = []
     began = trio.Event()
 
@@ -191,7 +191,7 @@ async def note(ref, payload, asked, **options):
 
 
 async def test_waiting_senders_get_an_error_when_the_actor_stops(autojump_clock):
-    """Messages at work and those behind them are dead letters, in all lines."""
+    """Running and queued messages of all groups become dead letters."""
     asked: list[object] = []
     async with open_system() as system:
         ref = await system.spawn(Desk, concurrency=2, line_of=name_of)
@@ -205,7 +205,7 @@ async def test_waiting_senders_get_an_error_when_the_actor_stops(autojump_clock)
 
 
 async def test_system_exit_ends_messages_of_all_groups(autojump_clock):
-    """Within its grace."""
+    """The exit of the system ends the messages of all groups within the grace period."""
     log: list[object] = []
     async with open_system(grace=5) as system:
         ref = await system.spawn(lambda: Desk(log), concurrency=2, line_of=name_of)
@@ -218,7 +218,7 @@ async def test_system_exit_ends_messages_of_all_groups(autojump_clock):
 
 
 async def test_waiting_message_lends_its_slot(autojump_clock):
-    """Two actors ask each other with all their places taken, and get on; then all places are there again."""
+    """Two actors with all slots taken ask each other and get answers; afterwards all slots are free."""
     async with open_system() as system:
         ping = await system.spawn(Desk, name="ping", concurrency=2)
         pong = await system.spawn(Desk, name="pong", concurrency=2)
@@ -243,7 +243,7 @@ async def test_waiting_message_lends_its_slot(autojump_clock):
 
 
 async def test_parallel_asks_lend_the_slot_until_the_last_answer(autojump_clock):
-    """It has its place again when it waits for nobody."""
+    """A message takes its slot back when its last `ask` is answered."""
     async with open_system() as system:
         slow = await system.spawn(Desk, name="slow", concurrency=10)
         ref = await system.spawn(Desk, name="desk", concurrency=2)
@@ -265,7 +265,7 @@ async def test_parallel_asks_lend_the_slot_until_the_last_answer(autojump_clock)
 
 
 async def test_group_that_waits_for_itself_is_rejected(autojump_clock):
-    """The message behind it could never begin; one of another line is answered."""
+    """An `ask` to the caller's group raises an error, since its message could never begin; an `ask` to another group is answered."""
     async with open_system() as system:
         ref = await system.spawn(Desk, name="desk", concurrency=3, line_of=name_of)
         other = await system.spawn(Desk, name="other", concurrency=3)
@@ -280,7 +280,7 @@ async def test_group_that_waits_for_itself_is_rejected(autojump_clock):
 
 
 async def circle_or(asked):
-    """Return the answer, or the error where it could never come; raised, that would restart the actor."""
+    """Return the answer, or the error of a circular wait. A raised error would restart the actor."""
     try:
         return await asked
     except DeadlockDetected as error:
@@ -288,7 +288,7 @@ async def circle_or(asked):
 
 
 async def test_concurrent_actors_and_agents_ask_each_other(autojump_clock):
-    """An agent's tool asks the actor that asks the agent, with one place on either side."""
+    """A tool of an agent asks an actor that asks the agent, with one slot each."""
     async with open_runtime() as runtime:
 
         @tool
@@ -324,7 +324,7 @@ async def test_concurrent_actors_and_agents_ask_each_other(autojump_clock):
     ],
 )
 async def test_spawn_rejects_invalid_arguments(options, words):
-    """Nothing is started, and the name is free."""
+    """`spawn` with an invalid argument starts no actor and reserves no name."""
     async with open_system() as system:
         with pytest.raises(ConfigurationError, match=words):
             await system.spawn(Desk, name="desk", **options)
@@ -332,7 +332,7 @@ async def test_spawn_rejects_invalid_arguments(options, words):
 
 
 async def test_group_that_is_not_text_is_rejected():
-    """The actor hears nothing of it."""
+    """A message whose group is not a string is rejected before it is enqueued."""
     async with open_system() as system:
         ref = await system.spawn(Desk, name="desk", concurrency=2, line_of=lambda payload: payload)
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Ctrl-C beside what waits until others wake it: who has left is not woken, and who is woken has not left."""
+"""Ctrl-C during waits: a task that left its wait is not rescheduled, and a task that is to be rescheduled has not left."""
 
 import signal
 
@@ -14,7 +14,7 @@ from actgent.messages import Message, Sender
 
 @pytest.fixture
 def press(monkeypatch):
-    """`press(name)` presses Ctrl-C when that function of `trio.lowlevel` is called next."""
+    """Return a function `press(name)` that raises KeyboardInterrupt at the next call of that function of `trio.lowlevel`."""
 
     def at(name):
         call = getattr(trio.lowlevel, name)
@@ -42,7 +42,7 @@ def promise_and_answer():
 
 @pytest.mark.parametrize("made", [inbox_and_note, promise_and_answer])
 def test_sender_cancelled_at_wait_start_is_not_woken(made, press):
-    """It goes on by itself by then, and would break trio."""
+    """A sender that was interrupted as its wait began is not rescheduled, which would break trio."""
 
     async def live():
         wait, wake = made()
@@ -64,7 +64,7 @@ def gate_and_room():
 
 @pytest.mark.parametrize("made", [inbox_and_note, gate_and_room])
 def test_admitted_sender_is_woken(made, press):
-    """Or nobody could cancel it."""
+    """An admitted sender is rescheduled despite Ctrl-C; otherwise nothing could cancel it."""
 
     async def live():
         wait, wake = made()

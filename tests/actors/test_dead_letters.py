@@ -1,4 +1,4 @@
-"""Dead letters: listed, bounded, and sent again once."""
+"""Dead letters: listed, bounded, and redelivered once."""
 
 import pytest
 import trio
@@ -10,7 +10,7 @@ from actgent.messages import Priority
 
 
 class Gate(Actor):
-    """Refuses everything until it is opened."""
+    """An actor that raises for each message until it is opened."""
 
     def __init__(self, done: list[object], is_open: trio.Event) -> None:
         self.done = done
@@ -27,7 +27,7 @@ class Gate(Actor):
 
 @pytest.fixture
 async def world():
-    """A system with an actor that gave one message up, what it did, and what opens it."""
+    """A system with an actor that gave up one message, the list of processed messages, and the event that opens the actor."""
     done: list[object] = []
     is_open = trio.Event()
     async with open_system(supervision=Supervision(deliveries=1), capacity=1) as system:
@@ -38,7 +38,7 @@ async def world():
 
 
 async def test_dead_letter_has_payload_actor_reason_and_time(world, autojump_clock):
-    """And it keeps its priority for the next time."""
+    """A dead letter has payload, actor, reason, time and priority."""
     system, *_ = world
     (letter,) = system.dead_letters
     assert (letter.actor, letter.payload, letter.priority) == ("gate", "letter", Priority.HIGH)
@@ -48,7 +48,7 @@ async def test_dead_letter_has_payload_actor_reason_and_time(world, autojump_clo
 
 
 async def test_redelivered_letter_is_removed_after_acceptance(world, autojump_clock):
-    """A second time it is refused."""
+    """A dead letter is removed when it is accepted; a second redelivery raises an error."""
     system, done, is_open = world
     (letter,) = system.dead_letters
     is_open.set()
@@ -61,7 +61,7 @@ async def test_redelivered_letter_is_removed_after_acceptance(world, autojump_cl
 
 
 async def test_concurrent_redelivery_delivers_once(world, autojump_clock):
-    """The second one is told that another task is sending it, as long as the first waits for room."""
+    """While one redelivery waits for room, a second one raises an error that says so."""
     system, done, is_open = world
     (letter,) = system.dead_letters
     is_open.set()
@@ -80,7 +80,7 @@ async def test_concurrent_redelivery_delivers_once(world, autojump_clock):
 
 
 async def test_undeliverable_letter_stays_in_the_list(world, autojump_clock):
-    """Cancelled, without room or without its actor: it is there for the next attempt."""
+    """A redelivery that is cancelled, finds no room or finds no actor keeps the letter in the list."""
     system, done, is_open = world
     (letter,) = system.dead_letters
     is_open.set()
@@ -104,7 +104,7 @@ async def test_undeliverable_letter_stays_in_the_list(world, autojump_clock):
 
 
 async def test_equal_letters_are_distinct(world, autojump_clock):
-    """Each is sent again on its own."""
+    """Two letters with equal contents are redelivered separately."""
     system, done, is_open = world
     await system.find("gate").tell("letter")
     await trio.sleep(1)
@@ -118,7 +118,7 @@ async def test_equal_letters_are_distinct(world, autojump_clock):
 
 
 async def test_message_to_an_ended_actor_is_a_dead_letter(world, autojump_clock):
-    """The sender is told, too; what is asked is not kept, since somebody waits for the answer."""
+    """`tell` to an ended actor raises and keeps a dead letter; `ask` raises and keeps none, since its caller has the error."""
     system, *_ = world
     gate = system.find("gate")
     gate.stop()
@@ -132,7 +132,7 @@ async def test_message_to_an_ended_actor_is_a_dead_letter(world, autojump_clock)
 
 
 async def test_repr_shows_the_state(world, autojump_clock):
-    """System, address and inbox say in a line what they are in the middle of."""
+    """The representations of system, reference and inbox show their state in one line."""
     system, *_ = world
     gate = system.find("gate")
     await gate.tell(5.0)

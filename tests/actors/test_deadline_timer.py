@@ -5,7 +5,7 @@ from actgent.actors.deadline_timer import MIN_COMPACT_ENTRIES, Timer
 
 
 async def test_timers_fire_in_deadline_order(nursery, autojump_clock):
-    """One task rings all alarms, also those set while it sleeps and sooner than all others."""
+    """One task fires all timers in order, also timers that are set while it sleeps."""
     timer, rung = Timer(), []
     nursery.start_soon(timer.run)
     for delay in (3, 1, 2):
@@ -20,7 +20,7 @@ async def test_timers_fire_in_deadline_order(nursery, autojump_clock):
 
 
 async def test_cancelled_timer_never_fires(nursery, autojump_clock):
-    """Cancelling is final, and harmless after the alarm rang."""
+    """A cancelled timer does not fire; cancelling a fired timer has no effect."""
     timer, rung = Timer(), []
     nursery.start_soon(timer.run)
     kept = timer.call_at(1, lambda: rung.append("kept"))
@@ -32,7 +32,7 @@ async def test_cancelled_timer_never_fires(nursery, autojump_clock):
 
 
 async def test_due_timer_fires_immediately(nursery, autojump_clock):
-    """A deadline in the past is no deadline at all."""
+    """A timer with a deadline in the past fires at the next pass of the event loop."""
     timer, rung = Timer(), []
     nursery.start_soon(timer.run)
     await trio.sleep(5)
@@ -42,7 +42,7 @@ async def test_due_timer_fires_immediately(nursery, autojump_clock):
 
 
 async def test_timer_callback_may_set_another_timer(nursery, autojump_clock):
-    """What rings may set alarms of its own."""
+    """A callback may set further timers."""
     timer, rung = Timer(), []
     nursery.start_soon(timer.run)
 
@@ -57,7 +57,7 @@ async def test_timer_callback_may_set_another_timer(nursery, autojump_clock):
 
 
 def test_cancelled_timers_do_not_accumulate():
-    """However many calls are answered in time, the heap stays about as large as what is still set."""
+    """The heap stays about as large as the number of active timers."""
     timer = Timer()
     for _ in range(20 * MIN_COMPACT_ENTRIES):
         timer.call_at(1e9, lambda: None).cancel()
@@ -66,7 +66,7 @@ def test_cancelled_timers_do_not_accumulate():
 
 
 def test_cancelled_timers_at_the_heap_end_are_removed_immediately():
-    """Calls with equal timeouts that are cancelled in their order leave nothing behind, and the others stay in order."""
+    """Timers with equal timeouts that are cancelled in order leave no entries; the other timers keep their order."""
     timer = Timer()
     kept = timer.call_at(0.5, lambda: None)
     handles = [timer.call_at(1.0 + number, lambda: None) for number in range(50)]

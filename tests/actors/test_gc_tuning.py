@@ -1,4 +1,4 @@
-"""The garbage collector beside many live sessions."""
+"""The garbage collector with many live sessions."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ SESSIONS, LIVE = 100_000, 5_000
 
 
 class Session:
-    """Knows itself, as one does whose handlers know it."""
+    """An object in a reference cycle, as a session whose handlers refer to it."""
 
     alive = 0
 
@@ -22,7 +22,7 @@ class Session:
 
 
 def test_ended_wait_cycles_are_removed():
-    """Of 100,000 sessions that lived for a while most are gone, though only the collector ends them."""
+    """Of 100,000 ended sessions in cycles most are freed by the tuned collector."""
     with tuned_gc():
         live = deque(maxlen=LIVE)
         for _ in range(SESSIONS):

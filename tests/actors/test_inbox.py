@@ -17,7 +17,7 @@ URGENT, HIGH, NORMAL, LOW = Priority
 
 @attrs.frozen
 class Note:
-    """The least that an inbox asks of a message."""
+    """A message with the attributes that an inbox needs."""
 
     text: str
     session_id: str = "s"
@@ -26,7 +26,7 @@ class Note:
 
 
 def drain(inbox: PriorityInbox[Note]) -> list[str]:
-    """The texts of all that may go out, each turn ended at once."""
+    """Return the texts of all messages in the order of the inbox; each turn ends immediately."""
     texts = []
     while (note := inbox.poll()) is not None:
         texts.append(note.text)
@@ -38,7 +38,7 @@ def drain(inbox: PriorityInbox[Note]) -> list[str]:
 
 
 def test_higher_levels_run_first():
-    """Within 30 s the levels are strict: URGENT, HIGH, NORMAL, LOW."""
+    """Messages that arrive within 30 s run strictly by level: URGENT, HIGH, NORMAL, LOW."""
     inbox = PriorityInbox[Note]()
     for now, level in enumerate((LOW, NORMAL, HIGH, URGENT)):
         inbox.put_nowait(Note(level.name, level.name, level), now=now)
@@ -48,7 +48,7 @@ def test_higher_levels_run_first():
 @pytest.mark.parametrize("level", list(Priority))
 @pytest.mark.parametrize("sessions", [1, 3, 50])
 def test_level_is_first_in_first_out(level, sessions):
-    """Inside a level the order is that of arrival, over sessions and inside one, at equal times too."""
+    """Messages of one level run in order of arrival, across sessions and within one, also at equal times."""
     inbox = PriorityInbox[Note]()
     texts = [str(i) for i in range(50)]
     for i, text in enumerate(texts):
@@ -60,7 +60,7 @@ def test_level_is_first_in_first_out(level, sessions):
 @pytest.mark.parametrize(("old", "young"), [(NORMAL, HIGH), (LOW, NORMAL)])
 @pytest.mark.parametrize("same_session", [True, False])
 def test_a_level_is_worth_thirty_seconds(age, first, old, young, same_session):
-    """A message that is 30 s older goes before one of the next higher level, not sooner."""
+    """A message that is 30 s older precedes one of the next higher level; a message that is less than 30 s older does not."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("old", "a", old), now=0)
     inbox.put_nowait(Note("young", "a" if same_session else "b", young), now=age)
@@ -68,7 +68,7 @@ def test_a_level_is_worth_thirty_seconds(age, first, old, young, same_session):
 
 
 def test_low_messages_do_not_starve():
-    """A LOW message goes out after 60 s, though a HIGH one comes every second."""
+    """A LOW message runs after 60 s although a HIGH message arrives every second."""
     inbox = PriorityInbox[Note](age_step=30)
     inbox.put_nowait(Note("low", "a", LOW), now=0)
     for now in range(100):
@@ -81,7 +81,7 @@ def test_low_messages_do_not_starve():
 
 
 def test_urgent_precedes_aged_messages():
-    """No age brings another message before an URGENT one."""
+    """No message of another level precedes an URGENT message, at any age."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("old", "a", HIGH), now=0)
     inbox.put_nowait(Note("urgent", "b", URGENT), now=1e9)
@@ -90,7 +90,7 @@ def test_urgent_precedes_aged_messages():
 
 @pytest.mark.parametrize("text", ["", "soon", "URGENTLY", "0", "2", "hìgh"])
 def test_unknown_priority_text_is_normal(text):
-    """Text that names no level is NORMAL, and goes as such."""
+    """A text that names no level becomes NORMAL."""
     inbox = PriorityInbox[Message]()
     for name in ("low", text, " High "):
         message = Message(
@@ -104,7 +104,7 @@ def test_unknown_priority_text_is_normal(text):
 
 
 def test_session_has_one_claimed_message_at_a_time():
-    """Only `release` lets the next message of the same session out; other sessions go on."""
+    """Only `release` makes the next message of the same session available; other sessions are not affected."""
     inbox = PriorityInbox[Note]()
     for text, session in (("1", "a"), ("2", "a"), ("3", "b")):
         inbox.put_nowait(Note(text, session), now=0)
@@ -116,7 +116,7 @@ def test_session_has_one_claimed_message_at_a_time():
 
 
 def test_urgent_message_of_a_claimed_session_waits_or_is_requested():
-    """URGENT does not break the rule: it does not go out beside its session's turn, but `next_urgent` has it."""
+    """`poll` returns no URGENT message of a claimed session; `next_urgent` returns it."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("slow"), now=0)
     inbox.get_nowait()
@@ -129,7 +129,7 @@ def test_urgent_message_of_a_claimed_session_waits_or_is_requested():
 
 
 def test_followups_precede_other_messages_of_the_session():
-    """A turn's follow-ups go first, whatever waits, and outside of the capacity."""
+    """Follow-ups of a turn precede all queued messages of its session and do not count against the capacity."""
     inbox = PriorityInbox[Note](capacity=2, session_capacity=2)
     inbox.put_nowait(Note("begin"), now=0)
     inbox.get_nowait()
@@ -145,7 +145,7 @@ def test_followups_precede_other_messages_of_the_session():
 
 
 def test_followups_end_with_their_turn():
-    """What a turn had still to follow up when it was released does not reach the next one."""
+    """Follow-ups that are left when a turn is released do not reach the next turn."""
     inbox = PriorityInbox[Note]()
     for text in ("1", "2"):
         inbox.put_nowait(Note(text), now=0)
@@ -159,7 +159,7 @@ def test_followups_end_with_their_turn():
 @pytest.mark.parametrize("waiting", [True, False])
 @pytest.mark.parametrize("verb", ["put_followup", "next_followup", "next_urgent", "release"])
 def test_turn_methods_require_a_claimed_session(verb, waiting):
-    """What belongs to a turn raises while nothing of the session is out, and changes nothing."""
+    """The methods of a turn raise for a session that is not claimed, and change nothing."""
     inbox = PriorityInbox[Note]()
     if waiting:
         inbox.put_nowait(Note("a"), now=0)
@@ -173,7 +173,7 @@ def test_turn_methods_require_a_claimed_session(verb, waiting):
 
 
 def test_concurrency_limits_claimed_sessions_except_urgent():
-    """Of many sessions two are out; an URGENT third one goes at once, and its release frees no other's place."""
+    """At concurrency two a third session is claimed only for an URGENT message; its release frees no slot of the others."""
     inbox = PriorityInbox[Note](concurrency=2)
     for session in "abc":
         inbox.put_nowait(Note(session, session), now=0)
@@ -188,7 +188,7 @@ def test_concurrency_limits_claimed_sessions_except_urgent():
 
 
 def test_exceeded_bound_is_named_in_the_error():
-    """The whole inbox, one session and its URGENT messages have a bound each; the error names which."""
+    """The inbox, a session and its URGENT messages have a bound each; the error names the exceeded bound."""
     inbox = PriorityInbox[Note]("ada", capacity=3, session_capacity=2, urgent_capacity=1)
     for _ in range(2):
         inbox.put_nowait(Note("x", "a"), now=0)
@@ -207,20 +207,20 @@ def test_exceeded_bound_is_named_in_the_error():
 
 @pytest.mark.parametrize("bound", ["capacity", "session_capacity", "urgent_capacity", "concurrency"])
 def test_bound_of_zero_is_rejected(bound):
-    """An inbox that could never take or give anything is an error at once."""
+    """A bound of zero raises an error when the inbox is created."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         PriorityInbox(**{bound: 0})
 
 
 @pytest.mark.parametrize("age_step", [-1, math.nan])
 def test_negative_age_step_is_rejected(age_step):
-    """Younger before older is no order that anyone wants."""
+    """A negative age step raises an error when the inbox is created."""
     with pytest.raises(ConfigurationError, match="age_step"):
         PriorityInbox(age_step=age_step)
 
 
 def test_statistics_match_the_queued_messages():
-    """Waiting, URGENT, out, sessions: each counted apart, and all zero in the end."""
+    """Queued and URGENT messages, claimed sessions and sessions are counted separately; all counts are zero at the end."""
     inbox = PriorityInbox[Note]()
     for note in (Note("1", "a"), Note("2", "a"), Note("3", "b"), Note("4", "b", URGENT)):
         inbox.put_nowait(note, now=0)
@@ -241,7 +241,7 @@ def test_statistics_match_the_queued_messages():
 
 
 def test_withdraw_returns_queued_messages_and_keeps_the_turn():
-    """All waiting messages of a session come back, the best first; others and the turn that is out stay."""
+    """`withdraw` returns the queued messages of a session by priority; other sessions and the claimed turn stay."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("turn", "a"), now=0)
     inbox.get_nowait()
@@ -258,7 +258,7 @@ def test_withdraw_returns_queued_messages_and_keeps_the_turn():
 
 
 class CountedTime(float):
-    """A time that counts how often it is compared."""
+    """A time that counts its comparisons."""
 
     compared = 0
 
@@ -278,7 +278,7 @@ class CountedTime(float):
 
 @pytest.mark.parametrize("sessions", [1, 100, 10_000])
 def test_ten_thousand_messages_take_n_log_n_comparisons(sessions):
-    """Putting and taking a message costs a few comparisons a doubling of the queue, never a scan."""
+    """Enqueuing and taking a message takes a few comparisons for each doubling of the queue, and no scan."""
     count = 10_000
     inbox = PriorityInbox[Note](capacity=count, session_capacity=count)
     CountedTime.compared = 0
@@ -290,7 +290,7 @@ def test_ten_thousand_messages_take_n_log_n_comparisons(sessions):
 
 
 def test_stale_heap_entries_do_not_accumulate():
-    """A session that is put and withdrawn, or keeps a LOW message below HIGH ones, leaves no trail."""
+    """A session that is enqueued and withdrawn many times, or that keeps a LOW message below HIGH ones, leaves no stale entries."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("busy", "busy"), now=0)
     inbox.get_nowait()
@@ -311,7 +311,7 @@ def test_stale_heap_entries_do_not_accumulate():
 
 
 async def test_get_waits_for_a_message(nursery):
-    """A waiting `get` has the message as soon as it comes."""
+    """A waiting `get` returns as soon as a message is enqueued."""
     inbox = PriorityInbox[Note]()
     got = []
 
@@ -326,7 +326,7 @@ async def test_get_waits_for_a_message(nursery):
 
 
 async def test_release_wakes_waiting_tasks_of_other_sessions(nursery):
-    """At full concurrency the end of one session's turn lets a waiting `get` have another session's message."""
+    """At full concurrency the release of one session lets a waiting `get` return a message of another session."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("1", "a"), now=0)
     inbox.get_nowait()
@@ -345,7 +345,7 @@ async def test_release_wakes_waiting_tasks_of_other_sessions(nursery):
 
 
 async def test_many_consumers_lose_no_wake_up(nursery):
-    """Ten takers deal with 500 messages of 50 sessions at a concurrency of 3; none is left, none comes twice."""
+    """Ten consumers take 500 messages of 50 sessions at concurrency 3; each message is taken exactly once."""
     inbox = PriorityInbox[Note](capacity=20, session_capacity=2, concurrency=3)
     done: list[str] = []
 
@@ -371,7 +371,7 @@ async def test_many_consumers_lose_no_wake_up(nursery):
 
 
 async def test_cancelled_get_keeps_the_message():
-    """Who stops waiting takes nothing along: the next one gets the message."""
+    """A cancelled `get` takes no message; the next `get` returns it."""
     inbox = PriorityInbox[Note]()
     with trio.move_on_after(0):
         await inbox.get()
@@ -396,7 +396,7 @@ async def test_put_waits_until_the_message_deadline(autojump_clock, deadline, wa
 
 
 async def test_put_rejects_a_negative_deadline():
-    """A deadline before now is the caller's mistake, and leaves no sender behind."""
+    """A negative deadline raises an error and leaves no waiting sender."""
     inbox = PriorityInbox[Note](capacity=1)
     await inbox.put(Note("a"))
     with pytest.raises(ValueError, match="non-negative"):
@@ -406,7 +406,7 @@ async def test_put_rejects_a_negative_deadline():
 
 @pytest.mark.parametrize("full", ["inbox", "session", "urgent"])
 async def test_cancelled_put_enqueues_nothing(full, nursery):
-    """A sender that is cancelled while it waits leaves no message, no place and no session behind."""
+    """A cancelled waiting sender leaves no message, place or session."""
     bounds = {"capacity": 1} if full == "inbox" else {"session_capacity": 1, "urgent_capacity": 1}
     inbox = PriorityInbox[Note](**bounds)
     level = URGENT if full == "urgent" else NORMAL
@@ -423,7 +423,7 @@ async def test_cancelled_put_enqueues_nothing(full, nursery):
 
 
 async def test_cancelled_put_with_room_uses_no_place():
-    """`put` in a cancelled scope raises before it takes the message."""
+    """`put` in a cancelled scope raises before it enqueues the message."""
     inbox = PriorityInbox[Note]()
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -433,7 +433,7 @@ async def test_cancelled_put_with_room_uses_no_place():
 
 
 async def test_senders_are_admitted_in_arrival_order(nursery):
-    """Room goes to whoever has waited longest, before anyone who comes later; it is never given twice."""
+    """A free place goes to the sender that waited longest, and to one sender only."""
     inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
     inbox.put_nowait(Note("0", "x"), now=trio.current_time())
     for i in range(1, 6):
@@ -449,7 +449,7 @@ async def test_senders_are_admitted_in_arrival_order(nursery):
 
 
 async def test_full_session_does_not_block_other_sessions(nursery):
-    """Senders of a full session wait at its own gate, so others go past them."""
+    """Senders of a full session wait apart, so senders of other sessions are admitted before them."""
     inbox = PriorityInbox[Note](capacity=3, session_capacity=1)
     await inbox.put(Note("a1", "a"))
     for i in range(5):
@@ -462,7 +462,7 @@ async def test_full_session_does_not_block_other_sessions(nursery):
 
 
 async def test_cancelled_sender_does_not_block_its_session(nursery):
-    """The place that a sender at the inbox's gate keeps of its session goes to the next when it is cancelled."""
+    """The place in a session of a sender that waits for room in the inbox is freed when the sender is cancelled."""
     inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
     await inbox.put(Note("full", "x"))
     scope = trio.CancelScope()
@@ -481,7 +481,7 @@ async def test_cancelled_sender_does_not_block_its_session(nursery):
 
 
 async def test_full_inbox_accepts_urgent_messages():
-    """The bound of the inbox does not keep an URGENT message waiting."""
+    """The bound of the inbox does not apply to URGENT messages."""
     inbox = PriorityInbox[Note](capacity=1)
     await inbox.put(Note("a"))
     with trio.fail_after(60):
@@ -490,7 +490,7 @@ async def test_full_inbox_accepts_urgent_messages():
 
 
 async def test_wait_idle_waits_for_claimed_sessions(nursery):
-    """Idle is: nothing waits and no turn is out."""
+    """The inbox is idle if it has no queued message and no claimed session."""
     inbox = PriorityInbox[Note]()
     await inbox.wait_idle()
     inbox.put_nowait(Note("a"), now=0)
@@ -511,7 +511,7 @@ async def test_wait_idle_waits_for_claimed_sessions(nursery):
 
 @attrs.define
 class Crowd:
-    """Senders around one inbox, and what became of their messages."""
+    """Senders of one inbox, and the outcome of each message."""
 
     inbox: PriorityInbox[Note]
     nursery: trio.Nursery
@@ -543,7 +543,7 @@ class Crowd:
         self.ended.extend(note.text for note in self.inbox.withdraw(session))
 
     def check(self) -> None:
-        """Nobody waits at a gate that is open; who waits at the inbox's keeps a place of its session."""
+        """Check that no sender waits although there is room, and that each sender at the inbox bound has a place in its session."""
         for gate, queue in self.inbox._senders.queues.items():
             if gate is None:
                 assert self.inbox.statistics().waiting == self.inbox.capacity
@@ -565,7 +565,7 @@ STEPS = st.lists(
 @settings(max_examples=150)
 @given(steps=STEPS)
 async def test_sender_does_not_wait_if_there_is_room(steps):
-    """Whatever is put, taken, withdrawn or cancelled: who waits has no room, and each message ends exactly once."""
+    """After random puts, takes, withdrawals and cancellations, senders wait only without room, and each message ends exactly once."""
     inbox = PriorityInbox[Note](capacity=4, session_capacity=2, urgent_capacity=1)
     async with trio.open_nursery() as nursery:
         crowd = Crowd(inbox, nursery)
@@ -581,7 +581,7 @@ async def test_sender_does_not_wait_if_there_is_room(steps):
 
 
 def test_lent_slot_serves_another_session():
-    """A turn that waits lets another session out in its place; taking it again may go beyond the limit."""
+    """The lent slot of a waiting turn lets another session be claimed; taking the slot back may exceed the limit."""
     inbox = PriorityInbox("inbox", concurrency=1)
     for session_id in ("a", "b", "c"):
         inbox.put_nowait(Note("hi", session_id), now=0)
@@ -629,12 +629,12 @@ TABLE = {
         "release": "waiting",
     },
 }
-"""As in the head of actors/inbox.py; what is missing is refused, or is not asked for."""
+"""The state table of `actgent/actors/inbox.py`. A missing transition raises an error or is never requested."""
 WAYS = {"waiting": [], "out": ["claim"], "lent": ["claim", "lend"], "parked": ["park"]}
 
 
 def state_of(inbox: PriorityInbox[Note]) -> str:
-    """The state of the line `a` with a message in it, from outside: by its place, and by who waits for it."""
+    """Return the state of the session `a` with one message, derived from public counters and its waiting senders."""
     if inbox.is_parked("a"):
         return "parked"
     if inbox.statistics().claimed:
@@ -648,7 +648,7 @@ def state_of(inbox: PriorityInbox[Note]) -> str:
 
 @pytest.mark.parametrize(("state", "event"), [(s, e) for s, events in TABLE.items() for e in events])
 def test_session_queue_follows_the_state_table(state, event):
-    """Whatever it went through, its message goes out once it is waiting again, and leaves no place taken."""
+    """After any sequence of operations the queued message is available, and no slot stays taken."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("x", "a"), now=0)
     for step in [*WAYS[state], event]:
@@ -664,7 +664,7 @@ def test_session_queue_follows_the_state_table(state, event):
 
 @pytest.mark.parametrize("event", ["lend", "reclaim", "release"])
 def test_unclaimed_session_cannot_be_lent_or_released(event):
-    """The line is waiting, and stays so."""
+    """`lend` and `release` of an unclaimed session raise, and the session stays queued."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("x", "a"), now=0)
     with pytest.raises(UsageError):
@@ -673,7 +673,7 @@ def test_unclaimed_session_cannot_be_lent_or_released(event):
 
 
 async def test_message_goes_directly_to_a_waiting_consumer(nursery):
-    """It takes no place in the queue; a task that is cancelled at that moment has it all the same, and nothing is lost."""
+    """A message for a waiting consumer uses no place in the queue; a consumer that is cancelled at that moment receives it nevertheless."""
     inbox = PriorityInbox[Note](capacity=1)
     got: list[str] = []
 
@@ -691,12 +691,12 @@ async def test_message_goes_directly_to_a_waiting_consumer(nursery):
     assert got == ["x"]
 
 
-# --- what it costs -----------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_single_owner_skips_round_robin(sessions):
-    """It goes in, out and is done with in 700 bytecodes, about a third less than one of several owners."""
+    """A message of a single owner takes 700 bytecodes in the inbox, a third less than with several owners."""
 
     def steps(owners):
         inbox, count = PriorityInbox[Note](owner_of=lambda session: int(session) % owners), itertools.count()
@@ -727,7 +727,7 @@ def test_single_owner_skips_round_robin(sessions):
 
 
 def test_single_owner_alternates_with_a_new_owner():
-    """It has had turns, so the new one is next, by levels as ever, and both have every second one from then on."""
+    """A new owner is next after an owner that already had turns; then both alternate."""
     inbox = PriorityInbox[Note](owner_of=lambda session: session[0])
     for number in range(6):
         inbox.put_nowait(Note(f"a{number}", f"a{number}"), now=float(number))

@@ -1,4 +1,4 @@
-"""The inbox counts bytes as well as messages: of one message, of all that wait, and of the URGENT ones."""
+"""Byte limits of the inbox: of one message, of all queued messages, and of URGENT messages."""
 
 import random
 
@@ -17,7 +17,7 @@ NORMAL, URGENT = Priority.NORMAL, Priority.URGENT
 
 @attrs.frozen(eq=False)
 class Parcel:
-    """A message with a size."""
+    """A message with a size in bytes."""
 
     size: int
     session_id: str = "s"
@@ -30,7 +30,7 @@ def make(**options):
 
 
 def test_oversized_message_error_names_the_size():
-    """With its size and the limit, which is never above the bound of the whole inbox."""
+    """The error names the size of the message and the limit, which is at most the bound of the inbox."""
     inbox = make(message_bytes=10, capacity_bytes=8)
     inbox.check_size(Parcel(8))
     with pytest.raises(
@@ -42,7 +42,7 @@ def test_oversized_message_error_names_the_size():
 
 @pytest.mark.parametrize("priority", [NORMAL, URGENT])
 def test_queued_bytes_are_bounded(priority):
-    """What leaves gives its bytes back; URGENT messages have the same bound for themselves."""
+    """A message that leaves frees its bytes; URGENT messages have a bound of the same size."""
     inbox = make(capacity_bytes=10)
     for size in (4, 6):
         inbox.put_nowait(Parcel(size, f"s{size}", priority), now=0)
@@ -61,7 +61,7 @@ def test_queued_bytes_are_bounded(priority):
 
 
 async def test_each_removal_releases_the_bytes():
-    """Taken out, withdrawn, given back, or restored beyond the bound and handed out."""
+    """Bytes are freed by take, withdraw, hand-back, and by the take of a message restored beyond the bound."""
     inbox = make(capacity_bytes=10)
     place = inbox.restore(Parcel(30), now=0)
     assert inbox.statistics().bytes == 30
@@ -76,7 +76,7 @@ async def test_each_removal_releases_the_bytes():
 
 
 async def test_removed_large_message_admits_several_senders(autojump_clock):
-    """No sender waits although there is room, and small ones do not pass a large one that came first."""
+    """No sender waits although there is room, and small messages do not overtake a large message that arrived first."""
     inbox, order = make(capacity_bytes=10), []
 
     async def send(parcel):
@@ -100,7 +100,7 @@ async def test_removed_large_message_admits_several_senders(autojump_clock):
 
 @pytest.mark.parametrize("priority", [NORMAL, URGENT])
 async def test_cancelled_sender_releases_its_bytes(priority, autojump_clock):
-    """Its deadline or a cancellation frees its place of the session."""
+    """A sender whose deadline passes or that is cancelled frees its place in the session."""
     inbox = make(capacity_bytes=10, session_capacity=2, urgent_capacity=2)
     inbox.put_nowait(Parcel(10, "a", priority), now=0)
     with pytest.raises(InboxFull, match="10 bytes"):
@@ -116,7 +116,7 @@ async def test_cancelled_sender_releases_its_bytes(priority, autojump_clock):
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_senders_respect_bounds_and_are_all_admitted(seed, autojump_clock):
-    """Of many senders, urgent or not, that come and go: no bound is passed and no wake-up is lost."""
+    """With random URGENT and other senders no bound is exceeded and no wake-up is lost."""
     chance = random.Random(seed)
     inbox = make(capacity_bytes=20, capacity=6, session_capacity=3, urgent_capacity=2)
     taken = []
@@ -155,7 +155,7 @@ async def test_random_senders_respect_bounds_and_are_all_admitted(seed, autojump
 
 
 class Keeper(Actor):
-    """Keeps nothing."""
+    """An actor that ignores its messages."""
 
     async def receive(self, payload: object) -> object:
         await trio.sleep(1)
@@ -163,7 +163,7 @@ class Keeper(Actor):
 
 
 async def test_payload_bytes_of_plain_actors_are_counted(autojump_clock):
-    """A payload that is larger than its inbox is refused; other objects have no size."""
+    """A payload that is larger than the inbox is rejected; objects other than bytes and text have no size."""
     large = bytes(60_000_000)
     async with open_system() as system:
         ref = await system.spawn(Keeper, name="keeper")

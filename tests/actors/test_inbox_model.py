@@ -1,4 +1,4 @@
-"""The inbox against a naive model: one list, scanned for each question; for one owner, and for several who take turns."""
+"""The inbox compared with a model that scans one list, for one owner and for several owners in turn."""
 
 import itertools
 import typing
@@ -64,7 +64,7 @@ class NaiveInbox:
         return [note for _, note in sorted(self.waiting, key=self.rank)]
 
     def heads(self) -> dict[str, Note]:
-        """The first of each owner that is not of a session that is out."""
+        """Return the first message of each owner among sessions that are not claimed."""
         free = [note for note in self.ranked() if note.session_id not in {*self.followups, *self.parked}]
         return {self.owners[note.session_id]: note for note in reversed(free)}
 
@@ -73,7 +73,7 @@ class NaiveInbox:
         return self.clock
 
     def look(self) -> None:
-        """Give new owners a place."""
+        """Add new owners to the round."""
         heads = self.heads()
         self.places = {owner: place for owner, place in self.places.items() if owner in heads}
         for owner in heads:
@@ -81,7 +81,7 @@ class NaiveInbox:
                 self.places[owner] = self.tick()
 
     def best(self, heads: dict[str, Note]) -> Note | None:
-        """In each level it is the turn of one; of those the first in rank goes."""
+        """Return the next message: in each level one owner has its turn, and the first message by rank among these is next."""
         chosen = {}
         for owner, note in heads.items():
             turn = self.turns.get(owner, self.places[owner])

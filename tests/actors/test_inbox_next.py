@@ -50,7 +50,7 @@ def release_and_claim(inbox, session_id):
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(Priority)), max_size=12))
 def test_the_order_and_the_counters_are_the_same(items):
-    """With several sessions and priorities, URGENT included."""
+    """Order and counters agree for several sessions and priorities, including URGENT."""
     assert drain(inbox_with(items), release_and_claim) == drain(inbox_with(items), release_and_poll)
 
 
@@ -65,7 +65,7 @@ def test_messages_that_arrive_during_turns_have_the_same_order(items, arrivals):
 
 
 def test_the_next_message_of_a_single_session_is_claimed():
-    """The session stays claimed, so that no other caller gets its next message."""
+    """The session stays claimed, so no other caller gets its next message."""
     inbox = inbox_with([("a", Priority.NORMAL)] * 2)
     assert inbox.get_nowait().number == 0
     assert inbox.release_and_claim("a").number == 1
@@ -75,6 +75,6 @@ def test_the_next_message_of_a_single_session_is_claimed():
 
 
 def test_an_unclaimed_session_is_an_error():
-    """As with `release`."""
+    """`release_and_claim` of an unclaimed session raises, as `release` does."""
     with pytest.raises(UsageError, match="no message of session 'a' is claimed"):
         PriorityInbox("a").release_and_claim("a")

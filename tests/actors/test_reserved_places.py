@@ -12,7 +12,7 @@ from actgent.messages import Priority
 
 @attrs.frozen
 class Note:
-    """The least that an inbox asks of a message."""
+    """A message with the attributes that an inbox needs."""
 
     text: str
     session_id: str = "s"
@@ -27,7 +27,7 @@ async def reserve(inbox, note):
 
 
 async def test_reserved_place_counts_as_taken_without_a_message():
-    """It is not handed out, and nobody else gets it."""
+    """A reserved place is not available to other senders, and `poll` returns nothing for it."""
     inbox = PriorityInbox[Note](session_capacity=1)
     await reserve(inbox, Note("a"))
     assert inbox.try_reserve(Note("b")) is None
@@ -38,7 +38,7 @@ async def test_reserved_place_counts_as_taken_without_a_message():
 
 
 async def test_messages_run_in_reservation_order(autojump_clock):
-    """However long each takes to come."""
+    """Messages run in the order of their reservations, whenever the places are filled."""
     inbox = PriorityInbox[Note]()
     first = await reserve(inbox, Note("a"))
     await trio.sleep(1)
@@ -51,7 +51,7 @@ async def test_messages_run_in_reservation_order(autojump_clock):
 
 @pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.URGENT])
 async def test_released_place_goes_to_waiting_sender(priority, nursery):
-    """Who gets a place, and no message with it."""
+    """A released place goes to the next waiting sender."""
     inbox = PriorityInbox[Note](session_capacity=1, urgent_capacity=1)
     place = await reserve(inbox, Note("a", priority=priority))
     places = []
@@ -69,7 +69,7 @@ async def test_released_place_goes_to_waiting_sender(priority, nursery):
 
 
 async def test_cancelled_or_late_sender_holds_no_place(autojump_clock):
-    """The inbox is empty when the first place is given back."""
+    """A cancelled sender and a sender past its deadline leave the inbox empty."""
     inbox = PriorityInbox[Note](session_capacity=1)
     place = await reserve(inbox, Note("a"))
     with trio.move_on_after(1):
@@ -82,7 +82,7 @@ async def test_cancelled_or_late_sender_holds_no_place(autojump_clock):
 
 
 async def test_first_message_is_claimed_directly_from_its_place():
-    """As by filling it and polling."""
+    """Claiming a reserved place equals filling it and polling."""
     inbox = PriorityInbox[Note](concurrency=1)
     first, second = await reserve(inbox, Note("a")), await reserve(inbox, Note("b"))
     assert inbox.claim_place(first)
@@ -95,7 +95,7 @@ async def test_first_message_is_claimed_directly_from_its_place():
 
 
 async def test_reserved_urgent_place_is_not_an_urgent_message():
-    """So nothing stops for one that may still be refused."""
+    """A reserved URGENT place interrupts no turn, since its message may still be rejected."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("a"))
     inbox.poll()
@@ -107,7 +107,7 @@ async def test_reserved_urgent_place_is_not_an_urgent_message():
 
 
 async def test_granted_message_ignores_inbox_bounds():
-    """And keeps others out by that."""
+    """A granted message exceeds the bounds, and counts against them for later senders."""
     inbox = PriorityInbox[Note](session_capacity=1)
     inbox.put_nowait(Note("a"))
     inbox.fill(inbox.reserve_beyond(Note("b")))

@@ -1,4 +1,4 @@
-"""Siblings under one supervision: alone or together, and what meets a restart."""
+"""Supervision strategies of siblings, and events that coincide with a restart."""
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ TOGETHER = Supervision(strategy="one_for_all", deliveries=1)
 
 
 class Worker(Actor):
-    """Notes its births, does what it is told, and may fail in its clean-up."""
+    """An actor that records each start, executes a callable, and may fail in its clean-up."""
 
     def __init__(self, born: list[float], *, falls: bool = False) -> None:
         born.append(trio.current_time())
@@ -32,14 +32,14 @@ class Worker(Actor):
 
 
 async def spawn_pair(system, **options):
-    """Two workers and the times of their births."""
+    """Spawn two workers and return them with the times of their starts."""
     births: tuple[list[float], list[float]] = ([], [])
     refs = [await system.spawn(lambda b=b: Worker(b, **options)) for b in births]
     return (*refs, *births)
 
 
 async def test_one_for_one_restarts_only_the_failed_actor(autojump_clock):
-    """Its sibling goes on as the same object: that is the default."""
+    """By default the sibling of a failed actor keeps its object."""
     async with open_system(supervision=Supervision(deliveries=1)) as system:
         first, second, born, others = await spawn_pair(system)
         await first.tell(ValueError())
@@ -49,7 +49,7 @@ async def test_one_for_one_restarts_only_the_failed_actor(autojump_clock):
 
 
 async def test_one_for_all_restarts_siblings_simultaneously(autojump_clock):
-    """All of them are new objects after one pause; what a sibling worked on is tried again and not lost."""
+    """All siblings become new objects after one delay; the interrupted message of a sibling is delivered again."""
     stream = EventStream()
     async with stream.read() as reader, open_system(supervision=TOGETHER, events=stream) as system:
         first, second, born, others = await spawn_pair(system)
@@ -70,7 +70,7 @@ async def test_one_for_all_restarts_siblings_simultaneously(autojump_clock):
 
 
 async def test_one_for_all_shares_one_restart_count(autojump_clock):
-    """Two siblings that fail in turn use up what one of them could."""
+    """Failures of two siblings count against one restart limit."""
     policy = Supervision(strategy="one_for_all", max_restarts=3, deliveries=1, escalate=True)
     match = r"it and its siblings failed 4 times in 60 s"
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match=match)):
@@ -83,7 +83,7 @@ async def test_one_for_all_shares_one_restart_count(autojump_clock):
 
 
 async def test_failure_during_sibling_restart_is_not_counted(autojump_clock, caplog):
-    """A child that fails in the clean-up of its cut life restarts once, with all; the log names it."""
+    """A child that fails in the clean-up of its cancelled message restarts once, together with all; the log names it."""
     policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
     async with open_system(supervision=policy) as system:
         first, second, born, others = await spawn_pair(system, falls=True)
@@ -97,7 +97,7 @@ async def test_failure_during_sibling_restart_is_not_counted(autojump_clock, cap
 
 
 async def test_simultaneous_sibling_failures_restart_once(autojump_clock):
-    """The second failure came of nothing new: all begin again together, and one restart is counted."""
+    """Two failures at the same time cause one restart of all siblings, and one restart is counted."""
     policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
     for _ in range(20):  # trio shuffles which is dealt with first, and whether the other is cut by then
         async with open_system(supervision=policy) as system:
@@ -109,7 +109,7 @@ async def test_simultaneous_sibling_failures_restart_once(autojump_clock):
 
 
 async def test_pending_restart_waits_for_the_later_time(autojump_clock):
-    """A further failure meanwhile moves the next life of all, so none lives beside a sibling that does not."""
+    """A further failure during the delay moves the restart of all siblings, so they restart together."""
     async with open_system(
         supervision=Supervision(strategy="one_for_all", backoff=1, deliveries=1)
     ) as system:
@@ -125,7 +125,7 @@ async def test_pending_restart_waits_for_the_later_time(autojump_clock):
 
 
 async def test_stop_during_restart_delay_ends_the_actor(autojump_clock):
-    """Nothing of it begins again, its name is free at once, and its mail is answered."""
+    """A stop during the delay prevents the restart, frees the name immediately and fails queued `ask` calls."""
     async with open_system(supervision=Supervision(backoff=10, deliveries=9)) as system:
         ref, other, born, others = await spawn_pair(system)
         await ref.tell(ValueError())
@@ -140,7 +140,7 @@ async def test_stop_during_restart_delay_ends_the_actor(autojump_clock):
 
 
 async def test_stopped_sibling_is_not_restarted(autojump_clock):
-    """One that is stopped in the same step in which another fails ends, and the others restart."""
+    """An actor that is stopped in the step in which its sibling fails ends; the other siblings restart."""
     async with open_system(supervision=TOGETHER) as system:
         first, second, born, others = await spawn_pair(system)
         await second.tell(100.0)
@@ -155,7 +155,7 @@ async def test_stopped_sibling_is_not_restarted(autojump_clock):
 
 
 async def test_failure_during_stop_restarts_no_sibling(autojump_clock):
-    """A stop is not a failure of the group, whatever the clean-up raises."""
+    """An error in the clean-up of a stopped actor restarts no sibling."""
     async with open_system(supervision=TOGETHER) as system:
         first, second, born, others = await spawn_pair(system, falls=True)
         await first.tell(5.0)
@@ -168,7 +168,7 @@ async def test_failure_during_stop_restarts_no_sibling(autojump_clock):
 
 
 class Team(Actor):
-    """Has two children, and gives their addresses away."""
+    """An actor that spawns two children and returns their references."""
 
     def __init__(self, births: tuple[list[float], list[float]]) -> None:
         self.births = births
@@ -181,7 +181,7 @@ class Team(Actor):
 
 
 async def test_children_use_the_supervision_of_their_parent(autojump_clock):
-    """`children=` is for the children alone: the parent's own sibling is not touched by their restarts."""
+    """`children=` applies to children only: the sibling of the parent is not restarted."""
     births: tuple[list[float], list[float]] = ([], [])
     async with open_system() as system:
         team = await system.spawn(lambda: Team(births), children=TOGETHER)
@@ -206,6 +206,6 @@ async def test_children_use_the_supervision_of_their_parent(autojump_clock):
     ],
 )
 def test_invalid_supervision_is_rejected(options, match):
-    """The error names the argument, its value and what may stand there."""
+    """The error names the argument, its value and the allowed values."""
     with pytest.raises(ConfigurationError, match=match):
         Supervision(**options)

@@ -12,7 +12,7 @@ WHO = contextvars.ContextVar("WHO", default="nobody")
 
 
 def noting(log):
-    """The two halves of a job that only notes that it ran, and as whom."""
+    """Return the two functions of a job, `run` and `finish`, which record that they ran and in which task."""
 
     async def run(scope, name):
         log.append(("run", name, WHO.get()))
@@ -26,7 +26,7 @@ def noting(log):
 
 
 async def test_a_worker_serves_job_after_job(nursery):
-    """Jobs that come one after the other share one task."""
+    """Consecutive jobs run in one task."""
     tasks = []
 
     async def run(scope, number):
@@ -45,7 +45,7 @@ async def test_a_worker_serves_job_after_job(nursery):
 
 
 async def test_jobs_have_separate_context_variables(nursery):
-    """A context variable that a job sets is gone for the next job of the same worker, as in a new task."""
+    """A context variable set by one job is not visible to the next job of the same worker, as in a new task."""
     log = []
     workers = Workers(nursery, timer=Timer(), **noting(log))
     for name in ("ada", "bob"):
@@ -64,7 +64,7 @@ async def test_jobs_have_separate_context_variables(nursery):
 
 
 async def test_only_run_can_be_cancelled(nursery):
-    """Cancelling a job's scope stops its run; its finish runs undisturbed, and so does the worker's next job."""
+    """Cancelling the scope of a job stops its `run`; its `finish` and the next job of the worker are not cancelled."""
     scopes, log = {}, []
 
     async def run(scope, name):
@@ -90,7 +90,7 @@ async def test_only_run_can_be_cancelled(nursery):
 
 
 async def test_idle_workers_end(nursery, autojump_clock):
-    """After a burst those stay that the next jobs need, and after that only some; they end with the nursery."""
+    """After a burst only the workers that are needed stay; they end with the nursery."""
     gate, timer = trio.Event(), Timer()
 
     async def run(scope, number):
@@ -121,7 +121,7 @@ async def test_idle_workers_end(nursery, autojump_clock):
 
 
 async def test_job_error_is_raised_by_the_nursery():
-    """A failing job is the nursery's failure, whichever half raised."""
+    """The nursery raises the error of a job, from `run` or from `finish`."""
 
     async def run(scope, half):
         if half == "run":
@@ -139,7 +139,7 @@ async def test_job_error_is_raised_by_the_nursery():
 
 @pytest.mark.parametrize("where", ["side by side", "in the end of one that was stopped"])
 async def test_job_cancelled_by_the_nursery_is_abandoned(where, nursery):
-    """In tasks of its own, whose cancellations come as a group, and while it is finished behind its own cancellation."""
+    """A job is abandoned if the nursery is cancelled during tasks that the job started, or during its shielded `finish`."""
     log = []
 
     async def run(scope, name):
@@ -166,7 +166,7 @@ async def test_job_cancelled_by_the_nursery_is_abandoned(where, nursery):
 
 
 async def test_job_runs_with_its_context_variables(nursery):
-    """In a new task and in one that is used again; a worker that parks has none of them."""
+    """A job has its context variables in a new task and in a reused one; an idle worker keeps none of them."""
     log = []
     workers = Workers(nursery, timer=Timer(), **noting(log))
     for name in ("ada", "bob"):
@@ -182,7 +182,7 @@ async def test_job_runs_with_its_context_variables(nursery):
 
 
 def test_ctrl_c_while_a_worker_parks_keeps_the_worker(monkeypatch):
-    """To wake one that has ended would be an error of trio's own, which ends all of the process."""
+    """Ctrl-C as a worker parks does not end it; waking an ended task would be an internal error of trio."""
     park, log = trio.lowlevel.wait_task_rescheduled, []
 
     async def live():
@@ -207,7 +207,7 @@ def test_ctrl_c_while_a_worker_parks_keeps_the_worker(monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 5])
 def test_ctrl_c_does_not_interrupt_waking_a_worker(monkeypatch, jobs, autojump_clock):
-    """Who has a job for it, or ends it as none needs it: a worker that is taken out and not woken could not be cancelled."""
+    """Ctrl-C does not interrupt the removal of a worker from the idle list and its wake-up: a removed, sleeping worker could not be cancelled."""
     wake, log, pressed = trio.lowlevel.reschedule, [], []
 
     def press(*given):
