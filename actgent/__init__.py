@@ -99,7 +99,7 @@ _NAMES = {
         "WrongOwner",
     ),
     "approvals": ("Approval", "Approve", "ApprovalRequest", "Edit", "Reject", "Respond"),
-    "labels": ("Label", "Policy"),
+    "information_flow_labels": ("Label", "Policy"),
     "messages": (
         "CallProgress",
         "ChatMessage",
@@ -137,7 +137,7 @@ _NAMES = {
     "agents.teams.agent_tools": ("delegation_tools",),
     "agents.teams.handoff": ("hand_back", "handoff"),
     "client.remote_agent": ("RemoteAgent",),
-    "client.client": ("Client", "connect"),
+    "client.agent_server_client": ("Client", "connect"),
     "client.remote_session": ("RemoteSession",),
     "database.database": ("Database",),
     "definitions.agent_generator": ("AgentGenerator",),

@@ -92,7 +92,7 @@ from .approvals import (
     Reject as Reject,
     Respond as Respond,
 )
-from .client.client import (
+from .client.agent_server_client import (
     Client as Client,
     connect as connect,
 )
@@ -212,12 +212,12 @@ from .errors import (
     WouldDeadlock as WouldDeadlock,
     WrongOwner as WrongOwner,
 )
-from .journal.journal_interface import (
-    SessionSummary as SessionSummary,
-)
-from .labels import (
+from .information_flow_labels import (
     Label as Label,
     Policy as Policy,
+)
+from .journal.journal_interface import (
+    SessionSummary as SessionSummary,
 )
 from .llm.clients.anthropic import (
     Anthropic as Anthropic,

@@ -16,7 +16,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.forms import Field, to_form
-from actgent.labels import Label, label_of
+from actgent.information_flow_labels import Label, label_of
 from actgent.support.serializable import Serializable
 
 

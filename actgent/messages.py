@@ -23,7 +23,7 @@ from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.end_user_messages import sentence_for
 from actgent.errors.text_escaping import shown
-from actgent.labels import Label, label_of
+from actgent.information_flow_labels import Label, label_of
 from actgent.support.fast_init import EXACT, fast_constructor, fast_init
 from actgent.support.misuse_hints import (
     hints_for_failures,

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from actgent import ConfigurationError, Label, Policy
-from actgent.labels import TRUSTED, label_of, source_name, text_of
+from actgent.information_flow_labels import TRUSTED, label_of, source_name, text_of
 
 LABELS = [TRUSTED, Label({"web"}), Label({"mail"}), Label({"web", "mail"}), Label({"*"})]
 

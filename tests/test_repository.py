@@ -536,7 +536,7 @@ SAID = (
     "events",
     "actors.dead_letters",
     "actors.supervision",
-    "agents.goal.metrics",
+    "agents.goal.goal_run_metrics",
     "agents.goal.run_agent_functions",
     "agents.turn_processing",
     "agents.steps.agent_answer",

@@ -30,7 +30,7 @@ from actgent.errors import (
     SessionMoved,
     UsageError,
 )
-from actgent.labels import Policy
+from actgent.information_flow_labels import Policy
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_settings import LLMSettings

@@ -13,7 +13,7 @@ from actgent.database.database import Database
 from actgent.definitions.agent_folder import AgentFolder, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
-from actgent.labels import Policy
+from actgent.information_flow_labels import Policy
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model

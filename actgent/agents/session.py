@@ -18,9 +18,9 @@ from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
+from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
 from actgent.journal.records import TurnOptions
 from actgent.journal.session_list_queries import SessionKey
-from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     CallProgress,
     Content,
@@ -52,8 +52,7 @@ from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, h
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import releasing_slot, running_session, sources_of_caller, take_sources
-from actgent.runtime.sessions.remote_session_interface import RemoteSessions
-from actgent.runtime.sessions.session_eviction import check_sendable
+from actgent.runtime.sessions.remote_session_interface import RemoteSessions, check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_end
 from actgent.runtime.sessions.session_tree_close import close_tree
 from actgent.runtime.start_phase import wait_started

@@ -11,6 +11,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.approvals import Approval, Decision, Grant
 from actgent.errors import InvalidArguments
+from actgent.information_flow_labels import TRUSTED, Label, label_of, text_of
 from actgent.journal.journal_interface import Journal
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -23,7 +24,6 @@ from actgent.journal.records import (
     Record,
     StateChangeRecord,
 )
-from actgent.labels import TRUSTED, Label, label_of, text_of
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import CALL_TOOL

@@ -16,8 +16,8 @@ from actgent.definitions.agent_folder import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
 from actgent.errors.text_escaping import counted
 from actgent.evaluation import DecisionReport, DecisionVariant, compare_decisions, decisions_to_html
-from actgent.evaluation.decision_comparison import join_reports
-from actgent.evaluation.decision_comparison_html import figures_table
+from actgent.evaluation.recorded_answer_comparison import join_reports
+from actgent.evaluation.recorded_answer_comparison_html import figures_table
 from actgent.evaluation.shared_html_parts import cost_words
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionFilter

@@ -12,8 +12,8 @@ import attrs
 from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
 from actgent.errors.text_escaping import counted
+from actgent.information_flow_labels import Label, text_of
 from actgent.journal.records import REFUSED
-from actgent.labels import Label, text_of
 from actgent.messages import (
     NO_METADATA,
     NO_USAGE,

@@ -41,8 +41,8 @@ from actgent.tools.tools_run_by_caller import CallerTools
 from .error_conversion import failure_error, suspended
 from .event_subscription import ServerLink, complete_tool_results
 from .json_conversion import DeliveryDecoder, is_rejection, to_approval, to_reply
-from .receive_channel import PutItem, RemoteReader, open_reader
 from .remote_session import RemoteSession
+from .remote_stream_reader import PutItem, RemoteReader, open_reader
 from .request_bodies import session_body
 from .transport_interface import ConnectionLost, Refused, RemoteRequest, StreamEvent
 

@@ -13,7 +13,7 @@ from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.control.argument_checks import check_id, check_seconds
 from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
-from actgent.labels import TRUSTED, Label, check_label, text_of
+from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     NO_METADATA,
     Content,
@@ -47,7 +47,7 @@ from .json_conversion import (
     to_schedule,
     to_usage,
 )
-from .receive_channel import PutItem, RemoteReader, open_reader
+from .remote_stream_reader import PutItem, RemoteReader, open_reader
 from .request_bodies import content_body, decision_body, message_body
 from .transport_interface import Operation, RemoteRequest, StreamEvent
 

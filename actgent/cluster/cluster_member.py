@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actgent.client.client import Client, open_client
+from actgent.client.agent_server_client import Client, open_client
 from actgent.client.event_subscription import ServerLink
 from actgent.client.remote_session import RemoteSession
 from actgent.errors import ConfigurationError

@@ -24,7 +24,7 @@ import jsonschema_rs
 
 from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
-from actgent.labels import Check, Policy, Untrusted, Violation
+from actgent.information_flow_labels import Check, Policy, Untrusted, Violation
 from actgent.llm import model_settings
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol

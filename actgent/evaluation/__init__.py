@@ -3,14 +3,19 @@
 from .case_files import case_from, load_cases, save_cases
 from .case_runner import evaluate
 from .cases_and_results import Case, CheckResult, Trial
-from .decision_comparison import DecisionVariant, compare_decisions
-from .decision_comparison_html import decisions_to_html
-from .decision_comparison_report import ComparedDecision, DecisionFigures, DecisionReport, UnreachedDecisions
 from .evaluation_html_report import to_html
 from .evaluation_report import Figures, Report
 from .journal_cases import cases_from_journal
 from .model_judge import judged
 from .predefined_checks import calls, calls_no_tool, contains, equals, goal_reached, matches
+from .recorded_answer_comparison import DecisionVariant, compare_decisions
+from .recorded_answer_comparison_html import decisions_to_html
+from .recorded_answer_comparison_report import (
+    ComparedDecision,
+    DecisionFigures,
+    DecisionReport,
+    UnreachedDecisions,
+)
 from .simulated_user import SimulatedUser, Simulation, StopReason
 
 __all__ = [

@@ -3,7 +3,7 @@
 from actgent.errors import ConfigurationError
 
 try:
-    from .telemetry import Telemetry
+    from .opentelemetry_tracing import Telemetry
 except ModuleNotFoundError as _missing:
     raise ConfigurationError(
         f"package {_missing.name} is not installed; telemetry needs the extra: pip install 'actgent[otel]'"

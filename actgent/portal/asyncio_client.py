@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
+from actgent.client.agent_server_client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.remote_agent import RemoteAgent
 from actgent.client.remote_session import RemoteSession
 from actgent.control.limits import Limits

@@ -16,8 +16,8 @@ from actgent.control.limits import Limits
 from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
+from actgent.information_flow_labels import Label
 from actgent.journal.journal_interface import SessionSummary
-from actgent.labels import Label
 from actgent.messages import (
     Content,
     DataT_co,

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from actgent.client.receive_channel import RemoteReader
+from actgent.client.remote_stream_reader import RemoteReader
 from actgent.errors import UserCodeExit
 from actgent.runtime.subscriptions import ObservationReader, SessionFollower
 from actgent.sessions.pending.turn_reader import TurnReader

@@ -19,8 +19,8 @@ from actgent.errors import (
     Suspended,
 )
 from actgent.events import MessageAccepted
+from actgent.information_flow_labels import source_name
 from actgent.journal.records import NOTHING, Record, TurnOptions
-from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join

@@ -36,12 +36,12 @@ from actgent.errors import (
 )
 from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
+from actgent.information_flow_labels import Policy
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
 from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
 from actgent.journal.records import Record
 from actgent.journal.session_list_queries import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
-from actgent.labels import Policy
 from actgent.messages import Sender
 from actgent.session_index import IndexQueries
 from actgent.sessions.budget_accounts import BudgetAccounts
@@ -65,7 +65,7 @@ from .introspection import Introspection, fork_session, need_journal, records_up
 from .session_erasure import Retention, RetentionJob
 from .session_waits import find_waiter
 from .sessions.answer_ratings import Ratings
-from .sessions.session_eviction import SessionPredicate
+from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from actgent.actors.actor import running_actor, waiting_actor
 from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
-from actgent.labels import TRUSTED, Label, text_of
+from actgent.information_flow_labels import TRUSTED, Label, text_of
 from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.untrusted_call_sources import running_call

@@ -14,8 +14,8 @@ import trio
 
 from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError
+from actgent.information_flow_labels import Label, label_of
 from actgent.journal.records import AgentMessageRecord
-from actgent.labels import Label, label_of
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins

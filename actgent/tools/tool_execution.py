@@ -35,7 +35,7 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
-from actgent.labels import Label, text_of, text_of_readers
+from actgent.information_flow_labels import Label, text_of, text_of_readers
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of

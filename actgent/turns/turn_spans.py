@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 
 import attrs
 
-from actgent.labels import Label
+from actgent.information_flow_labels import Label
 from actgent.messages import Message, traceparent, valid_traceparent
 from actgent.sessions.session_context import Turn
 from actgent.support import span_names as names

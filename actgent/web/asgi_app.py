@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 from actgent.actors.event_loop_check import check_loop
 from actgent.client.http.http_request import SOURCES_HEADER
 from actgent.errors import Fenced, SessionMoved
-from actgent.labels import label_of, text_of
+from actgent.information_flow_labels import label_of, text_of
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.runtime.session_waits import sources_of_request
 from actgent.support.safe_logging import LogVariable, logger_of

@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.observe.telemetry import SCHEMA_URL
+from actgent.observe.opentelemetry_tracing import SCHEMA_URL
 
 
 @tool(approval=True, effect="once")

@@ -22,8 +22,8 @@ from actgent import (
     open_portal,
     tool,
 )
+from actgent.information_flow_labels import TRUSTED
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
-from actgent.labels import TRUSTED
 from actgent.sessions.subscriptions import FollowedRecord
 
 ON_TRIO_ALONE = {

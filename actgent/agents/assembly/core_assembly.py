@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actgent.actors.inbox import InboxBounds, PriorityInbox
 from actgent.agents.teams import receivers_among
-from actgent.labels import Policy
+from actgent.information_flow_labels import Policy
 from actgent.llm.model_interface import LLM
 from actgent.memory.memory_interface import Memory
 from actgent.messages import Sender, message_bytes

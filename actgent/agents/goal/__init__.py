@@ -2,7 +2,7 @@
 
 from .goal_agent import GoalAgent
 from .goal_result import GoalResult
-from .metrics import RunMetrics, ToolMetrics
+from .goal_run_metrics import RunMetrics, ToolMetrics
 from .run_agent_functions import run_agent, run_agent_sync
 
 __all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent", "run_agent_sync"]

@@ -1,11 +1,12 @@
-"""`GoalAgent`, which works towards goals with several model calls, and the conversion of its tools."""
+"""`GoalAgent`, which works towards goals with several model calls, its narration, and the conversion of its tools."""
 
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Unpack, overload
 
+import attrs
 import trio
 
 from actgent.agents.agent import Agent
@@ -13,9 +14,12 @@ from actgent.agents.argument_checks import check_tools
 from actgent.agents.keyword_argument_types import CommonOptions, FormT, MessageOptions, ToolLike, Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
+from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_line
 from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.errors.text_escaping import counted, shown
 from actgent.messages import DataT_co, Message, Reply, new_id
-from actgent.protocols.goal import CustomAction, Goal, goal_view
+from actgent.protocols.goal import CustomAction, Goal, Progress, goal_view, progress_in
+from actgent.state.session_state import State
 from actgent.tools.function_tool import tool
 from actgent.tools.state_tools import StateTool, state_tool, takes_state
 from actgent.tools.tool_adapters import is_tool_like
@@ -24,11 +28,44 @@ from actgent.tools.tool_registry import to_tool
 from actgent.toolsets.toolset import Toolset
 
 from .goal_result import GoalResult, goal_result
-from .metrics import GoalNarration
 from .task_runner import TaskRunner
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 """Seconds to close a session that `run_goal` opened, also when it is cancelled."""
+
+
+@attrs.define
+class GoalNarration(Narration):
+    """Narration of a goal agent. It has lines for decisions with their reasons, and a line when a goal ends."""
+
+    _statuses: dict[str, str] = attrs.field(factory=dict)
+    """Last status of the goal, by session id."""
+
+    def name_of(self, kind: str) -> str:
+        return "goal"
+
+    def state_lines(self, session: Session[Any], state: State) -> Iterable[str]:
+        progress = progress_in(state)
+        status = progress.status if progress else ""
+        if progress is not None and status and status != self._statuses.get(session.id):
+            yield _end_of(progress)
+        self._statuses[session.id] = status
+
+    def decision_lines(self, decision: Mapping[str, Any]) -> Iterator[str]:
+        if not isinstance(decision.get("action"), str):
+            return
+        reasoning = decision.get("reasoning")
+        why = (
+            f" because: {shown(reasoning, MAX_VALUE_CHARS)}"
+            if isinstance(reasoning, str) and reasoning
+            else ""
+        )
+        yield f"decides: {shown(decision['action'])} {value_line(decision.get('params', {}))}{why}"
+
+
+def _end_of(progress: Progress) -> str:
+    why = f" ({progress.error})" if progress.error else ""
+    return f"ended: {progress.status}{why} after {counted(progress.iterations, 'model call')}"
 
 
 class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):

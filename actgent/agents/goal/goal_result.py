@@ -23,7 +23,7 @@ from actgent.support.serializable import Serializable
 from actgent.support.user_code_calls import explained_text
 from actgent.tools.outputs.oversized_state_values import copy_state
 
-from .metrics import RunMetrics, metrics_of
+from .goal_run_metrics import RunMetrics, metrics_of
 
 _BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
 """Errors that end a goal early although neither the model nor a tool failed."""

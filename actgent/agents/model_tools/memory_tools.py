@@ -19,7 +19,7 @@ from actgent.errors import (
     MemoryReplaced,
     ToolError,
 )
-from actgent.labels import label_of
+from actgent.information_flow_labels import label_of
 from actgent.memory.longterm import (
     MAX_TEXT_CHARACTERS,
     LongTermMemory,

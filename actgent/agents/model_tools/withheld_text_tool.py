@@ -9,7 +9,7 @@ import trio
 
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import ConfigurationError, ModelTimeout, ParseError, ToolError
-from actgent.labels import Policy
+from actgent.information_flow_labels import Policy
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import ChatMessage, Text
 from actgent.sessions.session_context import SessionContext

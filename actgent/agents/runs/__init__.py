@@ -1,7 +1,6 @@
 """Runs of an agent: sending a message, waiting for its answer, streaming, and forwarding to other processes."""
 
 from .await_reply import resume, send_and_wait
-from .delivery_streams import STREAM_CAPACITY, open_resumed_stream, open_stream
 from .prompt_enhancement import RewrittenMessage, rewrite_message
 from .remote_runs import (
     SessionView,
@@ -15,6 +14,7 @@ from .remote_runs import (
 )
 from .run_options import RunDefaults
 from .run_request import RunRequest
+from .streamed_runs import STREAM_CAPACITY, open_resumed_stream, open_stream
 
 __all__ = [
     "STREAM_CAPACITY",

@@ -5,7 +5,7 @@ import time
 
 import trio
 
-from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, open_client
+from actgent.client.agent_server_client import DEFAULT_RETRY_TIMEOUT_SECONDS, open_client
 from actgent.client.error_conversion import error_of
 from actgent.client.http.http_request import parse_problem
 from actgent.client.request_sender import RetryBackoff

@@ -13,13 +13,13 @@ import trio
 from actgent.agents.session import Session, context_of, session_of_context
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
+from actgent.information_flow_labels import TRUSTED, Label
 from actgent.interop.approval_forms import decision_of
 from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.journal_interface import Journal
 from actgent.journal.records import AgentMessageRecord, OutcomeRecord
 from actgent.journal.session_list_queries import SessionKey
-from actgent.labels import TRUSTED, Label
 from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import SessionFollower, follow_session

@@ -23,8 +23,8 @@ from pydantic import TypeAdapter
 
 from actgent.approvals import Approval, Approve, Decision, FormAnswer, Reject, Respond, approval_id
 from actgent.errors import ApprovalRequired, InvalidArguments
+from actgent.information_flow_labels import TRUSTED, Label
 from actgent.interop.approval_forms import decision_of, form_of, question_text
-from actgent.labels import TRUSTED, Label
 from actgent.messages import CallProgress
 from actgent.support.safe_logging import logger_of
 from actgent.tools.schemas import compile_schema

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import mcp_types as types
 
 from actgent.errors import InvalidToolResult
-from actgent.labels import Label
+from actgent.information_flow_labels import Label
 from actgent.messages import ChatMessage, File, Image, Medium, Text
 from actgent.tools.outputs.result_text import fallback_text, to_text
 

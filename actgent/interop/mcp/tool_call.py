@@ -7,7 +7,7 @@ import attrs
 
 from actgent.approvals import Approve
 from actgent.errors import ApprovalRequired, ConfigurationError, InvalidToolResult, ToolError
-from actgent.labels import TRUSTED, Label
+from actgent.information_flow_labels import TRUSTED, Label
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import leaves

@@ -1,7 +1,9 @@
-"""Interface to sessions that other processes own. `actgent.cluster` implements it."""
+"""Interface to sessions that other processes own, and the check of arguments for them. `actgent.cluster` implements it."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import RatingRecord
 from actgent.journal.session_list_queries import SessionKey
@@ -32,3 +34,22 @@ class RemoteSessions(Protocol):
 
     def id_of(self, session: object) -> str | None:
         """Return the session id of a remote session handle; None for other values."""
+
+
+def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
+    """Raise if an argument is set that cannot be sent to the process that owns the session.
+
+    `given` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
+
+    Raises:
+        ConfigurationError: Such an argument is set; the text names it.
+    """
+    if names := [name for name, value in given.items() if not _is_nothing(value)]:
+        raise ConfigurationError(
+            f"{', '.join(names)}: this cannot be sent to the node that owns the session; omit it, or "
+            "use a session of this node, which create_session() without session_id= creates"
+        ) from moved
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, tuple | list) and not value)

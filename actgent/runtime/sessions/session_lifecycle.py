@@ -39,7 +39,7 @@ from actgent.sessions.session_context import (
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.turns.turn_lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 
-from .session_eviction import SessionEviction, SessionPredicate
+from .moved_session_eviction import SessionEviction, SessionPredicate
 
 RESTORED_AGE_SECONDS = 1e9
 """Age in seconds that messages restored from the journal get, so that they run before all new messages."""

@@ -21,8 +21,8 @@ from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.safe_logging import LogVariable, logger_of
 
+from .moved_session_eviction import SessionPredicate, is_stalled
 from .remote_session_interface import RemoteSessions
-from .session_eviction import SessionPredicate, is_stalled
 from .session_recovery import MAX_CONCURRENT_OPENS, Choose, resume_acquired
 
 DRAIN_GRACE_SECONDS = 2.0

@@ -21,7 +21,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_batches_and_nursery import plain_nursery
 
-from .session_eviction import SessionPredicate
+from .moved_session_eviction import SessionPredicate
 from .session_opener import SessionOpener
 
 Choose = Callable[[Sequence[SessionKey]], Awaitable[Iterable[SessionKey]]]

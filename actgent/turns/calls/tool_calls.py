@@ -12,8 +12,8 @@ from actgent.control.limits import Limits
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import InvalidToolResult, LimitReached
 from actgent.errors.text_escaping import counted, quoted
+from actgent.information_flow_labels import Policy
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
-from actgent.labels import Policy
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.tool_call_approvals import edited, grants_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from actgent.labels import Label, Policy, label_of, text_of
+from actgent.information_flow_labels import Label, Policy, label_of, text_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.session_context import SessionContext
 from actgent.support.untrusted_text import has_sources

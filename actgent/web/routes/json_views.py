@@ -17,6 +17,7 @@ from actgent.approvals import Approval
 from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
+from actgent.information_flow_labels import Label
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -25,7 +26,6 @@ from actgent.journal.records import (
     RatingRecord,
     Record,
 )
-from actgent.labels import Label
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics

@@ -28,8 +28,8 @@ from actgent import (
     tool,
 )
 from actgent.agents.untrusted_call_audit import audit_session
+from actgent.information_flow_labels import TRUSTED, label_of, text_of
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.labels import TRUSTED, label_of, text_of
 
 from .outer_tool import OuterTool
 

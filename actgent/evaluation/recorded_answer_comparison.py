@@ -23,7 +23,7 @@ from actgent.messages import NO_USAGE
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
 
-from .decision_comparison_report import (
+from .recorded_answer_comparison_report import (
     ComparedDecision,
     DecisionReport,
     UnreachedDecisions,

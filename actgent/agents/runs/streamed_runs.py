@@ -1,4 +1,4 @@
-"""Streams of deliveries: for a new message, and for a suspended turn."""
+"""Runs whose deliveries are streamed to a reader: of a new message, and of a suspended turn."""
 
 import math
 from collections.abc import AsyncGenerator, Iterator

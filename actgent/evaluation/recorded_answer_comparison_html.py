@@ -1,4 +1,4 @@
-"""Report of compared decisions as one self-contained HTML page."""
+"""HTML page of a comparison with recorded answers, as one self-contained file."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -6,7 +6,7 @@ from itertools import groupby
 
 from actgent.errors.text_escaping import counted
 
-from .decision_comparison_report import (
+from .recorded_answer_comparison_report import (
     ACCEPTED,
     ComparedDecision,
     DecisionReport,

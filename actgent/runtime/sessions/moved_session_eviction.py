@@ -4,14 +4,14 @@ A session has left when its turn has ended here and no message is being accepted
 opens the session again, because this process owns it again, waits.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
 import trio
 
 from actgent.control.durable_timer import DueIndex
-from actgent.errors import ConfigurationError, Fenced, SessionMoved
+from actgent.errors import Fenced, SessionMoved
 from actgent.journal.journal_interface import Journal
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
@@ -19,25 +19,6 @@ from actgent.sessions.session_record_writer import SessionLog
 
 SessionPredicate = Callable[[str], bool]
 """Function of a session id; returns True if the session leaves this process."""
-
-
-def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
-    """Raise if an argument is set that cannot be sent to the process that owns the session.
-
-    `given` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
-
-    Raises:
-        ConfigurationError: Such an argument is set; the text names it.
-    """
-    if names := [name for name, value in given.items() if not _is_nothing(value)]:
-        raise ConfigurationError(
-            f"{', '.join(names)}: this cannot be sent to the node that owns the session; omit it, or "
-            "use a session of this node, which create_session() without session_id= creates"
-        ) from moved
-
-
-def _is_nothing(value: object) -> bool:
-    return value is None or (isinstance(value, tuple | list) and not value)
 
 
 @attrs.define(eq=False)

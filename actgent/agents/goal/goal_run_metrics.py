@@ -1,22 +1,17 @@
-"""Metrics of the work on a goal, and the narration of a goal agent."""
+"""`RunMetrics`: duration, model calls, tokens and tool calls of one run of a goal agent."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import attrs
 
-from actgent.agents.session import Session
-from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_line
-from actgent.errors.text_escaping import counted, shown
 from actgent.messages import ToolResult, Usage
-from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
-from actgent.state.session_state import State
+from actgent.protocols.goal import RUN_TASKS, PlannedTask
 from actgent.support.serializable import Serializable
 
 
 @attrs.frozen(kw_only=True)
 class ToolMetrics(Serializable):
-    """Metrics of one tool."""
+    """Number of calls of one tool, and of its successful calls."""
 
     calls: int
     """Number of calls with a result."""
@@ -36,7 +31,7 @@ class ToolMetrics(Serializable):
 
 @attrs.frozen(kw_only=True)
 class RunMetrics(Serializable):
-    """Metrics of the work on one goal."""
+    """Duration, tokens, model calls and tool calls of the work on one goal."""
 
     seconds: float
     """Seconds from the goal's message to the result."""
@@ -95,40 +90,3 @@ def metrics_of(
         if good
     }
     return RunMetrics(seconds=seconds, model_calls=model_calls, tools=tools, usage=usage.total)
-
-
-# --- while it works --------------------------------------------------------------------------
-
-
-@attrs.define
-class GoalNarration(Narration):
-    """Narration of a goal agent. It has lines for decisions with their reasons, and a line when a goal ends."""
-
-    _statuses: dict[str, str] = attrs.field(factory=dict)
-    """Last status of the goal, by session id."""
-
-    def name_of(self, kind: str) -> str:
-        return "goal"
-
-    def state_lines(self, session: Session[Any], state: State) -> Iterable[str]:
-        progress = progress_in(state)
-        status = progress.status if progress else ""
-        if progress is not None and status and status != self._statuses.get(session.id):
-            yield _end_of(progress)
-        self._statuses[session.id] = status
-
-    def decision_lines(self, decision: Mapping[str, Any]) -> Iterator[str]:
-        if not isinstance(decision.get("action"), str):
-            return
-        reasoning = decision.get("reasoning")
-        why = (
-            f" because: {shown(reasoning, MAX_VALUE_CHARS)}"
-            if isinstance(reasoning, str) and reasoning
-            else ""
-        )
-        yield f"decides: {shown(decision['action'])} {value_line(decision.get('params', {}))}{why}"
-
-
-def _end_of(progress: Progress) -> str:
-    why = f" ({progress.error})" if progress.error else ""
-    return f"ended: {progress.status}{why} after {counted(progress.iterations, 'model call')}"

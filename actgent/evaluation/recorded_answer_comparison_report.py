@@ -1,4 +1,4 @@
-"""Report of a comparison with recorded decisions: what other models and prompts answer to the requests of recorded sessions."""
+"""Comparison of recorded answers with the answers of other models and prompts: kinds of difference, figures and the report."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
