@@ -204,8 +204,21 @@ class SessionTrees:
         self._tables[table.agent] = table
 
     def remove(self, agent: str) -> None:
-        """Remove the session table of a stopped agent."""
-        self._tables.pop(agent, None)
+        """Remove the session table of a stopped agent. Child sessions of other agents wait for the next load of their parents."""
+        table = self._tables.pop(agent, None)
+        for parent in () if table is None else table.values():
+            for child in (parent.children or {}).values():
+                if self.find(child.key) is child:
+                    self._detach(child)
+
+    def _detach(self, child: SessionContext) -> None:
+        """Detach a child session from its parent, whose agent has stopped, as if the child had been loaded without the parent."""
+        tree = child.open_tree()
+        tree.root_owner, tree.parent = child.root_owner, None
+        if child.task is not None:
+            child.task.is_unclaimed = True
+        if tree.parent_key is not None:
+            self.wait_for_parent(tree.parent_key, child)
 
     def find(self, key: SessionKey) -> SessionContext | None:
         """Return a session in memory by its key; None if there is none."""

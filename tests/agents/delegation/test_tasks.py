@@ -261,6 +261,26 @@ async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
         assert {each.session_id for each in await open_sessions(journal)} <= {"s1"}
 
 
+async def test_running_task_is_cancelled_after_a_restart_of_the_delegating_agent(autojump_clock):
+    """The child session has stayed in memory, because its agent was not stopped."""
+    (lead, worker), (lead_again, _) = team(delay=100), team(delay=100)
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada", session_id="s1")
+        await session.delegate("worker", "a hole", task_id="t")
+        await trio.sleep(1)
+        runtime.stop("lead")
+        await trio.sleep(1)
+        await runtime.start(lead_again)
+        session = await lead_again.open_session("s1")
+        assert [each.id for each in session.children] == ["t"]
+        assert await session.cancel_task("t")
+        await trio.sleep(200)
+        assert session.history == ()
+        assert {each.session_id for each in await open_sessions(journal)} == {"s1"}
+
+
 async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock):
     """Who stops it then is told so, since the result is told all the same."""
     may_write = trio.Event()
