@@ -321,10 +321,14 @@ class MessageAdmission:
         elif self._would_wait_for_itself(context):
             raise inbox.refusal(message)
         else:
+            began_at = trio.current_time()
             with self._lifecycle.eviction.cancelled_on_eviction(context.id):
                 acceptance.place = await inbox.reserve(message, first=first)
             place = acceptance.place
             self._check_reachable(context)
+            if message.deadline is not None:  # the write has only the rest of it
+                deadline = max(0.0, message.deadline - (trio.current_time() - began_at))
+                acceptance.message = attrs.evolve(message, deadline=deadline)
         return place
 
     async def _write(

@@ -423,7 +423,7 @@ class Callers:
                     notes.closed.add(session.id)
         except ActgentError as error:
             is_known = isinstance(error, JournalError)
-        if is_known and self._is_alive:
+        if is_known and self._is_alive and notes.is_valid(session.id, era):
             notes.close_begun.setdefault(session.id, self._life.number)
 
     async def _wait_idle(self, agent: Agent, session_id: str) -> None:

@@ -75,6 +75,27 @@ async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump
     assert asked == ["hi"] * again
 
 
+async def test_chat_waits_no_longer_than_its_deadline_for_room_and_the_journal_together(autojump_clock):
+    """After the message got room in the inbox, its write has the rest of the time."""
+    async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        llm = ScriptedLLM(["first", "second"], delay=4)
+        agent = await runtime.start(BareAgent("clerk", llm=llm, inbox_capacity=1))
+        session = await agent.create_session("ada")
+
+        @session.on_conversation
+        def freeze(reply):
+            if reply.text == "first":
+                journal.gate = trio.Event()
+
+        for text in ("runs", "is queued"):
+            await session.chat(text)
+        took, error = await seconds_of(session.chat, "waits for room", enqueue_timeout=5)
+        assert 5 <= took <= 5.2
+        assert isinstance(error, JournalSlow)
+        journal.gate.set()
+        await session.wait_idle()
+
+
 async def test_a_cancelled_caller_does_not_wait_for_the_journal(autojump_clock):
     """Whether the write has begun, or waits behind another; none of the messages runs."""
     asked = []
