@@ -21,7 +21,7 @@ from workloads import BY_KEY, WORKLOADS, Workload
 HERE = Path(__file__).parent
 SIDES = ("floor", "framework")
 TIMEOUT_S = 600
-"""Of one run; the longest takes a few seconds."""
+"""Maximum of one run in seconds. The longest run takes a few seconds."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def _options() -> argparse.Namespace:
 
 
 def run_here(workload: Workload, side: str, size: int) -> Figures:
-    """One run of one side, in this process."""
+    """Run one side of a workload once, in this process."""
     if workload.key == "W8":
         return getattr(importlib.import_module("start"), side)(size) | {"calibration_s": calibrate()}
     function = getattr(importlib.import_module(side), workload.function)
@@ -63,7 +63,7 @@ def run_here(workload: Workload, side: str, size: int) -> Figures:
 
 
 def run_all(workloads: list[Workload], *, rounds: int, quick: bool) -> Results:
-    """Rounds of all workloads, the sides of each by turns, every run in a process of its own."""
+    """Run all rounds of all workloads. The sides of a workload alternate, and each run has its own process."""
     results = Results(workloads, rounds=rounds, quick=quick)
     with Console(stderr=True).status("") as status:
         for number in range(rounds):
@@ -75,7 +75,7 @@ def run_all(workloads: list[Workload], *, rounds: int, quick: bool) -> Results:
 
 
 def run_in_child(workload: Workload, side: str, *, quick: bool) -> Figures | None:
-    """The figures of one run; None where it failed, with its words on stderr."""
+    """Run one side in a child process and return its figures; None if it failed, after its error output is printed."""
     size = workload.quick if quick else workload.size
     command = [sys.executable, str(HERE), "--child", workload.key, side, str(size)]
     try:

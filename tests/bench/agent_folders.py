@@ -1,4 +1,4 @@
-"""An agent's folder with many instructions, to be read."""
+"""Load an agent from a folder with many instruction files."""
 
 import tempfile
 import time
@@ -37,7 +37,7 @@ def _folder(count: int) -> Iterator[Path]:
 
 
 def measure_loading(load: Callable[[Path], int], count: int) -> Figures:
-    """The best of some rounds, the first of which fills the caches of disk and libraries."""
+    """Return the shortest time of several rounds. The first round fills the caches of disk and libraries."""
     with _folder(count) as folder:
         times = []
         for _ in range(ROUNDS):

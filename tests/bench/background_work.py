@@ -1,4 +1,4 @@
-"""BESIDE: how long messages wait while summaries are written and idle conversations are read, against when nothing else goes on."""
+"""BESIDE: latency of messages while other sessions are summarized and consolidated, against latency without that work."""
 
 import time
 
@@ -18,9 +18,9 @@ from actgent import (
 )
 
 LONG = 30
-"""Sessions whose conversations are summarized and read meanwhile."""
+"""Sessions that are summarized and consolidated meanwhile."""
 MESSAGES = 300
-"""Of each, before that; about 12,000 tokens, of which each summary and each reading gets a part."""
+"""Messages of each session before the measurement, about 12,000 tokens. Each summary and consolidation reads a part."""
 SAID = "We have talked about the weather, the trains and what there is for dinner on Sunday. " * 2
 PAUSE = 0.002
 """Seconds between two messages."""
@@ -28,7 +28,7 @@ IDLE = 0.2
 
 
 async def measure_beside(size: int) -> Figures:
-    """Milliseconds from a message to its answer, of `size` messages each: `quiet` and `busy`, and what is added at the 99th percentile."""
+    """Return milliseconds from a message to its answer, of `size` messages each: `quiet`, `busy`, and the difference at the 99th percentile."""
     memories = LongTermMemory("memory:")
     made: list[str] = []
     clerk = BareAgent(
@@ -58,7 +58,7 @@ async def measure_beside(size: int) -> Figures:
 
 
 def _writer(made: list[str], text: str) -> ScriptedLLM:
-    """A model that takes its time."""
+    """Return a model that takes some time for each answer."""
 
     async def write(_chat: object) -> str:
         await trio.sleep(0.1)
@@ -77,7 +77,7 @@ async def _long_session(clerk: BareAgent, number: int) -> Session:
 
 
 async def _talk(sessions: list[Session]) -> None:
-    """A message in each, after which a summary is due, and a reading half a second later."""
+    """Send a message to each session, after which a summary is due. A consolidation is due half a second later."""
     for session in sessions:
         await session.chat("And now?")
         await session.wait_idle()
@@ -95,7 +95,7 @@ async def _latencies(session: Session, count: int) -> list[float]:
 
 
 async def direct(size: int) -> Figures:
-    """The floor: the model asked directly, with nobody beside it."""
+    """The floor: call the model directly, without background work."""
     llm, found = ScriptedLLM(["Noted."], repeat=True, keep=0), []
     from actgent.llm.model_interface import ModelRequest
 

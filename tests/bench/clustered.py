@@ -1,9 +1,9 @@
-"""NODES: what a message costs with agents over several processes. A program of its own: `python tests/bench/clustered.py`.
+"""NODES: CPU per message of agents in several processes. Run it by `python tests/bench/clustered.py`.
 
-The same conversations are held in one process with a journal in PostgreSQL, and with a node through `connect`; each process
-counts its own CPU from the second message of all conversations to the last: once with a model that answers after 0 to 100 ms, as the
-prototype's whose bars these are, and once after 50 ms, which has all conversations go in step. PostgreSQL has to run on loopback,
-or where `ACTGENT_JOURNAL` says; the schemas are removed at the end.
+The same conversations run in one process with a journal in PostgreSQL, and on a node through `connect`. Each process counts its
+CPU from the second message of all conversations to the last. The model answers after 0 to 100 ms in the first part, and after
+50 ms in the second, so that all conversations advance together. PostgreSQL must run on loopback or at `ACTGENT_JOURNAL`; the
+schemas are removed at the end.
 """
 
 import os
@@ -38,15 +38,15 @@ DATABASE = os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:54
 MANY = 1_000_000
 LIMITS = GatewayLimits(requests=MANY, messages=None, rate=float(MANY), burst=MANY)
 SESSIONS, MESSAGES = 100, 40
-"""Conversations at once, and messages of each that are counted, the next one behind an answer."""
+"""Concurrent conversations, and counted messages of each. A message follows the answer to the one before it."""
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 Times = tuple[str, str]
 AT_ANY_TIME, IN_STEP = ("0", "0.1"), ("0.05", "0.05")
-"""Shortest and longest time of an answer in seconds: conversations that are each at another place, and such that go in step."""
+"""Shortest and longest time of an answer in seconds: spread conversations, and conversations that advance together."""
 
 
 class Slow(LLM):
-    """Answers after a time between `shortest` and `longest` seconds, as models that cost nothing here."""
+    """A model that answers after a random time between `shortest` and `longest` seconds, without CPU."""
 
     name = "bench:slow"
 
@@ -61,7 +61,7 @@ class Slow(LLM):
 
 @attrs.define(eq=False)
 class Talk:
-    """A conversation: its next message is said when the last one was answered."""
+    """A conversation. Its next message is sent when the last one is answered."""
 
     session: Any
     _answered: trio.Event = attrs.field(factory=trio.Event)
@@ -72,7 +72,7 @@ class Talk:
             await self.session.chat(f"What time is it, the {number}th time?")
             await self._answered.wait()
 
-    def hear(self, reply: object) -> None:
+    def note_answer(self, reply: object) -> None:
         self._answered.set()
 
 
@@ -83,11 +83,11 @@ async def hold_all(talks: list[Talk], messages: int) -> None:
 
 
 async def converse(agent: Any) -> None:
-    """Hold all conversations; says when all are open, and what this process has computed since by message, in seconds."""
+    """Run all conversations. Report when all are open; then return the CPU seconds of this process per message."""
     talks = []
     for number in range(SESSIONS):
         talk = Talk(await agent.create_session("ada", session_id=f"s{number}"))
-        talk.session.on_conversation(talk.hear)
+        talk.session.on_conversation(talk.note_answer)
         talks.append(talk)
     await hold_all(talks, 1)
     say("open")
@@ -113,7 +113,7 @@ async def run_client(url: str, token: str) -> None:
 
 
 async def run_node(journal: str, pool: str, *times: str) -> None:
-    """Serve until a line comes; each before tells what was computed so far."""
+    """Serve until a line arrives on standard input. Report the CPU at each earlier line."""
     async with open_runtime(journal=journal, cluster=pool, node="a") as runtime:
         async with runtime.starting():
             await runtime.start(BareAgent("clerk", llm=Slow(*times)))
@@ -121,7 +121,7 @@ async def run_node(journal: str, pool: str, *times: str) -> None:
 
 
 async def run_served(journal: str, *times: str) -> None:
-    """The same without a cluster: a gateway of one process."""
+    """Serve the same agents by a gateway in one process without a cluster."""
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(BareAgent("clerk", llm=Slow(*times)))
         await serve(runtime)
@@ -137,27 +137,27 @@ async def serve(runtime: Runtime) -> None:
 
 @attrs.define(eq=False)
 class Role:
-    """A process of this program that plays a role, and waits for lines."""
+    """A process of this program with one role, controlled by lines on its standard input."""
 
     process: trio.Process
-    _heard: bytes = b""
+    _unread: bytes = b""
 
-    async def hear(self) -> str:
-        """The next line that it says."""
-        while b"\n" not in self._heard:
-            self._heard += await self.process.stdout.receive_some()
-        line, _, self._heard = self._heard.partition(b"\n")
+    async def read_line(self) -> str:
+        """Return the next line that the process prints."""
+        while b"\n" not in self._unread:
+            self._unread += await self.process.stdout.receive_some()
+        line, _, self._unread = self._unread.partition(b"\n")
         return line.decode()
 
-    async def go_on(self) -> str:
-        """Have it go on; returns what it says then."""
+    async def resume(self) -> str:
+        """Let the process continue, and return the next line that it prints."""
         await self.process.stdin.send_all(b"\n")
-        return await self.hear()
+        return await self.read_line()
 
 
 @asynccontextmanager
 async def playing(role: str, *words: str) -> AsyncIterator[Role]:
-    """A process for the block, which ends by itself."""
+    """Run a process for the block. The process ends by itself."""
     async with trio.open_nursery() as nursery:
         command = [sys.executable, __file__, role, *words]
         process = await nursery.start(partial(trio.run_process, command, stdin=PIPE, stdout=PIPE))
@@ -167,25 +167,25 @@ async def playing(role: str, *words: str) -> AsyncIterator[Role]:
 
 async def measure_alone(journal: str, times: Times) -> float:
     async with playing("alone", journal, *times) as alone:
-        await alone.hear()
-        return float(await alone.go_on())
+        await alone.read_line()
+        return float(await alone.resume())
 
 
 async def measure_behind_gateway(role: str, *words: str) -> tuple[float, float]:
-    """Seconds of CPU a message: of a process with a gateway, and of its client."""
+    """Return CPU seconds per message of a process with a gateway and of its client."""
     async with playing(role, *words) as server:
-        url, token = (await server.hear()).split()
-        await server.hear()
+        url, token = (await server.read_line()).split()
+        await server.read_line()
         async with playing("client", url, token) as client:
-            await client.hear()
-            before = float(await server.go_on())
-            spent = float(await client.go_on())
-            return (float(await server.go_on()) - before) / (SESSIONS * MESSAGES), spent
+            await client.read_line()
+            before = float(await server.resume())
+            spent = float(await client.resume())
+            return (float(await server.resume()) - before) / (SESSIONS * MESSAGES), spent
 
 
 @asynccontextmanager
 async def names_of_one_run(number):
-    """The address of a journal, and the name of a cluster; the schema is removed after the block."""
+    """Yield the address of a journal and the name of a cluster. Remove the schema after the block."""
     name = f"bench-{os.getpid()}-{number}"
     schema = name.replace("-", "_")
     mark = "&" if "?" in DATABASE else "?"
@@ -206,7 +206,7 @@ def find_missing() -> str:
 
 
 async def measure_round(number: int, times: Times) -> tuple[float, ...]:
-    """Seconds of CPU a message: of one process, of one with a gateway, of a node, of its client; and how slow the machine was."""
+    """Return CPU seconds per message of one process, of one with a gateway, of a node and its client, and the speed of the machine."""
     before = calibrate()
     async with names_of_one_run(3 * number) as (journal, _):
         alone = await measure_alone(journal, times)

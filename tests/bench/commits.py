@@ -1,4 +1,4 @@
-"""What SQLite itself takes to keep something: the floor of everything that is durable."""
+"""Time of SQLite's own commits: the floor of all durable workloads."""
 
 import time
 
@@ -7,7 +7,7 @@ import trio
 
 
 def open_table(path: str) -> apsw.Connection:
-    """A new file with a table of one column, set up as safe as a journal's."""
+    """Create a file with a table of one column and the durability settings of a journal."""
     db = apsw.Connection(path)
     for text in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE said (body BLOB)"):
         db.execute(text)
@@ -15,7 +15,7 @@ def open_table(path: str) -> apsw.Connection:
 
 
 async def time_commits(db: apsw.Connection, *texts: str) -> float:
-    """Milliseconds to keep a message, and then its answer, from a thread: the loop goes on meanwhile."""
+    """Return milliseconds to commit a message and its answer from a thread, while the event loop keeps running."""
     begun = time.perf_counter()
     for text in texts:
         await trio.to_thread.run_sync(_commit, db, text)
@@ -23,7 +23,7 @@ async def time_commits(db: apsw.Connection, *texts: str) -> float:
 
 
 def time_blocking_commits(db: apsw.Connection, *texts: str) -> float:
-    """The same in the loop's own thread: all tasks stand still until the disk has it."""
+    """Return the same for commits in the thread of the event loop, which block all tasks."""
     begun = time.perf_counter()
     for text in texts:
         _commit(db, text)

@@ -1,6 +1,7 @@
-"""HANDS: what tools that reach outside cost beyond the libraries below them. A program of its own: `python tests/bench/external_tools.py`.
+"""HANDS: cost of HTTP and MCP tools beyond the libraries that they use. Run it by `python tests/bench/external_tools.py`.
 
-It ends with 1 where a bar is missed. Time and CPU of this process, best of interleaved batches; the servers run in processes of their own.
+The exit code is 1 if a bar is missed. Wall time and CPU of this process are the best of interleaved batches. The servers run in
+other processes.
 """
 
 import sys
@@ -21,9 +22,9 @@ from actgent.tools import Batch
 FAULTY = str(Path(__file__).parents[1] / "toolsets" / "mcp" / "faulty_server.py")
 ROUNDS, CALLS = 40, 50
 HTTP_BAR, MCP_BAR = 1.3, 1.2
-"""Times the library's own time."""
+"""Maximum ratio to the time of the library."""
 HUNG_BAR = 0.5
-"""Seconds that a server may cost that hangs."""
+"""Maximum additional seconds caused by a server that hangs."""
 ANSWERING = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
@@ -41,7 +42,7 @@ Call = Callable[[], Awaitable[object]]
 
 @asynccontextmanager
 async def answering() -> Any:
-    """A server on loopback, in a process; its address."""
+    """Run a server on loopback in another process, and yield its address."""
     async with trio.open_nursery() as nursery:
         process = await nursery.start(
             partial(trio.run_process, [sys.executable, "-c", ANSWERING], stdout=PIPE)
@@ -51,7 +52,7 @@ async def answering() -> Any:
 
 
 async def batch_us(call: Call) -> tuple[float, float]:
-    """Time and CPU of one call in a batch of them, one after the other."""
+    """Return wall time and CPU of one call, in microseconds, from a batch of sequential calls."""
     begun, cpu = time.perf_counter(), time.process_time()
     for _ in range(CALLS):
         await call()
@@ -59,7 +60,7 @@ async def batch_us(call: Call) -> tuple[float, float]:
 
 
 async def best(calls: Mapping[str, Call]) -> dict[str, tuple[float, float]]:
-    """The best batch of each, by turns: its time and CPU."""
+    """Return wall time and CPU of the best batch of each side. The sides alternate."""
     for call in calls.values():
         await call()
     found = [{name: await batch_us(call) for name, call in calls.items()} for _ in range(ROUNDS)]
@@ -67,7 +68,7 @@ async def best(calls: Mapping[str, Call]) -> dict[str, tuple[float, float]]:
 
 
 def through(tool: Tool, arguments: Mapping[str, Any]) -> Call:
-    """A call as an agent makes it: looked up, checked, run with a timeout, its result as a message."""
+    """Call a tool as an agent does: look it up, validate, run with a timeout, and make a message of the result."""
     registry = ToolRegistry([tool])
 
     async def call() -> None:
@@ -81,8 +82,8 @@ def through(tool: Tool, arguments: Mapping[str, Any]) -> Call:
 
 
 async def http() -> dict[str, tuple[float, float]]:
-    """A GET by HTTPTool, and the same by the library; each keeps its connection."""
-    # A server answers one connection at a time: each has one of its own.
+    """Time a GET by HTTPTool and by the library. Each keeps its connection."""
+    # A server answers one connection at a time, so each side has its own server.
     async with answering() as ours, answering() as theirs, httpx2.AsyncClient(trust_env=False) as client:
         query = {"days": {"type": "integer"}}
         tool = HTTPTool("forecast", f"{ours}/cities/{{city}}", query=query, allow=["127.0.0.1"])
@@ -97,7 +98,7 @@ async def http() -> dict[str, tuple[float, float]]:
 
 
 async def mcp() -> dict[str, tuple[float, float]]:
-    """A call of a server over stdio, and the same by the SDK's own method on the same connection."""
+    """Time a call of a server over stdio by the tool and by the SDK on the same connection."""
     server = MCPServer(name="faulty", command=sys.executable, args=[FAULTY], connect_timeout=30)
     async with open_toolset(server) as tools:
         tool = next(each for each in tools() if each.name == "echo")
@@ -110,7 +111,7 @@ async def mcp() -> dict[str, tuple[float, float]]:
 
 
 async def opening(*, hanging: bool) -> float:
-    """Seconds until an agent with five servers serves, of which one may hang."""
+    """Return the seconds until an agent with five MCP servers is ready, with and without one server that hangs."""
     servers = [
         MCPServer(name=f"s{n}", command=sys.executable, args=[FAULTY, "/dev/null"])
         for n in range(4 if hanging else 5)
@@ -125,7 +126,7 @@ async def opening(*, hanging: bool) -> float:
 
 
 async def main() -> bool:
-    """Print all figures, and return True if all bars are kept."""
+    """Print all figures. Return True if all bars are met."""
     kept = []
     for name, measure, bar in (("HTTPTool over httpx2", http, HTTP_BAR), ("MCP over the SDK", mcp, MCP_BAR)):
         found = await measure()

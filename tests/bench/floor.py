@@ -1,11 +1,10 @@
-"""The floor: the agreed work with nothing but trio, a heap and a dict.
+"""The floor: the agreed workloads with trio, a heap and a dict only.
 
-One nursery task an actor, an inbox that is a heap of (priority, sequence, message), a history
-that is a list, a model call that is one checkpoint, a tool call that is a dict look-up and a
-call, a handler that is called. No validation, no tracing, no copies.
+Each actor is a nursery task, an inbox is a heap of (priority, sequence, message), a history is a list, a model call is one
+checkpoint, a tool call is a dict look-up and a call, and a handler is called. There is no validation, tracing or copying.
 
-Nothing of actgent is imported here before a workload needs it: the more objects live, the rarer Python collects
-garbage, and the floor would be measured with less of it than it makes.
+No workload imports actgent before it needs it. More live objects make Python collect garbage less often, so the floor would be
+measured with fewer collections than it causes.
 """
 
 import heapq
@@ -44,7 +43,7 @@ NORMAL, URGENT = 2, 0
 
 
 class Inbox:
-    """A heap of (priority, sequence, message) that one task waits at."""
+    """A heap of (priority, sequence, message) with one waiting task."""
 
     __slots__ = ("heap", "sequence", "waiter")
 
@@ -100,7 +99,7 @@ def add(a: int, b: int) -> int:
 
 @attrs.define
 class Session:
-    """An actor of the floor: a task at an inbox, with a history."""
+    """An actor of the floor: a task that waits for its inbox, with a history."""
 
     model: Callable[[list[Any]], Awaitable[Any]]
     handler: Callable[[Any], object]
@@ -128,7 +127,7 @@ class Session:
 
 
 async def hop(count: int) -> Figures:
-    """W1: one actor asks another, which answers, one at a time; then one-way messages."""
+    """W1: one actor asks another, one question at a time; then one-way messages."""
     asker, asked = Inbox(), Inbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer, asked)
@@ -171,7 +170,7 @@ async def turns(count: int) -> Figures:
 
 
 async def tool_loop(count: int) -> Figures:
-    """W4: fresh sessions, 50 at a time; the model asks for a tool and answers with its result."""
+    """W4: new sessions, 50 at a time. The model calls a tool and answers with its result."""
     return {"turn_us": await _batches(count, adding, {"add": add}, "The sum is 5")}
 
 
@@ -199,13 +198,13 @@ async def _batches(count: int, model: Any, tools: dict[str, Any], wanted: str) -
 
 
 async def limited(count: int) -> Figures:
-    """The tool loop: its floor counts nothing."""
+    """The floor of the tool loop under limits, which counts nothing."""
     plain_us = (await tool_loop(max(50, count // 50 * 50)))["turn_us"]
     return {"plain_us": plain_us, "limits_us": plain_us, "limits_ratio": 1.0}
 
 
 async def granted(count: int) -> Figures:
-    """LIMITER: the provider's own SDK, with its own repetitions, behind a semaphore."""
+    """LIMITER: the provider's SDK with its own retries, behind a semaphore."""
     import openai
     from shared_rate_limit import open_shared
 
@@ -226,7 +225,7 @@ async def granted(count: int) -> Figures:
 
 
 async def loops(count: int) -> Figures:
-    """LOOPS: turns of twelve model calls, each but the last with a tool, in one session after the other."""
+    """LOOPS: turns of twelve model calls with eleven tool calls, in one session after the other."""
     calls = 12
 
     async def giving(history: list[Any]) -> Any:
@@ -254,7 +253,7 @@ async def loops(count: int) -> Figures:
 
 
 async def durable(count: int) -> Figures:
-    """W7: two synced transactions of one row for each turn: what it takes to keep a message and its answer."""
+    """W7: two synchronous transactions of one row for each turn, as a message and its answer need."""
     plain_us = (await turns(count))["turn_us"]
     with tempfile.TemporaryDirectory() as folder:
         db, watch = open_table(f"{folder}/floor.db"), Stopwatch()
@@ -273,7 +272,7 @@ async def durable(count: int) -> Figures:
 
 
 async def recover(count: int) -> Figures:
-    """RESUME: the same rows read and unpacked; what a conversation of 800 KB takes in a table."""
+    """RESUME: read and decode the same rows; the size in a table of a conversation of 800 KB."""
     with tempfile.TemporaryDirectory() as folder:
         session_ms = _read_back(f"{folder}/long.db", count) * 1e3
         state_ms = _read_back(f"{folder}/state.db", count) * 1e3
@@ -283,7 +282,7 @@ async def recover(count: int) -> Figures:
 
 
 def _fill_table(path: Path) -> float:
-    """Megabytes that 800 KB take."""
+    """Return the megabytes of a table with a conversation of 800 KB."""
     db = open_table(str(path))
     with db:
         db.executemany(
@@ -294,7 +293,7 @@ def _fill_table(path: Path) -> float:
 
 
 def _read_back(path: str, count: int) -> float:
-    """Seconds to read and unpack so many rows."""
+    """Return the seconds to read and decode the given number of rows."""
     db = open_table(path)
     with db:
         rows = [(msgpack.packb({"id": number, "text": short(number)}),) for number in range(count)]
@@ -308,7 +307,7 @@ def _read_back(path: str, count: int) -> float:
 
 
 async def growing_history(count: int) -> Figures:
-    """W3: one session, long messages and answers, no two alike."""
+    """W3: one session with long, distinct messages and answers."""
     numbers = itertools.count(1_000_000)
     arrived = [trio.Event()]
 
@@ -334,7 +333,7 @@ async def growing_history(count: int) -> Figures:
 
 
 async def fan_out(count: int) -> Figures:
-    """W5: all sessions at once, the model takes 100 ms."""
+    """W5: all sessions at once with a model that takes 100 ms."""
     before, countdown, latencies = rss(), Countdown(count), []
     async with trio.open_nursery() as nursery:
         watch, sessions = Stopwatch(), []
@@ -363,7 +362,7 @@ async def fan_out(count: int) -> Figures:
 
 
 async def idle(count: int) -> Figures:
-    """W6: what an idle actor keeps; here an agent and a session are both a parked task."""
+    """W6: memory of an idle actor. In the floor an agent and a session are a parked task each."""
     countdown = Countdown(count)
     async with trio.open_nursery() as nursery:
         before, watch = rss(), Stopwatch()
@@ -380,7 +379,7 @@ async def idle(count: int) -> Figures:
 
 
 async def streaming(count: int) -> Figures:
-    """W9: the model yields chunks of 5 characters, each passed on to the consumer."""
+    """W9: the model yields chunks of 5 characters, and each is passed to the consumer."""
     seen: list[str] = []
     done = trio.Event()
 
@@ -403,7 +402,7 @@ async def streaming(count: int) -> Figures:
 
 
 async def json_streaming(characters: int) -> Figures:
-    """JSON: the model yields chunks of 4 characters of an answer in JSON, each passed on; the whole is decoded."""
+    """JSON: the model yields an answer in JSON in chunks of 4 characters. Each is passed on, and the whole is decoded."""
     text, seen = json.dumps({"content": ("word " * (characters // 5 + 1))[:characters]}), []
     watch = Stopwatch()
     for start in range(0, len(text), 4):
@@ -416,7 +415,7 @@ async def json_streaming(characters: int) -> Figures:
 
 
 async def tree(count: int) -> Figures:
-    """TREE: a turn of a session that others are listed under; nothing of it looks at them."""
+    """TREE: a turn of a session that is the parent of others. The floor never reads them."""
     done = trio.Event()
     session = Session(instant, lambda _: done.set())
     children = [Session(instant, lambda _: None) for _ in range(count)]
@@ -434,7 +433,7 @@ async def tree(count: int) -> Figures:
 
 
 async def urgent(count: int) -> Figures:
-    """URGENT: from the message to the cancelled stream; 200 streams run, 10,000 messages wait."""
+    """URGENT: time from the message to the cancelled stream, with 200 streams and 10,000 queued messages."""
     inbox, latencies = Inbox(), []
     for number in range(10_000):
         inbox.put(short(number))
@@ -465,7 +464,7 @@ async def _stream(scope: trio.CancelScope, ended: trio.Event) -> None:
 
 
 async def cancel(count: int) -> Figures:
-    """CANCEL: running sessions, all at once; what is left after."""
+    """CANCEL: cancel all running sessions at once, and count what remains."""
     before = leftovers()
     async with trio.open_nursery() as nursery:
         for number in range(count):
@@ -500,7 +499,7 @@ async def waits(size: int) -> Figures:
 
 
 async def asleep(size: int) -> Figures:
-    """ASLEEP: what is on the disk takes no memory."""
+    """ASLEEP: sessions on disk take no memory."""
     return {"rss_ratio": 1.0}
 
 
@@ -512,14 +511,14 @@ async def lasting(size: int) -> Figures:
 
 
 async def beside(size: int) -> Figures:
-    """BESIDE: the model asked directly."""
+    """BESIDE: the model called directly."""
     from background_work import direct
 
     return await direct(size)
 
 
 async def long_sessions(size: int) -> Figures:
-    """LONG: five rows a turn, read and unpacked."""
+    """LONG: five rows for each turn, read and decoded."""
     with tempfile.TemporaryDirectory() as folder:
         open_s = _read_back(f"{folder}/long.db", 5 * size)
     figures = {"open_s": open_s, "rss_mb": rss() / 1e6}
@@ -538,7 +537,7 @@ async def timers(size: int) -> Figures:
 
 
 async def traced(size: int) -> Figures:
-    """Three spans, one below the other, by OpenTelemetry alone: of no SDK, sampled, and for a batch exporter."""
+    """Three nested spans by OpenTelemetry alone: without SDK, sampled, and with a batch exporter."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -570,7 +569,7 @@ async def traced(size: int) -> Figures:
 
 
 async def adapted(size: int) -> Figures:
-    """A function that is given a list of one message, called by itself."""
+    """Call a function with a list of one message."""
 
     async def answer(messages: list[dict[str, str]]) -> str:
         return messages[-1]["content"]
@@ -583,7 +582,7 @@ async def adapted(size: int) -> Figures:
 
 
 async def carry_over(size: int) -> Figures:
-    """A call of nothing from a thread and back, by trio's own means."""
+    """Call an empty function from a thread through trio and back."""
 
     def call_all() -> Figures:
         watch = Stopwatch()

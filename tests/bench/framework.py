@@ -1,4 +1,4 @@
-"""The same workloads with actgent, written against the face alone."""
+"""The same workloads with actgent, written against the public API only."""
 
 import asyncio
 import itertools
@@ -80,7 +80,7 @@ WANTS_SUM = ModelResponse(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),
 
 
 class Instant(LLM):
-    """Answers at once."""
+    """A model that answers immediately."""
 
     name = "bench:instant"
 
@@ -90,7 +90,7 @@ class Instant(LLM):
 
 
 class Slow(LLM):
-    """Answers after 100 ms."""
+    """A model that answers after 100 ms."""
 
     name = "bench:slow"
 
@@ -100,7 +100,7 @@ class Slow(LLM):
 
 
 class Endless(LLM):
-    """Never answers; knows how many wait for it."""
+    """A model that never answers and counts its pending calls."""
 
     name = "bench:endless"
 
@@ -110,7 +110,7 @@ class Endless(LLM):
 
 
 class Adding(LLM):
-    """Asks for a sum, then says it."""
+    """A model that requests a sum and then answers with it."""
 
     name = "bench:adding"
 
@@ -123,7 +123,7 @@ class Adding(LLM):
 
 
 class Growing(LLM):
-    """Says something new each time, and checks that it was shown the whole history."""
+    """A model with a new answer each time, which checks that it received the whole history."""
 
     name = "bench:growing"
 
@@ -140,7 +140,7 @@ class Growing(LLM):
 
 
 class Verbose(LLM):
-    """Says a thousand characters."""
+    """A model that answers with a thousand characters."""
 
     name = "bench:verbose"
 
@@ -150,7 +150,7 @@ class Verbose(LLM):
 
 
 class Chunked(LLM):
-    """Says `count` chunks, one after the other."""
+    """A model that streams `count` chunks."""
 
     name = "bench:chunked"
 
@@ -166,7 +166,7 @@ class Chunked(LLM):
 
 
 class Streams(LLM):
-    """Streams without end to normal messages and answers URGENT ones; notes when a stream was stopped."""
+    """A model that streams without end to normal messages, answers URGENT ones, and records when a stream was cancelled."""
 
     name = "bench:streams"
 
@@ -193,7 +193,7 @@ def add(a: int, b: int) -> int:
 
 
 def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
-    """An agent with a prompt of one sentence and room for `sessions` at once."""
+    """Return an agent with a prompt of one sentence and room for `sessions` concurrent sessions."""
     options = {"inbox_capacity": max(1000, 2 * sessions)} | options
     return BareAgent("bench", role=SYSTEM, llm=llm, max_concurrent_sessions=sessions, **options)
 
@@ -202,14 +202,14 @@ def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
 
 
 class Echo(Actor):
-    """Answers with what it is asked."""
+    """An actor that answers with its message."""
 
     async def receive(self, payload: Any) -> object:
         return payload
 
 
 class Asker(Actor):
-    """Asks another actor, one question at a time, and answers with the CPU time of a message."""
+    """An actor that asks another one sequentially, and answers with the CPU time of a message."""
 
     async def receive(self, payload: Any) -> object:
         other, count = payload
@@ -220,7 +220,7 @@ class Asker(Actor):
 
 
 class Counter(Actor):
-    """Counts what it is told."""
+    """An actor that counts its messages."""
 
     def __init__(self, countdown: Countdown) -> None:
         self.countdown = countdown
@@ -255,7 +255,7 @@ async def tool_loop(count: int) -> Figures:
 
 
 async def limited(count: int) -> Figures:
-    """A tool loop under all limits, by turns with the same without: the best of each."""
+    """Run the tool loop with all limits and without, alternating; the best of each counts."""
     limits = Limits(model_calls=10, tool_calls=10, tokens=100_000, seconds=60)
     agents = {
         "plain_us": lambda: make_agent(Adding(), tools=[add]),
@@ -291,7 +291,7 @@ async def _batches(count: int, agent: BareAgent, wanted: str) -> float:
 
 
 async def durable(count: int) -> Figures:
-    """Turns without and with a journal take turns themselves: the machine's speed drifts within a run."""
+    """Run turns without and with a journal, alternating, because the speed of the machine drifts within a run."""
     with tempfile.TemporaryDirectory() as folder:
         slices = [await _durable_slice(count // 5, f"sqlite:///{folder}/crowd{n}.db") for n in range(5)]
         single = await _durable_single(count // 10, folder)
@@ -307,7 +307,7 @@ async def _durable_slice(count: int, url: str) -> Figures:
 
 
 async def _durable_crowd(count: int, url: str, *, sessions: int = 100) -> Figures:
-    """Sessions that all talk at once, each message sent when the last one is answered."""
+    """Run many sessions at once. Each sends its next message when the last one is answered."""
     each = max(1, count // sessions)
     async with open_journal(url) as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make_agent(Instant()))
@@ -332,11 +332,10 @@ async def _converse(session: Session, count: int) -> None:
 
 
 async def _durable_single(count: int, folder: str) -> Figures:
-    """From a message to its answer, both on the disk, in a session that is alone; by turns with two raw commits.
+    """Measure one session alone, from a message to its committed answer, alternating with two raw commits.
 
-    The raw commits are those of a program on trio, which writes from a thread; `blocking_ratio` holds the turn
-    against commits that stop the loop until the disk has them. `created_ratio` is of a session that is created for its
-    turn, against three.
+    The raw commits are those of a trio program that writes from a thread. `blocking_ratio` compares the turn with commits that
+    block the event loop. `created_ratio` compares a turn in a new session with three commits.
     """
     times, raw, blocking, created, db = [], [], [], [], open_table(f"{folder}/raw.db")
     cpu = 0.0
@@ -366,13 +365,13 @@ async def _durable_single(count: int, folder: str) -> Figures:
 
 
 async def _say(session: Session, number: int) -> None:
-    """Have one message answered."""
+    """Send one message and wait for its answer."""
     await session.chat(short(number))
     await session.wait_idle()
 
 
 async def _relaxed_single(count: int, url: str) -> Figures:
-    """From a message to its answer where nobody waits for the disk."""
+    """Measure from a message to its answer without a wait for the commit."""
     times = []
     async with open_runtime(journal=url, durability="relaxed") as runtime:
         agent = await runtime.start(make_agent(Instant()))
@@ -398,7 +397,7 @@ async def recover(count: int) -> Figures:
 
 
 async def _recover_session(records: int, url: str) -> float:
-    """Milliseconds to open a session of so many records, four a turn."""
+    """Return the milliseconds to open a session with the given number of records, four for each turn."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         journal.enqueue_write(_entry(SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
@@ -414,7 +413,7 @@ async def _recover_session(records: int, url: str) -> float:
 
 
 async def _recover_state(changes: int, url: str) -> float:
-    """Milliseconds to open a session in whose state a list grew by so many changes."""
+    """Return the milliseconds to open a session in whose state a list grew by the given number of changes."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         journal.enqueue_write(_entry(SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
@@ -446,7 +445,7 @@ def _entry(*records: Record) -> Entry:
 
 
 async def _resume_sessions(count: int, url: str) -> float:
-    """Seconds from opening the journal until sessions that were interrupted in their eleventh turn have answered."""
+    """Return the seconds from opening the journal to the answers of sessions that were interrupted in their eleventh turn."""
     countdown = Countdown(count)
     with trio.CancelScope() as scope:
         async with open_runtime(journal=url) as runtime:
@@ -471,7 +470,7 @@ async def _resume_sessions(count: int, url: str) -> float:
 
 
 async def _fill_journal(turns: int, path: Path) -> float:
-    """Megabytes that a conversation of 800 KB, 2 KB a turn, takes on the disk."""
+    """Return the megabytes on disk of a conversation of 800 KB, 2 KB for each turn."""
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         agent = await runtime.start(make_agent(Verbose()))
         session = await agent.create_session("ada")
@@ -539,7 +538,7 @@ async def idle(count: int) -> Figures:
 
 
 async def _idle_agents(count: int, model: LLM) -> Figures:
-    """Memory and CPU of an agent that was started, and memory of one that is idle after its first session has ended."""
+    """Return memory and CPU of a started agent, and the memory of an agent that is idle after its first session ended."""
     async with open_runtime() as runtime:
         before, watch = rss(), Stopwatch()
         agents = [
@@ -600,7 +599,7 @@ async def urgent(count: int) -> Figures:
 
 
 async def _interrupt(session: Session, model: Streams) -> float:
-    """Seconds from an URGENT message to the end of its session's stream."""
+    """Return the seconds from an URGENT message to the end of the stream of its session."""
     ended, times = trio.Event(), []
 
     def stopped(moment: float) -> None:
@@ -630,7 +629,7 @@ async def cancel(count: int) -> Figures:
     return {"wall_s": wall_s}
 
 
-# --- LOOPS: steps of the loops that work on their own ------------------------------------
+# --- LOOPS: steps of the autonomous loops ------------------------------------------------
 
 
 async def granted(count: int) -> Figures:
@@ -692,17 +691,17 @@ async def timers(size: int) -> Figures:
 
 
 async def traced(size: int) -> Figures:
-    """Turns with telemetry; see `measure_telemetry`."""
+    """Run turns with telemetry; see `measure_telemetry`."""
     return await measure_telemetry(size)
 
 
 async def adapted(size: int) -> Figures:
-    """Turns with models without the base class; see `measure_adapted`."""
+    """Run turns with models without the base class; see `measure_adapted`."""
     return await measure_adapted(size)
 
 
 async def carry_over(size: int) -> Figures:
-    """CPU of a turn through a portal beyond one on trio, from synchronous code and from asyncio."""
+    """Return the CPU of a turn through a portal beyond a turn on trio, from synchronous code and from asyncio."""
     async with BareAgent("direct", llm=ScriptedLLM([ANSWER], repeat=True)) as agent:
         await agent.run(short(0))
         watch = Stopwatch()

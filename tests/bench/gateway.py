@@ -1,6 +1,6 @@
-"""GATEWAY, STREAMS and LIST: what agents over HTTP cost. A program of its own: `python tests/bench/gateway.py [ROW ...]`.
+"""GATEWAY, STREAMS and LIST: cost of agents over HTTP. Run it by `python tests/bench/gateway.py [ROW ...]`.
 
-The server is a process of its own, whose CPU and memory are looked at from outside; the clients are bare sockets.
+The server runs in another process, whose CPU and memory are measured from outside. The clients are bare sockets.
 """
 
 import json
@@ -28,7 +28,7 @@ ROUNDS = 3
 
 @attrs.define(eq=False)
 class Server:
-    """The process of a run."""
+    """The server process of a run."""
 
     process: trio.Process
     port: int
@@ -36,24 +36,24 @@ class Server:
     _lines: trio.abc.ReceiveStream
 
     def cpu(self) -> float:
-        """Seconds that it has computed so far."""
+        """Return the CPU seconds that the server has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
 
     def rss(self) -> int:
-        """Bytes of memory that it has."""
+        """Return the resident memory of the server in bytes."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGESIZE")
 
     def files(self) -> int:
-        """Files and sockets that it has open."""
+        """Return the number of open files and sockets of the server."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     async def connect(self) -> "Client":
         return Client(await trio.open_tcp_stream("127.0.0.1", self.port), self.key)
 
     async def stalled(self) -> float:
-        """Seconds for which its loop stood still at once, the longest since this was asked last."""
+        """Return the longest time, in seconds, for which the event loop was blocked since the last call."""
         self.process.send_signal(SIGUSR1)
         return float(await read_line(self._lines))
 
@@ -69,7 +69,7 @@ async def read_line(stream: trio.abc.ReceiveStream) -> bytes:
 async def serving(
     journal: str = "memory:", sessions: int = 0, watched: bool = False
 ) -> AsyncIterator[Server]:
-    """A server, for the block."""
+    """Run a server for the block."""
     command = [
         sys.executable,
         str(HERE / "gateway_server.py"),
@@ -86,7 +86,7 @@ async def serving(
 
 @attrs.define(eq=False)
 class Client:
-    """One connection, with as little round it as can be."""
+    """One HTTP connection with a minimum of code."""
 
     stream: trio.SocketStream
     key: str
@@ -105,7 +105,7 @@ class Client:
         await self.stream.send_all("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
 
     async def head(self) -> tuple[int, int]:
-        """The status and the length of what comes."""
+        """Return the status and the content length of the next response."""
         while b"\r\n\r\n" not in self._left:
             self._left += await self._more()
         head, _, self._left = self._left.partition(b"\r\n\r\n")
@@ -113,7 +113,7 @@ class Client:
         return int(head[9:12]), int(length[0].partition(b":")[2]) if length else 0
 
     async def ask(self, verb: str, path: str, body: Any = None, *headers: str) -> tuple[int, bytes]:
-        """Send a request, and read its answer."""
+        """Send a request and read its response."""
         await self.send(verb, path, body, *headers)
         status, length = await self.head()
         while len(self._left) < length:
@@ -139,7 +139,7 @@ def row(name: str, what: str, figure: str, bar: str) -> None:
 async def flood(
     server: Server, *, connections: int, each: int, size: int = 40
 ) -> tuple[float, float, list[float], int]:
-    """Messages over many connections, each its session's: CPU a message and its turn, how many a second, times of 202, refusals."""
+    """Send messages over many connections, one session each. Return CPU per message, throughput, latency of 202, and rejections."""
     times: list[float] = []
     refused = 0
     clients = [await server.connect() for _ in range(connections)]
@@ -170,7 +170,7 @@ async def flood(
 
 
 async def gateway() -> None:
-    """1,000 messages a second."""
+    """Measure 1,000 messages a second."""
     found = []
     for _ in range(ROUNDS):
         async with serving() as server:
@@ -206,7 +206,7 @@ async def follow(server: Server, session: str, into: list[Client]) -> None:
 
 
 async def open_streams(server: Server, count: int, session: str) -> list[Client]:
-    """Streams whose heads have come."""
+    """Return the streams whose response headers have arrived."""
     clients: list[Client] = []
     for _ in range(0, count, 50):
         async with trio.open_nursery() as nursery:
@@ -218,7 +218,7 @@ async def open_streams(server: Server, count: int, session: str) -> list[Client]
 
 
 async def settled(look: Any, wanted: Any) -> float:
-    """Seconds until a figure of the server is what it is to be."""
+    """Return the seconds until a figure of the server reaches its expected value."""
     begun = time.perf_counter()
     while not wanted(look()):
         await trio.sleep(0.02)
@@ -235,7 +235,7 @@ async def make(server: Server, session: str, agent: str) -> Client:
 
 
 async def streams() -> None:
-    """2,000 readers of one session."""
+    """Measure 2,000 readers of one session."""
     count = 2000
     async with serving() as server:
         await (await make(server, "s1", "teller")).stream.aclose()
@@ -294,7 +294,7 @@ async def fan_out(server: Server, clients: list[Client]) -> None:
 
 
 async def mute() -> None:
-    """Readers that never read."""
+    """Measure readers that never read."""
 
     async def said(readers: int) -> tuple[float, float, float]:
         async with serving() as server:
@@ -360,7 +360,7 @@ async def mute() -> None:
 
 
 async def listing() -> None:
-    """100,000 sessions."""
+    """Measure lists of 100,000 sessions."""
     with tempfile.TemporaryDirectory() as folder:
         async with serving(f"sqlite:///{folder}/j.db", 100_000, watched=True) as server:
             client = await server.connect()
@@ -399,7 +399,7 @@ async def listing() -> None:
 
 
 async def pages(server: Server, client: Client, words: str, path: str) -> None:
-    """Ask for a page again and again; how long the loop stands still is compared with as long a time without requests."""
+    """Request a page repeatedly. Compare the longest block of the event loop with that of an equal time without requests."""
     begun, cpu = time.perf_counter(), server.cpu()
     times = sorted([await timed(client, path) for _ in range(100)])
     wall, spent = time.perf_counter() - begun, server.cpu() - cpu

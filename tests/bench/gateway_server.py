@@ -1,4 +1,4 @@
-"""The server of a run, in a process of its own; it answers signals: SIGUSR1 with how long its loop stood still, SIGTERM by ending."""
+"""The server process of `gateway.py`. SIGUSR1 makes it report the longest block of its event loop; SIGTERM ends it."""
 
 import signal
 import sys
@@ -14,21 +14,21 @@ from actgent.runtime.runtime import Runtime
 from actgent.web.gateway_limits import GatewayLimits
 
 WIDE = GatewayLimits(rate=1e6, burst=1_000_000, requests=100_000, messages=1_000_000, grace=2)
-"""What one client does here would be too much for one token elsewhere."""
+"""Limits for the load of one token, which exceeds the default limits."""
 PIECES, BETWEEN = 40, 0.005
-"""Of an answer that grows: pieces, and seconds between them."""
+"""Pieces of a streamed answer, and seconds between pieces."""
 AT_ONCE = 2000
 
 
 def agents() -> list[BareAgent]:
-    """One that answers at once, and one whose answers grow."""
+    """Return an agent that answers immediately and an agent that streams its answers."""
     grows = ScriptedLLM(lambda _: "word " * PIECES, chunk=5, chunk_delay=BETWEEN)
     answers = ScriptedLLM(lambda _: "This is an answer of forty characters...", keep=1)
     return [BareAgent("clerk", llm=answers, inbox_capacity=100_000), BareAgent("encoder", llm=grows)]
 
 
 async def fill(runtime: Runtime, count: int) -> None:
-    """Write sessions that were opened and nothing else, of a hundred owners."""
+    """Write empty sessions of a hundred owners."""
     now = time.time()
     for begin in range(0, count, AT_ONCE):
         async with trio.open_nursery() as nursery:
@@ -44,19 +44,19 @@ async def write(runtime: Runtime, number: int, at: float) -> None:
 
 
 class Stalls:
-    """How long the loop stood still at once."""
+    """Times for which the event loop was blocked."""
 
     longest = 0.0
 
     async def watch(self) -> None:
-        """Look every millisecond how late it is."""
+        """Measure every millisecond how late this task runs."""
         while True:
             wanted = trio.current_time() + 0.001
             await trio.sleep_until(wanted)
             self.longest = max(self.longest, trio.current_time() - wanted)
 
     async def obey(self) -> None:
-        """Tell by SIGUSR1 the longest since the last time, and end by SIGTERM."""
+        """Report the longest block since the last report at SIGUSR1, and end at SIGTERM."""
         with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGTERM) as signals:
             async for each in signals:
                 if each == signal.SIGTERM:

@@ -1,4 +1,4 @@
-"""What a chunk, a turn and a look cost as something grows: an answer in JSON, the sessions below, the history."""
+"""Cost of a chunk, a turn and a query as an answer in JSON, the number of child sessions or the history grows."""
 
 import json
 import time
@@ -10,10 +10,10 @@ from measure import ANSWER, Figures, Stopwatch, expect, percentile
 from actgent import BareAgent, ReActAgent, RouterAgent, ScriptedLLM, Session, SimpleAgent, StepsAgent
 
 PIECE = 4
-"""Characters of a chunk: what a model gives as one token."""
+"""Characters of a chunk, about one token."""
 TURNS = 200
 SHARE = 16
-"""Of how much less it is compared with."""
+"""Divisor of the size for the smaller comparison."""
 
 
 def _simple(said: str) -> object:
@@ -42,7 +42,7 @@ FORMS = {
 
 
 async def measure_streams(characters: int) -> Figures:
-    """CPU of a chunk of a JSON answer, by protocol, and that of a long answer over that of a short one."""
+    """Return CPU per chunk of a JSON answer by protocol, and the ratio of a long answer to a short one."""
     figures: Figures = {}
     for name in FORMS:
         short, long = await _chunk_us(name, characters // SHARE), await _chunk_us(name, characters)
@@ -72,7 +72,7 @@ async def _chunk_us(name: str, characters: int) -> float:
 
 
 async def measure_tree(count: int) -> Figures:
-    """A turn of a session with so many below it, and looks at it and its history, against the same without."""
+    """Compare a turn of a session with many child sessions, and queries of its children and history, with the same without children."""
     async with BareAgent("bench", llm=ScriptedLLM([ANSWER], repeat=True, keep=0)) as agent:
         session = await agent.create_session("ada")
         alone_us = await _turn_us(session)

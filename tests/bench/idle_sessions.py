@@ -1,7 +1,6 @@
-"""ASLEEP: sessions that a journal keeps and nobody talks to, next to a few that somebody does.
+"""ASLEEP: many inactive sessions in a journal, with a few active sessions.
 
-The sessions are written by another process, so that nothing of that is in the memory that is measured here; each
-measurement is a process of its own, too.
+Another process writes the sessions, so that their memory is not measured here. Each measurement has its own process.
 """
 
 import json
@@ -18,13 +17,13 @@ from actgent.journal.journal_url import open_journal
 from actgent.journal.records import SessionCreatedRecord
 
 FEW = 100
-"""How many times fewer sessions the comparison has."""
+"""Divisor of the number of sessions for the comparison."""
 TALKS = 2_000
-"""Sessions that are talked to, twice as many as stay in memory."""
+"""Active sessions, twice as many as stay in memory."""
 
 
 async def compare_crowds(size: int) -> Figures:
-    """The same talks with many sessions in the journal and with few."""
+    """Compare the same turns with many sessions in the journal and with few."""
     many, few = await _in_processes(size), await _in_processes(max(1, size // FEW))
     return {
         "rss_mb": many["rss_mb"],
@@ -48,7 +47,7 @@ async def _in_processes(size: int) -> Figures:
 
 
 async def write(url: str, size: int) -> None:
-    """Sessions without anything to do."""
+    """Write sessions without pending work."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         for number in range(size):
@@ -56,11 +55,11 @@ async def write(url: str, size: int) -> None:
             entry = Entry(session_id=f"s{number}", agent="a", records=(opened,))
             journal.enqueue_write(entry, epoch=epoch)
             if number % 1000 == 0:
-                await journal.unfinished("")  # which waits until all of them are written
+                await journal.unfinished("")  # which waits until all sessions are written
 
 
 async def talk(url: str, size: int) -> Figures:
-    """A turn in some of them, evenly; what the process has grown by then."""
+    """Run a turn in some of the sessions, evenly spread. Report the growth of the process."""
     before, begun, replies = rss(), time.perf_counter(), 0
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True, keep=0)))

@@ -1,6 +1,6 @@
-"""LONG: a session of many turns, as it goes on, and as it comes back after a restart.
+"""LONG: turns of a long session, and its time to open after a restart.
 
-It lives in a process, and is opened in another one each time, so that neither has what the other left in memory.
+The session lives in one process and is opened in another one each time, so no memory remains from earlier work.
 """
 
 import json
@@ -18,7 +18,7 @@ from actgent import BareAgent, ScriptedLLM, Session, SlidingWindow, SummarizingM
 
 QUESTION, ANSWER = "What is the weather going to be today?", "It is going to rain, and then it is not."
 FIRST = 50
-"""The turns behind which those begin that the last are compared with, as many again and half: the hundredth in the middle."""
+"""Number of the turn after which the compared turns begin. They end at three times this number, so turn 100 is in the middle."""
 PAGE = 100
 VIEWS = {
     "sliding": lambda: SlidingWindow(turns=20),
@@ -26,13 +26,13 @@ VIEWS = {
         llm=ScriptedLLM(["They talked."], repeat=True, keep=0), trigger=2_000
     ),
 }
-"""Memories of which the same is measured, beside the usual one."""
+"""Further memories for the same measurement, in addition to the default."""
 SHARES = (1, 5, 50)
-"""How many times shorter the sessions are."""
+"""Divisors of the session length."""
 
 
 async def measure_long_sessions(size: int) -> Figures:
-    """A session of `size` turns, and shorter ones."""
+    """Measure a session of `size` turns, and shorter ones."""
     figures: Figures = {}
     for share in SHARES:
         found = await _in_processes(max(2 * FIRST, size // share))
@@ -65,7 +65,7 @@ def _agent(view: str) -> BareAgent:
 
 
 async def _alternately(one: Session, other: Session, rounds: int) -> tuple[float, float]:
-    """The median turn of two sessions, in microseconds, each turn of one behind one of the other: the machine is the same."""
+    """Return the median turn of two sessions in microseconds. Their turns alternate, so both have the same machine speed."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         times[0].extend(await _turns(one, 1))
@@ -74,7 +74,7 @@ async def _alternately(one: Session, other: Session, rounds: int) -> tuple[float
 
 
 async def _turns(session: Any, count: int) -> list[float]:
-    """Microseconds of CPU of each turn, with what is done beside it."""
+    """Return CPU microseconds of each turn, including background work."""
     times = []
     for _ in range(count):
         watch = Stopwatch()
@@ -85,10 +85,10 @@ async def _turns(session: Any, count: int) -> list[float]:
 
 
 async def live(url: str, turns: int, view: str) -> Figures:
-    """The session, from its first turn on: the median turn of the last tenth over that round the hundredth.
+    """Run the session from its first turn. Return the median turn of the last tenth over the median around the hundredth turn.
 
-    In `mean_ratio` are the snapshots, too, which are made beside some of them. `beside_ratio` is that of turns at its end over those
-    of a session round its hundredth, taken by turns at the same time: so the machine's own ups and downs are in both.
+    `mean_ratio` includes the snapshots that some turns write. `beside_ratio` compares turns at the end with turns of a session
+    around its hundredth, which alternate, so both have the same machine speed.
     """
     last = max(FIRST, turns // 10)
     async with open_runtime(journal=url, durability="relaxed") as runtime:
@@ -113,7 +113,7 @@ async def live(url: str, turns: int, view: str) -> Figures:
 
 
 async def look_back(url: str, turns: int, view: str) -> Figures:
-    """All that was said, which a session that was opened from a snapshot has to read."""
+    """Read the whole history, which a session that was opened from a snapshot reads from the journal."""
     async with open_runtime(journal=url) as runtime:
         session = await (await runtime.start(_agent(view))).open_session("s")
         watch = Stopwatch()
@@ -123,7 +123,7 @@ async def look_back(url: str, turns: int, view: str) -> Figures:
 
 
 async def open(url: str, turns: int, view: str) -> Figures:  # noqa: A001 - the name of the part
-    """The session again: how long that takes, an answer with it, and what the process takes then."""
+    """Open the session again. Return the time to open, the time with an answer, and the memory of the process."""
     async with open_runtime(journal=url) as runtime:
         agent, before = await runtime.start(_agent(view)), rss()
         watch = Stopwatch()

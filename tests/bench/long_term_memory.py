@@ -1,4 +1,4 @@
-"""MEMORY: remembering and recalling among many memories of one owner, and how well questions in other words find what is meant."""
+"""MEMORY: time of remember and recall among many memories of one owner, and recall quality of paraphrased questions."""
 
 import os
 import tempfile
@@ -11,11 +11,11 @@ from recalled_facts import RECALLS, embed, facts, sentences, times
 from actgent import LongTermMemory
 
 WRITERS = 100
-"""Tasks that remember side by side."""
+"""Concurrent tasks that store memories."""
 
 
 async def remember_and_recall(size: int) -> Figures:
-    """Through `LongTermMemory`."""
+    """Measure `LongTermMemory`."""
     with tempfile.TemporaryDirectory() as folder:
         figures = await _measure(f"sqlite:///{folder}/memories.db", size)
         if server := os.environ.get("BENCH_POSTGRES"):

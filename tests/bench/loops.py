@@ -1,4 +1,4 @@
-"""What a step of the loops that work on their own costs, against a step of react with as many model calls."""
+"""CPU of a step of each autonomous loop, against a step of react with as many model calls."""
 
 import json
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from measure import Figures, Stopwatch, expect
 from actgent import Agent, GoalAgent, PlanAgent, ReActAgent, ScriptedLLM, StepsAgent, tool
 
 ROUNDS = 5
-"""In turn for each loop; the best one counts."""
+"""Alternating rounds for each loop; the best one counts."""
 ITEMS = 5
-"""Of the plan: each takes a round with a tool, and one for its content."""
+"""Items of the plan. Each needs a round with a tool and a round for its content."""
 CALLS = 2 + 2 * ITEMS
-"""Model calls a turn, of each loop."""
+"""Model calls per turn in each loop."""
 
 
 @tool(thread=False)
 def give(n: int) -> int:
-    """Give n."""
+    """Return n."""
     return n
 
 
@@ -81,7 +81,7 @@ LOOPS: Mapping[str, tuple[Any, list[str]]] = {
 
 
 async def measure_loops(turns: int) -> Figures:
-    """CPU microseconds of a step of react, and how much more one of each other loop takes."""
+    """Return CPU microseconds of a step of react, and the additional CPU of a step of each other loop."""
     best = dict.fromkeys(LOOPS, float("inf"))
     for _ in range(ROUNDS):
         for name, (kind, script) in LOOPS.items():

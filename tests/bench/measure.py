@@ -1,4 +1,4 @@
-"""How things are measured: clocks, memory, the machine's own speed, and waiting without a clock."""
+"""Measurement: clocks, memory, speed of the machine, and waits without a clock."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ REFERENCE_S = 0.0078
 
 
 def calibrate() -> float:
-    """Seconds of a small fixed loop: what this machine is worth at this moment."""
+    """Return the seconds of a small fixed loop, which measures the speed of the machine at this moment."""
     return min(_fixed_loop() for _ in range(3))
 
 
@@ -31,13 +31,13 @@ def _fixed_loop() -> float:
 
 @attrs.define
 class Stopwatch:
-    """CPU and wall time since it was made."""
+    """CPU and wall time since its creation."""
 
     cpu: float = attrs.field(factory=time.process_time)
     wall: float = attrs.field(factory=time.perf_counter)
 
     def cpu_us(self, count: int) -> float:
-        """CPU microseconds for each of `count` things."""
+        """Return CPU microseconds for each of `count` operations."""
         return (time.process_time() - self.cpu) / count * 1e6
 
     def wall_s(self) -> float:
@@ -45,7 +45,7 @@ class Stopwatch:
 
 
 class Countdown:
-    """Something to wait for that ends after `count` calls; costs a comparison and an addition a call."""
+    """An event that is set after `count` calls. A call costs a comparison and an addition."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -64,7 +64,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def windows(marks: list[float], grown: int) -> Figures:
-    """CPU of the first and of the last 50 turns, from the times between the turns."""
+    """Return the CPU of the first and of the last 50 turns, from the times between turns."""
     size = min(50, len(marks) - 1)
     first_us = (marks[size] - marks[0]) / size * 1e6
     last_us = (marks[-1] - marks[-1 - size]) / size * 1e6
@@ -73,14 +73,14 @@ def windows(marks: list[float], grown: int) -> Figures:
 
 
 def rss() -> int:
-    """Resident bytes of this process, with garbage collected first."""
+    """Return the resident bytes of this process after a garbage collection."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def peak_rss() -> int:
-    """The most bytes that this process ever had resident."""
+    """Return the maximum of resident bytes of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -92,18 +92,18 @@ def leftovers() -> tuple[int, int, int]:
 
 
 def expect(*, seen: object, wanted: object, what: str) -> None:
-    """Refuse a run whose result is wrong: its figures would mean nothing."""
+    """Raise an error if the result of a run is wrong, because its figures would be meaningless."""
     if seen != wanted:
         raise SystemExit(f"wrong result, {what}: {seen!r} instead of {wanted!r}")
 
 
 def short(number: int) -> str:
-    """A message of 40 characters, like no other."""
+    """Return a distinct message of 40 characters."""
     return f"{number:08d} the quick brown fox jumps over"[:40].ljust(40, ".")
 
 
 def long(number: int) -> str:
-    """A message of 400 characters, like no other."""
+    """Return a distinct message of 400 characters."""
     return short(number) * 10
 
 

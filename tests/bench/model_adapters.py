@@ -1,4 +1,4 @@
-"""What a model without the base class costs a turn: an object with `complete`, and a function of messages."""
+"""Cost per turn of models without the base class: an object with `complete`, and a function of messages."""
 
 from contextlib import AsyncExitStack
 
@@ -12,7 +12,7 @@ ROUNDS = 25
 
 
 class Subclass(LLM):
-    """Answers at once."""
+    """A subclass that answers immediately."""
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
@@ -20,7 +20,7 @@ class Subclass(LLM):
 
 
 class WithoutBase:
-    """The same by its method alone."""
+    """An object with the same method and without the base class."""
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
@@ -28,14 +28,14 @@ class WithoutBase:
 
 
 async def function(messages: list[dict[str, str]]) -> str:
-    """The same by text."""
+    """Return the same answer as text."""
     expect(seen=messages[-1]["role"], wanted="user", what="roles")
     await trio.lowlevel.checkpoint()
     return ANSWER
 
 
 async def measure_adapted(count: int) -> Figures:
-    """CPU of a turn beyond that with a subclass: the least of each of many short rounds that take turns."""
+    """Return the CPU of a turn beyond a turn with a subclass: the minimum of many short alternating rounds."""
     best = dict.fromkeys(("subclass", "object", "function"), float("inf"))
     agents = {
         "subclass": BareAgent("subclass", llm=Subclass()),
@@ -56,7 +56,7 @@ async def measure_adapted(count: int) -> Figures:
 
 
 async def _turns(agent: BareAgent, count: int) -> float:
-    """CPU of a turn of fresh sessions."""
+    """Return the CPU of a turn in new sessions."""
     answers = 0
 
     def count_answer(_: object) -> None:

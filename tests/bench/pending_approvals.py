@@ -1,7 +1,7 @@
-"""Many sessions that wait for people, all asleep: what they cost after a restart, to list, to answer and to expire.
+"""Many evicted sessions with pending approvals: cost after a restart, of lists, of decisions and of expiry.
 
-Another process wrote them, so that nothing of that is in the memory that is measured here. A twentieth is listed page
-by page, of which some are answered by their ids; all others expire within a minute, a hundredth of them at one moment.
+Another process writes them, so that their memory is not measured here. A twentieth is listed page by page, and some of these are
+decided by id. All others expire within a minute, a hundredth of them at the same moment.
 """
 
 import itertools
@@ -35,7 +35,7 @@ PAGE = 1000
 
 
 class Cashier(LLM):
-    """Answers when all has been decided, and notes how late it is asked where that is by a deadline."""
+    """A model that answers when all calls are decided, and records the lateness of calls after a deadline."""
 
     name = "bench:cashier"
 
@@ -62,13 +62,13 @@ class Cashier(LLM):
 
 
 def sizes(size: int) -> tuple[int, int, int]:
-    """How many expire, how many are listed, and how many are answered."""
+    """Return how many approvals expire, are listed, and are decided."""
     answering = max(1, size // 50)
     return size - answering, max(1, size // 20), answering
 
 
 async def wait_for_people(size: int) -> Figures:
-    """A journal in SQLite, a restart, and what people and the clock do then."""
+    """Open a journal in SQLite after a restart; then list, decide and expire approvals."""
     expiring, listing, answering = sizes(size)
     ran: list[int] = []
 
@@ -114,7 +114,7 @@ async def wait_for_people(size: int) -> Figures:
 
 
 async def wait_in_dict(size: int) -> Figures:
-    """The floor: an id and a date for each, and a call for each answer."""
+    """The floor: an id and a deadline for each approval, and a call for each decision."""
     _, listing, answering = sizes(size)
     before = rss()
     waiting = {f"{number:032x}": time.time() + DAY for number in range(size)}
@@ -134,11 +134,11 @@ async def wait_in_dict(size: int) -> Figures:
     }
 
 
-# --- the other process: who waited before the restart --------------------------------------
+# --- the other process: approvals from before the restart ------------------------------------
 
 
 async def write(url: str, size: int) -> None:
-    """Write suspended sessions: those that will be answered, which are the first in the order of their ids, and the others."""
+    """Write suspended sessions: first those that will be decided, in the order of their ids, then the others."""
     expiring, _, answering = sizes(size)
     first = time.time() + START + size / WRITTEN
     answered = (entry(f"answered {number}", first + 7 * DAY) for number in range(answering))
@@ -147,7 +147,7 @@ async def write(url: str, size: int) -> None:
 
 
 def entry(session_id: str, deadline: float) -> Entry:
-    """A session whose only call waits for a person."""
+    """Return a session whose only tool call waits for an approval."""
     said = Message(session_id=session_id, sender=Sender("ada"), parts=(Text(repr(deadline)),))
     call = ToolCall("pay", {"amount": 5}, "c")
     answer = said.caused(Sender("a", "assistant"), (call,), stage=None)

@@ -1,8 +1,8 @@
-"""What MEMORY remembers and asks, and its floor: a plain index of SQLite.
+"""Memories and questions of the MEMORY workload, and its floor: a plain index in SQLite.
 
-The words of the memories follow Zipf's law, as those of texts do. The questions are about 500 facts, 10 about each of 50 people, and
-share the name with the fact and hardly a word else. The embedding is the test's own: it knows which words mean the same in these
-questions, so what it finds shows that words and vectors are ranked together, not how good a model of yours is.
+The words of the memories follow Zipf's law, as words of texts do. The questions are about 500 facts, 10 about each of 50 people.
+A question shares the name with its fact and almost no other word. The embedding is made for the test: it knows which words of
+these questions are synonyms. The result shows that words and vectors are ranked together, not the quality of a real embedding.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ SENSE = {word: group.split()[0] for group in ALIKE for word in group.split()}
 
 
 def sentences(seed: int) -> Callable[[int], str]:
-    """Texts of so many words; the n-th word of all is n times as rare as the first."""
+    """Return texts with the given number of words. The n-th most frequent word is n times as rare as the first."""
     rng = random.Random(seed)
     words = [a + b + c for a in SYLLABLES for b in "aeiou" for c in SYLLABLES]
     weights = list(itertools.accumulate(1 / place for place in range(1, len(words) + 1)))
@@ -79,14 +79,14 @@ def sentences(seed: int) -> Callable[[int], str]:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """500 facts, each with a question in other words."""
+    """Return 500 facts, each with a paraphrased question."""
     rng = random.Random(7)
     for name, (fact, kind, question) in itertools.product(NAMES, RELATIONS):
         yield fact.format(name, f"{kind}{rng.randrange(1000)}"), question.format(name)
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
-    """Vectors of 128 numbers: the sum of those of the words, which words of one sense share."""
+    """Return vectors of 128 numbers: the sum of the vectors of the words. Synonyms share a vector."""
     return [_direction(text.lower().split()) for text in texts]
 
 
@@ -106,7 +106,7 @@ def times(took: list[float]) -> Figures:
 
 
 async def plain_index(size: int) -> Figures:
-    """The floor: an index of SQLite's with all of a question's words, in memory's own order of rank, one transaction for all."""
+    """The floor: an index of SQLite over all words of a question, ranked as the memory ranks, in one transaction."""
     await trio.lowlevel.checkpoint()
     with tempfile.TemporaryDirectory() as folder:
         return _index(Path(folder, "index.db"), size)

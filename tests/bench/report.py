@@ -1,4 +1,4 @@
-"""The closing table, the chart, and the page in the docs."""
+"""The final table, the chart, and the figures on the docs page."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ CHART_WIDTH = 40
 
 @attrs.define
 class Results:
-    """The figures of all runs, by workload and side, in the order of the rounds; None is a failed run."""
+    """The figures of all runs by workload and side, in the order of the rounds; None for a failed run."""
 
     workloads: list[Workload]
     rounds: int = attrs.field(kw_only=True)
@@ -36,7 +36,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, workload: Workload, figure: str) -> float | None:
-        """The median of the ratios within each round."""
+        """Return the median of the ratios within each round."""
         pairs = zip(self.runs[workload.key, "framework"], self.runs[workload.key, "floor"], strict=True)
         ratios = [
             ours[figure] / floor[figure]
@@ -46,13 +46,13 @@ class Results:
         return statistics.median(ratios) if ratios else None
 
     def scaled(self, workload: Workload, figure: str) -> float | None:
-        """The figure as the calibrated machine would show it."""
+        """Return the figure as the reference machine would show it."""
         runs = [run for run in self.runs[workload.key, "framework"] if run]
         values = [run[figure] * REFERENCE_S / run["calibration_s"] for run in runs]
         return statistics.median(values) if values else None
 
     def judged(self, workload: Workload, bar: Bar) -> float | None:
-        """The number that a bar is held against."""
+        """Return the number that is compared with a bar."""
         if bar.kind == "ratio":
             return self.ratio(workload, bar.figure)
         if bar.kind == "scaled":
@@ -80,7 +80,7 @@ def machine() -> str:
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """One row a figure: key, workload, figure, floor, actgent, ratio, bar, verdict."""
+    """Return one row for each figure: key, workload, figure, floor, actgent, ratio, bar, verdict."""
     return [
         _row(results, workload, figure, title=workload.title if number == 0 else "")
         for workload in results.workloads
@@ -89,7 +89,7 @@ def rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _figures(results: Results, workload: Workload) -> list[str]:
-    """All figures of a workload, those with a bar first."""
+    """Return all figures of a workload, those with a bar first."""
     barred = [bar.figure for bar in workload.bars]
     runs = [run for side in ("framework", "floor") for run in results.runs[workload.key, side] if run]
     return list(dict.fromkeys([*barred, *(name for run in runs for name in run if name != "calibration_s")]))
@@ -125,7 +125,7 @@ HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "bar", "")
 
 
 def print_report(results: Results) -> bool:
-    """Print table and chart; whether all bars were kept."""
+    """Print table and chart. Return True if all bars are met."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
@@ -144,7 +144,7 @@ def print_report(results: Results) -> bool:
 
 
 def chart(results: Results) -> list[str]:
-    """A line for each bar: how much of it is used; the mark stands at the bar itself."""
+    """Return a line for each bar that shows the used part. A mark shows the bar itself."""
     return [
         _line(f"{workload.key:7}{bar.figure:14}", number / bar.limit)
         for workload in results.workloads

@@ -1,7 +1,6 @@
-"""LIMITER: sessions share what a provider grants, over HTTP with its own SDK.
+"""LIMITER: sessions share a provider's rate limit, over HTTP with the provider's SDK.
 
-Sockets and CPU are real; the clock is virtual, so that a minute takes no minute, and a busy machine, on which calls
-would bunch between the door and the provider, changes no count.
+Sockets and CPU are real. The clock is virtual, so a minute takes no time and other load on the machine changes no count.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,21 +19,21 @@ USAGE = Usage(input_tokens=100, output_tokens=60)
 URGENT_EVERY = 1.0
 """Seconds from one urgent call to the next."""
 Ask = Callable[[str, bool], Awaitable[object]]
-"""Makes one call: of which session, and whether it is urgent."""
+"""Makes one call for a session id; True makes it urgent."""
 
 
 @attrs.define(eq=False)
 class Shared:
-    """A provider that many sessions ask, and what it saw."""
+    """A provider for many sessions, with counts of its calls."""
 
     provider: Provider = attrs.field(init=False)
     ends: list[float] = attrs.field(factory=list)
     asked: dict[str, int] = attrs.field(factory=dict)
-    """Urgent session -> the calls that were let go when it asked."""
+    """Number of admitted calls at the request of each urgent session."""
     _let_go: Callable[[], int] = attrs.field(init=False)
     is_done: bool = False
     waits: list[int] = attrs.field(factory=list)
-    """How many calls went before each urgent one."""
+    """Number of calls admitted before each urgent one."""
 
     def answer(self, request: ProviderRequest) -> Slow:
         if request.text in self.asked:
@@ -42,8 +41,8 @@ class Shared:
         return Slow(ModelResponse(parts=(Text(ANSWER),), usage=USAGE), delay=1.0)
 
     async def measure(self, ask: Ask, sessions: int, *, let_go: Callable[[], int]) -> Figures:
-        """One call of each session, all at once, and an urgent one now and then."""
-        await ask("the first", False)  # with what the first call of a client costs alone
+        """Make one call for each session, all at once, and an urgent call at regular times."""
+        await ask("the first", False)  # includes the cost of the first call of a client
         self._let_go = let_go
         watch = Stopwatch()
         async with trio.open_nursery() as nursery:
@@ -80,7 +79,7 @@ class Shared:
 
 @asynccontextmanager
 async def open_shared() -> AsyncGenerator[Shared]:
-    """A provider with limits."""
+    """Open a provider with rate limits."""
     shared = Shared()
     async with open_provider(shared.answer, limits=LIMITS) as shared.provider:
         yield shared

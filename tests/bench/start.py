@@ -1,4 +1,4 @@
-"""W8: `from actgent import BareAgent` and the first answer of an agent, beside the libraries that all programs of this kind load."""
+"""W8: `from actgent import BareAgent` and the first answer, against the libraries that all such programs import."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def framework(count: int) -> Figures:
 
 
 def _cost(code: str, count: int) -> Figures:
-    """CPU of `code`, less an interpreter that does nothing; the two are started by turns. Modules and memory of the whole process."""
+    """Return the CPU of `code` minus that of an empty interpreter, alternating; modules and memory are those of the whole process."""
     with tempfile.TemporaryDirectory() as folder:
         _run(code, folder)  # compiles all modules
         runs = [(_run("", folder), _run(code, folder)) for _ in range(count)]
@@ -47,7 +47,7 @@ def _cost(code: str, count: int) -> Figures:
 
 
 def _run(code: str, folder: str) -> list[float]:
-    """Run code in a process of its own. Return its CPU in seconds, its modules and its memory in MB. `folder` has the bytecode."""
+    """Run code in a child process. Return its CPU in seconds, its modules and its memory in MB. `folder` has the bytecode."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-c", code + REPORT],

@@ -1,4 +1,4 @@
-"""The benchmark's workloads do what they say, on both sides; how fast is not asked here."""
+"""The benchmark's workloads produce correct results on both sides. Their speed is not tested here."""
 
 import importlib
 import os
@@ -33,7 +33,7 @@ SIZES = {
 
 
 def load(name):
-    """A module of the benchmark, whose modules import each other as scripts do."""
+    """Import a module of the benchmark, whose modules import each other as scripts."""
     if HERE not in sys.path:
         sys.path.insert(0, HERE)
     return importlib.import_module(name)
@@ -42,7 +42,7 @@ def load(name):
 @pytest.mark.parametrize("side", ["floor", "framework"])
 @pytest.mark.parametrize("key", SIZES)
 async def test_workload_checks_itself(key, side, autojump_clock):
-    """A small run of each workload passes its own checks and gives every figure that has a bar."""
+    """A small run of each workload passes its checks and returns every figure that has a bar."""
     workload = load("workloads").BY_KEY[key]
     figures = await getattr(load(side), workload.function)(SIZES[key])
     assert {bar.figure for bar in workload.bars} <= set(figures)
@@ -55,14 +55,14 @@ async def test_workload_checks_itself(key, side, autojump_clock):
     [("TIMERS", 19), ("WAITS", 60), ("ASLEEP", 300), ("LONG", 300), ("MEMORY", 2000), ("BESIDE", 50)],
 )
 async def test_dates_are_met_in_real_time(key, size, side):
-    """The same for those in which a clock that jumps would go past all dates at its first look at the disk."""
+    """The same for workloads with a real clock, since a virtual clock would skip all dates at the first disk access."""
     workload = load("workloads").BY_KEY[key]
     figures = await getattr(load(side), workload.function)(size)
     assert {bar.figure for bar in workload.bars} <= set(figures)
 
 
 def test_the_floor_runs_without_the_framework():
-    """Its objects would make Python collect garbage more rarely than for the floor alone, and flatter it."""
+    """Objects of the framework would reduce the number of garbage collections in the floor and distort it."""
     code = "import sys, floor; print(*(name for name in sys.modules if name.startswith('actgent')))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True
@@ -71,7 +71,7 @@ def test_the_floor_runs_without_the_framework():
 
 
 def finished(*, floor, framework):
-    """Results of one workload with these CPU figures, a round each."""
+    """Return results of one workload with the given CPU figures, one for each round."""
     report, workload = load("report"), load("workloads").BY_KEY["W2"]
     results = report.Results([workload], rounds=len(floor), quick=False)
     for side, values in (("floor", floor), ("framework", framework)):
@@ -81,20 +81,20 @@ def finished(*, floor, framework):
 
 
 def test_a_ratio_is_taken_within_each_round():
-    """The median of the rounds' ratios, not the ratio of the medians."""
+    """The result is the median of the ratios of the rounds, not the ratio of the medians."""
     results, workload = finished(floor=[10, 20, 40], framework=[20, 60, 40])
     assert results.ratio(workload, "turn_us") == 2
 
 
 def test_a_failed_run_keeps_no_bar():
-    """A side that did not run has no figure, and so no bar is kept."""
+    """A side that failed has no figure, so its bar is missed."""
     results, workload = finished(floor=[10], framework=[None])
     assert results.ratio(workload, "turn_us") is None
     assert not results.passed(workload, workload.bars[0])
 
 
 def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
-    """Only what stands between the marks changes, and twice gives the same page."""
+    """Only text between the comments changes, and a second run writes the same page."""
     report, (results, _) = load("report"), finished(floor=[10], framework=[25])
     page = tmp_path / "page.md"
     page.write_text("head\n<!-- figures: begin -->\nold\n<!-- figures: end -->\ntail\n", encoding="utf-8")
@@ -108,7 +108,7 @@ def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
 
 
 def test_nodes_are_left_out_without_a_database():
-    """With the reason, and as a success: the rest of `make bench` goes on."""
+    """Without a database the program prints the reason and succeeds, so `make bench` continues."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     nowhere = {"ACTGENT_JOURNAL": "postgresql://127.0.0.1:1/test"}
     command = [sys.executable, str(Path(HERE) / "clustered.py")]

@@ -1,4 +1,4 @@
-"""The number of Python calls of a turn: it is the same on each run, so a loss of speed shows in CI."""
+"""The number of Python calls of a turn. It is the same on each run, so a loss of speed shows in CI."""
 
 import itertools
 import sys
@@ -20,7 +20,7 @@ CALLS = {"new session": 98.0, "same session": 87.0, "tool call": 205.0}
 
 
 class Adding(LLM):
-    """Asks for a sum if it has tools, and answers at once."""
+    """A model that requests a sum if it has tools, and otherwise answers."""
 
     name = "test:adding"
 
@@ -105,7 +105,7 @@ OTHER_CALLS = {
 
 
 class Chunked(LLM):
-    """Streams an answer in chunks."""
+    """A model that streams an answer in chunks."""
 
     name = "test:chunked"
 
@@ -116,7 +116,7 @@ class Chunked(LLM):
 
 
 class Echo(Actor):
-    """Answers with its message."""
+    """An actor that answers with its message."""
 
     async def receive(self, payload):
         return payload
@@ -240,7 +240,7 @@ OPERATIONS = {
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the figures are those of Python 3.11")
 @pytest.mark.parametrize("workload", OTHER_CALLS)
 async def test_an_operation_makes_as_many_calls_as_before(workload, autojump_clock):
-    """Within 3 % of the stored figure: more is a loss of speed, and fewer is a new figure to store."""
+    """The number is within 3 % of the stored one. More is a loss of speed; fewer must be stored."""
     calls = await OPERATIONS[workload](Counter())
     assert calls == pytest.approx(OTHER_CALLS[workload], rel=0.03), (
         f"{workload}: {calls:.2f} Python calls, and {OTHER_CALLS[workload]:.2f} before: remove calls, or store the new figure in "

@@ -1,4 +1,4 @@
-"""What the first agent of a program imports: it is the same on each run, so a slower start shows in CI."""
+"""Modules that the first agent of a program imports. The number is the same on each run, so a slower start shows in CI."""
 
 import json
 import subprocess
@@ -36,11 +36,11 @@ def imported():
 
 
 def test_the_first_agent_imports_as_many_modules_as_before(imported):
-    """3 % more modules of the package are a failure, and 3 % fewer are a new figure to keep."""
+    """3 % more modules of the package fail, and 3 % fewer must be stored."""
     assert len([name for name in imported if name.startswith("actgent")]) == pytest.approx(MODULES, rel=0.03)
 
 
 def test_the_first_agent_imports_no_further_library(imported):
-    """Schemas, templates, SDKs, databases and converters of journals are imported when they are used."""
+    """Schemas, templates, SDKs, databases and converters of journals are imported at their first use."""
     roots = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert {root for root in roots if not root.startswith("_")} - INDIRECT - {"actgent"} == LIBRARIES

@@ -1,6 +1,6 @@
-"""Many sessions with a date each, all asleep: what they cost after a restart, and how late they fire, all of them.
+"""Many evicted sessions with one schedule each: cost after a restart, and lateness of the timers.
 
-The sessions are written by another process, so that nothing of that is in the memory that is measured here.
+Another process writes the sessions, so that their memory is not measured here.
 """
 
 import heapq
@@ -20,22 +20,22 @@ from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCrea
 from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 
 RATE = 100_000 / 60
-"""How many are due each second: 100,000 within a minute."""
+"""Timers due per second: 100,000 within a minute."""
 START = 3.0
-"""Seconds from when all is written to the first that is due."""
+"""Seconds from the last write to the first due time."""
 WRITTEN = 10_000
-"""Sessions that the other process is given a second for."""
+"""Sessions that the other process writes in about one second."""
 
 
 def offsets(size: int) -> Iterator[float]:
-    """When each is due, in seconds after the first: evenly, and a hundredth at one moment among them, as at a full hour."""
+    """Return the due time of each schedule in seconds after the first: evenly spread, with a hundredth at one moment, as at a full hour."""
     crowd = size // 100
     yield from (number / RATE for number in range(size - crowd))
     yield from [(size - crowd) / 2 / RATE] * crowd
 
 
 class Lateness(LLM):
-    """Notes how late it is asked to do what a description dates."""
+    """A model that records how late it is called for a schedule whose description has the due time."""
 
     name = "bench:lateness"
 
@@ -70,7 +70,7 @@ class Lateness(LLM):
 
 
 async def time_sessions(size: int) -> Figures:
-    """A journal in SQLite, a restart, and what fires then."""
+    """Open a journal in SQLite after a restart and wait for all schedules."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/timers.db"
         await trio.run_process([sys.executable, __file__, url, str(size)])
@@ -86,7 +86,7 @@ async def time_sessions(size: int) -> Figures:
 
 
 async def time_heap(size: int) -> Figures:
-    """The floor: a heap of dates, a task that sleeps until the next, and an id that is kept for each session."""
+    """The floor: a heap of due times, a task that sleeps until the next, and an id for each session."""
     before, first = rss(), time.time() + START
     heap = [(first + offset, f"{number:032x}") for number, offset in enumerate(offsets(size))]
     heapq.heapify(heap)
@@ -101,27 +101,27 @@ async def time_heap(size: int) -> Figures:
     return model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(size))
 
 
-# --- the other process: what was scheduled before the restart ------------------------------
+# --- the other process: schedules from before the restart  -- ------------------------------
 
 
 async def write(url: str, size: int) -> None:
-    """Write sessions with a schedule each."""
+    """Write sessions with one schedule each."""
     first = time.time() + START + size / WRITTEN
     await write_all(url, (entry(f"s{number}", first + offset) for number, offset in enumerate(offsets(size))))
 
 
 async def write_all(url: str, entries: Iterable[Entry]) -> None:
-    """Write a step of each of many sessions."""
+    """Write one step for each of many sessions."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         for number, each in enumerate(entries):
             journal.enqueue_write(each, epoch=epoch)
             if number % 1000 == 0:
-                await journal.unfinished("")  # which waits until all of them are written
+                await journal.unfinished("")  # which waits until all sessions are written
 
 
 def entry(session_id: str, due: float) -> Entry:
-    """A session with one schedule."""
+    """Return a session with one schedule."""
     scheduled = ScheduleRecord(schedule_id="s", description=f"due at {due!r}", at=due)
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=due)
     return Entry(session_id=session_id, agent="a", records=(opened, scheduled, NextTimerRecord(at=due)))

@@ -1,4 +1,4 @@
-"""What telemetry costs: turns with none, with a sample of one in a hundred, and with a span of each step."""
+"""Cost of telemetry: turns without it, with a sample of one in a hundred, and with a span for each step."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ ROUNDS = 5
 
 
 class Instant(LLM):
-    """Answers at once."""
+    """A model that answers immediately."""
 
     name = "bench:instant"
 
@@ -26,7 +26,7 @@ class Instant(LLM):
 
 
 class Nowhere(SpanExporter):
-    """Takes spans, and drops them."""
+    """An exporter that drops all spans."""
 
     def export(self, spans: object) -> SpanExportResult:
         return SpanExportResult.SUCCESS
@@ -35,7 +35,7 @@ class Nowhere(SpanExporter):
 
 
 async def measure_telemetry(count: int) -> Figures:
-    """CPU of a turn beyond that of one without telemetry, the best of some rounds that take turns."""
+    """Return the CPU of a turn beyond a turn without telemetry: the best of several alternating rounds."""
     batched = TracerProvider()
     batched.add_span_processor(BatchSpanProcessor(Nowhere()))
     sampled = TracerProvider(sampler=TraceIdRatioBased(0.01))

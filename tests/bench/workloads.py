@@ -1,4 +1,4 @@
-"""The workloads of the benchmark: their sizes, and the bars that their figures have to keep."""
+"""The workloads of the benchmark: their sizes and bars."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Kind = Literal["ratio", "value", "scaled"]
 
 @attrs.frozen
 class Bar:
-    """The most that one figure may be."""
+    """The maximum of one figure."""
 
     figure: str
     limit: float
@@ -28,7 +28,7 @@ class Workload:
     quick: int
     bars: tuple[Bar, ...] = ()
     is_virtual: bool = False
-    """Whether its clock jumps over the time in which nothing is to be done."""
+    """True if the clock skips idle time."""
 
 
 WORKLOADS = (
