@@ -48,24 +48,27 @@ def sources_of_caller(target: SessionContext | None = None) -> str:
 
 
 def take_sources(target: SessionContext) -> None:
-    """Add the untrusted sources of session `target` to the calling session, because the caller has read its answer."""
+    """Add the untrusted sources of session `target` to the caller, because the caller has read its answer."""
     caller = running_session()
-    if caller is not None and caller is not target:
+    if caller is not target:
         note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))
 
 
 def take_remote_sources(label: Label) -> None:
-    """Add the label of an answer or a message from another process to the label of the calling session."""
-    if label != TRUSTED and (caller := running_session()) is not None:
-        note_sources(caller, text_of(label))
+    """Add the label of an answer or a message from another process to the label of the caller."""
+    if label != TRUSTED:
+        note_sources(running_session(), text_of(label))
 
 
-def note_sources(context: SessionContext, sources: str) -> None:
-    """Add untrusted sources to a session, or to its running call if the session withholds results."""
+def note_sources(context: SessionContext | None, sources: str) -> None:
+    """Add untrusted sources to a session, or to its running call if the session withholds results.
+
+    None as session adds them to the running call of a tool without a session. Other tasks have no label.
+    """
     running = running_call.get()
     if running is not None and running.owner is context:
         running.add(sources)
-    else:
+    elif context is not None:
         context.conversation.add_via(sources)
 
 

@@ -1,4 +1,4 @@
-"""Untrusted sources of the running tool call, under a policy that isolates untrusted text."""
+"""Untrusted sources of the running tool call: under a policy that isolates untrusted text, or without a session."""
 
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -13,7 +13,7 @@ class CallSources:
     """Untrusted sources of one running call."""
 
     owner: object
-    """Session whose turn runs the call."""
+    """Session whose turn runs the call; None for a call without a session."""
     given: str
     """Untrusted sources of the arguments. Messages that the call sends carry these sources."""
     found: str = ""
@@ -42,4 +42,4 @@ class CallSources:
 
 
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
-"""Untrusted sources of the call that the current task runs; None if results are not isolated."""
+"""Untrusted sources of the call that the current task runs; None if its session collects them."""

@@ -135,6 +135,25 @@ async def test_results_carry_their_labels(name, arguments, meta):
     assert result.is_error == ("is_missing" in arguments)
 
 
+@pytest.mark.parametrize("by", ["as_tool", "run"])
+async def test_results_of_tools_that_ask_agents_carry_the_labels_of_the_answers(by):
+    """Neither the agent `reader` nor the agent `desk` repeats a word of the page and the diary."""
+    script = [[ToolCall("page", {}), ToolCall("diary", {})], "done"]
+    reader = BareAgent("reader", llm=ScriptedLLM(script), tools=[page, diary])
+
+    @tool
+    async def consult() -> int:
+        """Consult the reader."""
+        session = await reader.create_session("ada")
+        return len((await reader.run("read", session=session)).text)
+
+    desk = BareAgent("desk", llm=ScriptedLLM([ToolCall("consult", {}), "four"]), tools=[consult])
+    offered, given = (desk.as_tool(name="ask_desk"), {"task": "read"}) if by == "as_tool" else (consult, {})
+    async with connected(MCPCatalog(tools=[offered]), agents=[reader, desk]) as client:
+        result = await client.call_tool(offered.name, given)
+    assert (result.meta or {}).get("ifc") == {"integrity": "untrusted", "confidentiality": ["ada"]}
+
+
 async def test_prompts_and_resources_carry_their_labels():
     """The functions of prompts and resources set sources and readers in their context."""
 

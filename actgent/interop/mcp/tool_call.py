@@ -15,6 +15,7 @@ from actgent.tools.outputs.result_text import truncate
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import NestedToolCalls, Tool, ToolContext, WrappedTool
 from actgent.tools.tool_registry import ToolRegistry
+from actgent.tools.untrusted_call_sources import CallSources, running_call
 
 MAX_RESULT_CHARACTERS = 1_000_000
 """Maximum length of a result in characters; longer results are truncated with a notice."""
@@ -69,7 +70,8 @@ async def run_tool(
         grant: Decision of an approver, which the tool finds as `ToolContext.approval`; None if there is none.
     """
     call = ToolCall(tool.name, dict(arguments), id=call_id)
-    recorder, host = _Recorder(tool), _Host(tool.name)
+    sources = CallSources(owner=None, given="")
+    recorder, host = _Recorder(tool), _Host(tool.name, sources)
     batch = Batch(
         (call,),
         ToolRegistry([recorder]),
@@ -78,7 +80,11 @@ async def run_tool(
         max_characters=MAX_RESULT_CHARACTERS,
         host=host,
     )
-    await batch.run()
+    token = running_call.set(sources)
+    try:
+        await batch.run()
+    finally:
+        running_call.reset(token)
     if (question := batch.awaiting_approval.get(0)) is not None:
         return ToolOutcome(question=question)
     return ToolOutcome(result=batch.results()[0], value=recorder.value, error=host.error)
@@ -99,8 +105,13 @@ class _Host:
     """The turn of a call without an agent."""
 
     name: str
+    sources: CallSources
     error: Exception | None = None
-    via = ""
+
+    @property
+    def via(self) -> str:
+        """Untrusted sources of the agents that the call has asked."""
+        return self.sources.found
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
         return truncate(text, limit)
