@@ -1,4 +1,4 @@
-"""Journals of each kind, and small entries to write into them."""
+"""Journals of each kind, and small entries for them."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ from actgent.messages import Message, Sender, Text
 
 @pytest.fixture
 async def journal(url):
-    """An open journal of each kind, not acquired yet."""
+    """Yield an open journal of each kind that is not acquired yet."""
     async with open_journal(url) as opened:
         yield opened
 
 
 class Writer:
-    """One session's steps, and what has been confirmed of them."""
+    """The steps of one session, and the confirmed ones among them."""
 
     def __init__(self, journal, epoch, session_id="s", agent="a"):
         self.journal, self.epoch = journal, epoch
@@ -52,7 +52,7 @@ class Writer:
         self.confirmed += records
 
     async def turn(self, text="hi", answer="hello"):
-        """What a plain turn writes."""
+        """Return the records of a plain turn."""
         message = self.message(text)
         await self.commit(MessageAcceptedRecord(message=message))
         self.enqueue_write(MessageAppendedRecord(message_id=message.id))
@@ -65,19 +65,19 @@ class Writer:
 
 @pytest.fixture
 def make_writer():
-    """`make_writer(journal, epoch, session_id)`: a `Writer` of one session."""
+    """Return a function `make_writer(journal, epoch, session_id)` that makes a `Writer` of one session."""
     return Writer
 
 
 @pytest.fixture
 async def writer(journal):
-    """A writer of session `s` in a journal that is acquired."""
+    """Return a writer of session `s` in an acquired journal."""
     return Writer(journal, await journal.acquire())
 
 
 @pytest.fixture
 def times():
-    """`times(20, 300)`: how often to try; the second where ACTGENT_SOAK is set."""
+    """Return a function `times(20, 300)` that returns a number of repetitions: the second number if ACTGENT_SOAK is set."""
     return lambda short, long: long if os.environ.get("ACTGENT_SOAK") else short
 
 
@@ -86,7 +86,7 @@ _NO_ENCRYPTION = {80877103, 80877104}
 
 
 def _error(**fields):
-    """An error message, as a PostgreSQL server sends it."""
+    """Return an error message in the format of a PostgreSQL server."""
     body = b"".join(key.encode() + value.encode() + b"\0" for key, value in fields.items()) + b"\0"
     return b"E" + (4 + len(body)).to_bytes(4, "big") + body
 
@@ -95,7 +95,7 @@ _STARTING = _error(S="FATAL", V="FATAL", C="57P03", M="das Datenbanksystem start
 
 
 class Link:
-    """The way to a server, which can be cut in the middle of a commit."""
+    """A proxy in front of a server that can break connections during a commit."""
 
     def __init__(self, host, port):
         self._server = (host, port)
@@ -135,7 +135,7 @@ class Link:
             nursery.start_soon(self._pump, server, client, nursery.cancel_scope, False)
 
     async def start_up(self, *, task_status=trio.TASK_STATUS_IGNORED):
-        """Be a server that starts, until that was heard several times."""
+        """Answer as a starting server until several clients received that answer."""
         self.is_starting, self.refused = True, 0
         task_status.started()
         while self.refused < 6:  # noqa: ASYNC110 - it is counted by what is asked
@@ -170,7 +170,7 @@ class Link:
 
 @pytest.fixture
 async def link(postgres_url, nursery):
-    """A `Link` to the server, and the address of an empty journal behind it."""
+    """Yield a `Link` to the server, and the address of an empty journal behind it."""
     parts = urllib.parse.urlsplit(postgres_url)
     link = Link(parts.hostname, parts.port)
     listeners = await nursery.start(

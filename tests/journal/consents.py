@@ -1,10 +1,10 @@
-"""Tools that wait for people, in processes that SIGKILL ends: what is granted runs once, what is not never does.
+"""Tools that wait for approvals, in processes that SIGKILL ends: a granted call runs once, any other never.
 
-What people want stands outside of the processes: it follows from the order that a call is about. They look through the
-open approvals, in any order, by a session or by the id alone, and try again what was decided, with another decision.
+The decisions are made outside of the processes: each follows from the order that a call is about. The deciders list open
+approvals in any order, by session or by id alone, and repeat decided ones with another decision.
 
-`python consents.py URL FOLDER --sessions 5 --kills 10 --seed 1` does it over and over with lives that are killed at
-random moments, before and after asks and answers, until there were so many kills, and prints a report as JSON.
+`python consents.py URL FOLDER --sessions 5 --kills 10 --seed 1` repeats this with processes that are killed at random moments,
+before and after requests and decisions, until the number of kills is reached. It prints a report as JSON.
 """
 
 import collections
@@ -50,7 +50,7 @@ TOO_LATE = (ApprovalAlreadyDecided, ApprovalNotFound, NotSuspended)
 
 
 def wish_of(order):
-    """What people want to become of an order."""
+    """Return the decision that the approvers make about an order."""
     return WISHES[sum(order.encode()) % len(WISHES)]
 
 
@@ -67,7 +67,7 @@ def decision_of(approval):
 
 
 def other_than(decision):
-    """What nobody wants any more."""
+    """Return a decision that differs from the approvers' own."""
     return Approve() if not isinstance(decision, Approve) else Reject()
 
 
@@ -80,7 +80,7 @@ def orders_of(session_id, number, done):
 
 @attrs.define
 class Consents:
-    """Sessions whose calls wait for people, and what stands about them outside of their processes."""
+    """Sessions whose calls wait for approvals, and the files outside of their processes."""
 
     url: str
     folder: Path
@@ -104,7 +104,7 @@ class Consents:
     # --- a life ----------------------------------------------------------------------------
 
     async def live(self):
-        """Go on from wherever the last life ended, until all is decided and done."""
+        """Resume where the last process ended, until all calls are decided and done."""
         random.seed(os.getpid())
         async with open_runtime(journal=self.url) as runtime:
             agent = await runtime.start(self.agent())
@@ -118,7 +118,7 @@ class Consents:
                     await self._decide(agent, approval)
 
     async def _pages(self, runtime):
-        """What is open, in any order."""
+        """Return the open approvals in any order."""
         found, page = [], await runtime.approvals(limit=2)
         while page:
             found += page
@@ -185,7 +185,7 @@ class Consents:
 
         @tool(approval=True)
         async def pay(order: str, context: ToolContext) -> str:
-            """Pay an order: once, and only if somebody approves."""
+            """Pay an order once, and only after an approval."""
             return await take_effect("pay", order, context)
 
         @tool(effect="pure")
@@ -195,7 +195,7 @@ class Consents:
 
         @tool
         async def send(order: str, context: ToolContext) -> str:
-            """Ask by itself before it sends an order."""
+            """Request an approval inside the tool, then send an order."""
             await self._wait()
             if context.approval is None:
                 raise ApprovalRequired(f"Send {order}?", again=True)
@@ -203,7 +203,7 @@ class Consents:
 
         @tool(approval=True, effect="idempotent")
         async def store(order: str, context: ToolContext) -> str:
-            """Store an order, if somebody approves."""
+            """Store an order after an approval."""
             return await take_effect("store", order, context)
 
         return [pay, look, send, store]
@@ -211,7 +211,7 @@ class Consents:
     # --- the books ---------------------------------------------------------------------------
 
     async def problems(self):
-        """Everything that is not as it has to be, in words."""
+        """Return all violations of the expected results as sentences."""
         found = [f"noted in a life: {line}" for line in self.wrong.read()]
         async with open_journal(self.url) as journal:
             await journal.acquire()
@@ -225,7 +225,7 @@ class Consents:
         return found
 
     def _check_people(self, sessions):
-        """What was heard of was asked, what was confirmed was decided, each once and as people want it."""
+        """Check that each reported approval was requested, and that each confirmed decision was applied once and as intended."""
         asked = {
             each.approval.id: each.approval
             for s in sessions
@@ -286,7 +286,7 @@ class Consents:
             yield f"{name} {order!r}, {wish}: {result.status}, ran {count} times"
 
     def figures(self):
-        """What the kills hit."""
+        """Return the numbers of events that the kills interrupted."""
         effects = [tuple(line) for line in self.effects.read()]
         heard = [key for (key,) in self.asked.read()]
         return {

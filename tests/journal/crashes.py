@@ -1,11 +1,10 @@
-"""Lives of a process that SIGKILL ends at random moments, until all of its work is done; then the books are checked.
+"""Processes that SIGKILL ends at random moments until all work is done; then the results are checked.
 
-`python crashes.py URL FOLDER --sessions 100 --messages 2 --rounds 5 --kills 30 --seed 1` does this over and over, in
-one journal, until there were so many kills, and prints a report as JSON. A kill comes within half the time of a
-first run, which nobody kills. With `--every 1` it comes right behind each write of the journal instead, one after the
-other (`--every 7`: behind each seventh). Each life is a fork of this process, which has imported everything and
-opened nothing. What is outside of the process, and so outlives it, are files that are only appended to, each line by
-one write.
+`python crashes.py URL FOLDER --sessions 100 --messages 2 --rounds 5 --kills 30 --seed 1` repeats this in one journal until the
+number of kills is reached, and prints a report as JSON. A kill comes within half of the time of a first run without kills. With
+`--every 1` the process is killed after each write of the journal instead, one write later in each run (`--every 7`: after each
+seventh write). Each process is a fork of this one, which has imported everything and opened nothing. Data outside of the
+processes is in files to which lines are appended, each by one write.
 """
 
 import argparse
@@ -42,8 +41,8 @@ LAZY = ("actgent.journal.sqlite.journal", "actgent.journal.postgres")
 class Lines:
     """A file of JSON lines to which processes append until they are killed.
 
-    A write that crosses a page of the file may be torn by the kill: what it left is alone on a line, and does not count,
-    as its process never went on from there.
+    A kill may tear a write that crosses a page of the file. The torn part is a line that does not count, because its process did not
+    continue after that write.
     """
 
     def __init__(self, path: Path):
@@ -60,7 +59,7 @@ class Lines:
 
 
 class DeadlyJournal(WrappedJournal):
-    """A journal whose process SIGKILL ends right behind its n-th write, before it hears that this was confirmed."""
+    """A journal whose process is killed after its n-th write, before the write is confirmed."""
 
     def __init__(self, inner, writes):
         super().__init__(inner)
@@ -82,7 +81,7 @@ class DeadlyJournal(WrappedJournal):
 
 @attrs.define
 class Work:
-    """What is to be done: `sessions` conversations of `messages` messages, each answered after `rounds` of tool calls."""
+    """The work: `sessions` conversations of `messages` messages. Each is answered after `rounds` of tool calls."""
 
     url: str
     folder: Path
@@ -108,7 +107,7 @@ class Work:
     # --- one life ------------------------------------------------------------------------
 
     async def live(self):
-        """Go on from wherever the last life ended, until everything is done."""
+        """Resume where the last process ended, until all work is done."""
         acknowledged = {tuple(line) for line in self.accepted.read()}
         async with open_journal(self.url) as journal, open_runtime(journal=self._deadly(journal)) as runtime:
             agent = await runtime.start(self._agent())
@@ -120,7 +119,7 @@ class Work:
         return DeadlyJournal(journal, self.dies_at) if self.dies_at else journal
 
     async def _converse(self, agent, session_id, acknowledged):
-        """A client that repeats what was not acknowledged, and nothing else."""
+        """Run a client that repeats unacknowledged messages."""
         session = await _session(agent, session_id)
         for number in range(self.messages):
             if (session_id, number) not in acknowledged:
@@ -131,7 +130,7 @@ class Work:
     def _agent(self):
         @tool(effect="once")
         async def pay(order: str, context: ToolContext) -> str:
-            """Pay an order, which takes a moment before and after its effect."""
+            """Pay an order. The tool sleeps before and after its effect."""
             await trio.sleep(random.uniform(0, 0.004))
             self.effects.add("pay", context.session_id, order, context.idempotency_key)
             await trio.sleep(random.uniform(0, 0.004))
@@ -161,7 +160,7 @@ class Work:
         return agent
 
     def _answer(self, chat):
-        """Three calls a round, and then what came of the message; anything odd in the chat is noted."""
+        """Return three calls in each round, and then the results of the message. Record any inconsistency in the chat."""
         for problem in check_transcript(chat):
             self.wrong.add("transcript", str(problem))
         last = max(place for place, said in enumerate(chat.messages) if said.role == "user")
@@ -181,7 +180,7 @@ class Work:
     # --- the books -----------------------------------------------------------------------
 
     async def problems(self):
-        """Everything that is not as it has to be, in words."""
+        """Return all violations of the expected results as sentences."""
         found = [f"noted in a life: {line}" for line in self.wrong.read()]
         async with open_journal(self.url) as journal:
             await journal.acquire()
@@ -193,7 +192,7 @@ class Work:
         return [*found, *self._check_effects(records), *self._check_heard(records)]
 
     def _check_conversation(self, session_id, written):
-        """All messages are there once and have ended well."""
+        """Check that each message exists once and ended well."""
         wanted = [f"m{number}" for number in range(self.messages)]
         accepted = [each.message.id for each in written if isinstance(each, MessageAcceptedRecord)]
         ended = [(each.message_id, each.failed) for each in written if isinstance(each, MessageEndRecord)]
@@ -209,14 +208,14 @@ class Work:
             yield f"{session_id} went {steps}"
 
     def _steps(self, session_id, number):
-        """What the model says to a message, where nothing is said twice."""
+        """Return the model's answers to a message; no answer occurs twice."""
         text = f"{session_id} message {number}"
         for done in range(self.rounds):
             yield [(name, f"{text}, round {done}") for name in _tools_of(done)]
         yield f"done: {text}"
 
     def _check_effects(self, records):
-        """`once` at most once, and exactly once where its result says so; `idempotent` always under one key."""
+        """Check that `once` tools ran at most once, and exactly once if the result says so, and that `idempotent` tools always had one key."""
         paid, keys = collections.Counter(), collections.defaultdict(set)
         for name, _, order, key in self.effects.read():
             keys[name, order].add(key)
@@ -232,7 +231,7 @@ class Work:
                     yield f"{orders[result.call_id]!r}: {result.status}, paid {paid[orders[result.call_id]]} times"
 
     def _check_heard(self, records):
-        """Handlers heard each outcome of the record, under one id and with one status."""
+        """Check that handlers received each recorded outcome under one id and with one status."""
         heard = collections.defaultdict(set)
         for kind, session_id, what, *outcome in self.heard.read():
             heard[kind, session_id, what].add(tuple(outcome))
@@ -249,7 +248,7 @@ class Work:
                     yield f"nobody heard the answer to {session_id} message {number}"
 
     def figures(self):
-        """What the crashes hit."""
+        """Return the numbers of events that the crashes interrupted."""
         unknown = {line[2] for line in self.heard.read() if line[-1] == "outcome_unknown"}
         effects = [tuple(line) for line in self.effects.read()]
         return {
@@ -260,7 +259,7 @@ class Work:
 
 
 def _tools_of(done):
-    """The calls of a round: several, or a single one, which is written another way."""
+    """Return the calls of a round: several, or a single one, which has another record format."""
     return ("pay",) if done % 2 else ("pay", "store", "look")
 
 
@@ -290,7 +289,7 @@ def _results(written):
 
 
 def live_once(work, *, kill_after):
-    """One life, killed after so many seconds if it lasts that long; None: it came to its end."""
+    """Run one process and kill it after the given seconds. Return None if it ended before."""
     pid = os.fork()
     if not pid:
         _be(work)
@@ -306,7 +305,7 @@ def live_once(work, *, kill_after):
 
 
 def _be(work):
-    """A life, in the forked process."""
+    """Run the work in the forked process."""
     try:
         trio.run(work.live)
     except BaseException:  # noqa: BLE001 - it is the report
@@ -322,7 +321,7 @@ def _verdict(status):
 
 
 def finish(work, moments, *, kills, longest):
-    """Kill up to `kills` lives, each within `longest` seconds, until the work is done; how many, and what is wrong."""
+    """Kill up to `kills` processes, each within `longest` seconds, until the work is done. Return the number of kills and the problems."""
     killed, verdict = 0, "killed"
     while verdict == "killed" and killed < kills:
         verdict = live_once(work, kill_after=moments.uniform(0, longest))
@@ -333,9 +332,9 @@ def finish(work, moments, *, kills, longest):
 
 
 def run(options, start, *, share=0.5):
-    """Work after work, the first without kills, until there were enough; returns the report.
+    """Run work repeatedly, the first time without kills, until the number of kills is reached. Return the report.
 
-    `start(number)` is the next work; a kill comes within this share of the time of the first.
+    `start(number)` returns the next work. A kill comes within this share of the time of the first run.
     """
     moments, report = random.Random(options.seed), collections.Counter()
     problems, longest, kills = [], 0.0, 0
@@ -350,7 +349,7 @@ def run(options, start, *, share=0.5):
 
 
 def run_every_write(options):
-    """Work after work, each killed at a later write than the one before, until one is done before it comes so far."""
+    """Run work repeatedly. Kill each run at a later write than the one before, until a run ends before that write."""
     report, problems = collections.Counter(), []
     for write in itertools.count(1, options.every):
         work = _work(options, f"w{report['works']}")
@@ -370,7 +369,7 @@ def _work(options, name):
 
 
 def command(about, *required, **defaults):
-    """The options of such a script, all numbers but the journal's address and a folder."""
+    """Return the options of such a script: the address of the journal, a folder, and numbers."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("url", help="of the journal, or what the addresses of several begin with")
     parser.add_argument("folder", type=Path)
@@ -384,7 +383,7 @@ def command(about, *required, **defaults):
 
 
 def tell(report):
-    """Print a report; returns the exit code of the script."""
+    """Print a report. Return the exit code of the script."""
     print(json.dumps(report))  # noqa: T201 - a script
     return 1 if report["problems"] else 0
 

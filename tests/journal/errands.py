@@ -1,11 +1,10 @@
-"""The same errands for each loop that works on its own: what is done stands outside of the process, in files.
+"""The same tasks for each autonomous loop; their effects are files outside of the process.
 
-The model goes by nothing but what it is shown: it looks before it books, books what is free, and where the outcome of
-a booking is unknown it looks again. So a run ends in the same way wherever its process died, if nothing is lost,
-repeated or told wrongly.
+The model uses only the chat: it reads the state before it books, books free orders, and reads again if the outcome of a booking
+is unknown. So a run ends equally wherever its process was killed, unless something is lost, repeated or reported wrongly.
 
-`python errands.py URL FOLDER --sessions 5 --kills 10 --seed 1` does them over and over with lives that SIGKILL ends at
-random moments, until there were so many kills, and prints a report as JSON.
+`python errands.py URL FOLDER --sessions 5 --kills 10 --seed 1` repeats this with processes that SIGKILL ends at random moments,
+until the number of kills is reached. It prints a report as JSON.
 """
 
 import json
@@ -44,7 +43,7 @@ CALLS = 60
 
 @attrs.frozen
 class Seen:
-    """What a chat says of the errands."""
+    """The state of the tasks according to a chat."""
 
     orders: tuple[str, ...]
     done: tuple[tuple[str, str, str], ...]
@@ -54,7 +53,7 @@ class Seen:
     tail: str
 
     def standing(self, order):
-        """`booked`, `free`, `unknown`, or None where nobody has looked yet."""
+        """Return `booked`, `free`, `unknown`, or None if the chat has no result."""
         last = None
         for name, of, result in self.done:
             if of != order or name == "store":
@@ -64,7 +63,7 @@ class Seen:
         return last
 
     def calls(self, orders):
-        """What is to be done next for some orders, side by side; nothing once all are booked."""
+        """Return the next concurrent calls for some orders; none if all are booked."""
         for order in orders:
             match self.standing(order):
                 case None:
@@ -85,7 +84,7 @@ _RESULT = re.compile(r"\[(look|book|store)\] \(ID: [^)]*\)\n(.*)")
 
 
 def see(chat):
-    """Read a chat, whether its calls are native or stand in text."""
+    """Read a chat, with native calls or calls in text."""
     orders, asked, results, said = [], [], [], []
     for message in chat.messages[:-1] if chat.messages[-1].role == "user" else chat.messages:
         text = "".join(getattr(part, "text", "") for part in message.parts)
@@ -164,7 +163,7 @@ LOOPS = {
 
 @attrs.define
 class Errands:
-    """Sessions of each loop, their orders, and what stands about them outside of their processes."""
+    """Sessions of each loop, their orders, and the files outside of their processes."""
 
     folder: object
     name: str = "errands"
@@ -191,7 +190,7 @@ class Errands:
         return [f"{loop}-{number}" for loop in self.loops for number in range(self.sessions)]
 
     async def live(self, runtime):
-        """Go on from wherever the last life ended, until all is done; the caller repeats itself."""
+        """Resume where the last process ended, until all is done. The caller repeats its requests."""
         async with trio.open_nursery() as nursery:
             for loop in self.loops:
                 agent = await runtime.start(self.agent(loop))
@@ -221,7 +220,7 @@ class Errands:
     def _tools(self):
         @tool(effect="pure")
         async def look(order: str, context: ToolContext) -> str:
-            """Tell whether an order is booked."""
+            """Return whether an order is booked."""
             await self._wait()
             self.effects.add("look", context.session_id, order, context.idempotency_key)
             is_booked = ["book", context.session_id, order] in [line[:3] for line in self.effects.read()]
@@ -265,12 +264,12 @@ class Errands:
 
 
 def answers_in(records):
-    """How many answers of the model a journal holds."""
+    """Return the number of model answers in a journal."""
     return sum(isinstance(record, AgentMessageRecord) and bool(record.stop) for record in records)
 
 
 def results_in(records):
-    """The results that a journal holds, by the keys of their calls' effects."""
+    """Return the results in a journal by the effect keys of their calls."""
     return {
         result.call_id
         for r in records
@@ -281,7 +280,7 @@ def results_in(records):
 
 @attrs.define
 class Killed:
-    """Errands in lives that are killed, and their books in the end."""
+    """Tasks in processes that are killed, and the checks of their results."""
 
     url: str
     work: Errands
@@ -296,7 +295,7 @@ class Killed:
         return {"unknown": self.unknown}
 
     async def problems(self):
-        """Everything that is not as it has to be, in words."""
+        """Return all violations of the expected results as sentences."""
         found = [f"noted in a life: {line}" for line in self.work.wrong.read()]
         async with open_journal(self.url) as journal:
             await journal.acquire()

@@ -1,8 +1,7 @@
-"""A process whose sessions are followed, and which SIGKILL ends over and over; then what its readers saw is held to the records.
+"""A process with followed sessions that SIGKILL ends repeatedly; then the readers' events are compared with the records.
 
 `python followed_lives.py URL FOLDER --kills 10 --readers 20 --messages 200 --seed 1` prints a report as JSON. Each reader appends
-what it gets to a file of its own, leaves at random moments, and comes back behind the last number in that file, in this life or
-in the next.
+its events to a file, leaves at random moments, and resumes after the last number in that file, in this process or the next.
 """
 
 import collections
@@ -23,7 +22,7 @@ SESSIONS = 5
 
 @attrs.define
 class Talk:
-    """Users that talk in some sessions and close them, and readers that follow these to their end."""
+    """Users that send messages in some sessions and close them, and readers that follow these sessions to their end."""
 
     url: str
     folder: Path
@@ -38,7 +37,7 @@ class Talk:
         self.wrong = Lines(self.folder / "wrong.jsonl")
 
     async def live(self):
-        """Go on from wherever the last life ended, until all is said and read."""
+        """Resume where the last process ended, until all messages are sent and read."""
         async with open_runtime(journal=self.url) as runtime:
             agent = await runtime.start(self._agent())
             heads = [await runtime.journal.head("clerk", f"s{number}") for number in range(SESSIONS)]
@@ -85,7 +84,7 @@ class Talk:
         return BareAgent("clerk", llm=ScriptedLLM(_answer, keep=0, chunk=3), tools=[look])
 
     async def books(self):
-        """What readers saw otherwise than it stands in the journal."""
+        """Return the differences between the readers' events and the journal."""
         found = [repr(line) for line in self.wrong.read()]
         async with open_journal(self.url) as journal:
             await journal.acquire()
@@ -103,7 +102,7 @@ def _cursor(lines):
 
 
 def _answer(chat):
-    """Every third message is looked up first."""
+    """Call the tool for every third message before the answer."""
     last = chat.messages[-1]
     text = last.parts[0].text if last.role == "user" else ""
     if text.isdigit() and not int(text) % 3:

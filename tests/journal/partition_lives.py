@@ -1,6 +1,6 @@
 """A process that writes to all partitions of a journal until it is killed or stopped: `partition_lives.py URL NODE`.
 
-It says each step that was confirmed on a line of its own, and how it is refused where another process has its partitions.
+It prints a line for each confirmed step, and the error if another process owns its partitions.
 """
 
 import sys
@@ -21,7 +21,7 @@ def say(*words):
 
 
 async def write(journal, session_id):
-    """One step after the other, each behind what the session has."""
+    """Write one step after the other, each after the last record of the session."""
     epoch = journal.epoch_of(session_id)
     message = Message(session_id=session_id, sender=Sender("ada"), parts=(Text("hi"),), id=f"{session_id} hi")
     records = (

@@ -1,9 +1,9 @@
-"""Runs of a pipeline in processes that SIGKILL ends behind each write of the journal, and then what they came to.
+"""Runs of a pipeline in processes that SIGKILL ends after each write of the journal, and the check of their results.
 
-`python pipeline_lives.py URL FOLDER --every 1` runs twelve steps over and over, in one journal: the first process dies
-behind the first write, that of the next run behind the second, until one comes to its end; a second process of each run
-dies, too, behind another write, and the third one ends. What is done outside of the process stands in files. The
-outputs have to be those of a run that nobody killed, and nothing may be booked twice.
+`python pipeline_lives.py URL FOLDER --every 1` runs twelve steps repeatedly in one journal. The first process is killed after its
+first write, that of the next run after its second write, until one completes. A second process of each run is killed after
+another write, and the third one completes. Effects outside of the process are files. The outputs must equal those of a run
+without kills, and no order may be booked twice.
 """
 
 import itertools
@@ -38,7 +38,7 @@ SECOND = 17
 
 
 def steps(agent):
-    """Twelve steps: side by side and one after the other, some tried again, some left out, one that fails for good."""
+    """Return twelve steps, concurrent and sequential, some retried, some skipped, and one that fails permanently."""
 
     def step(name, message, **options):
         return PipelineStep(name, agent=agent, message=message, **options)
@@ -64,7 +64,7 @@ BOOKED = ("find", "two", "three", "flaky", "big", "join", "typed", "spare", "end
 
 @attrs.define
 class Run:
-    """One run of the pipeline, over as many processes as it takes."""
+    """One run of the pipeline over several processes."""
 
     url: str
     folder: Path
@@ -79,7 +79,7 @@ class Run:
         self.results = Lines(self.folder / f"{self.name}-results.jsonl")
 
     async def live(self):
-        """One process: go on from wherever the last one ended, until the run is over."""
+        """Run one process: resume where the last one ended, until the run is complete."""
         async with open_journal(self.url) as journal:
             kept = DeadlyJournal(journal, self.dies_at) if self.dies_at else journal
             async with open_runtime(journal=kept) as runtime:
@@ -94,7 +94,7 @@ class Run:
     def _pipeline(self):
         @tool(effect="once")
         async def book(order: str) -> str:
-            """Book an order, which takes a moment before and after its effect."""
+            """Book an order. The tool sleeps before and after its effect."""
             await trio.sleep(random.uniform(0, 0.002))
             self.effects.add("book", order)
             await trio.sleep(random.uniform(0, 0.002))
@@ -109,14 +109,14 @@ class Run:
 
         @tool(effect="pure")
         def look(order: str) -> str:
-            """Look whether an order is booked."""
+            """Return whether an order is booked."""
             return "booked" if ["book", order] in self.effects.read() else "free"
 
         worker = BareAgent("worker", llm=ScriptedLLM(_answer, keep=0), tools=[book, store, look])
         return Pipeline("errands", steps=steps(worker), answer="end")
 
     async def problems(self):
-        """Everything that is not as it has to be, in words."""
+        """Return all violations of the expected results as sentences."""
         async with open_journal(self.url) as journal:
             await journal.acquire()
             unfinished = [each for agent in ("errands", "worker") for each in await journal.unfinished(agent)]
@@ -132,7 +132,7 @@ class Run:
 
 
 def _answer(chat):
-    """Look, book what is free, look again where that is not known; the answer follows from what was told."""
+    """Read the state, book free orders, and read again if the state is unknown. The answer follows from the results."""
     said = chat.messages[0].parts[0].text
     words = json.loads(said) if said.startswith("{") else said.split()
     order, n = (words["order"], words["n"]) if isinstance(words, dict) else (words[0], int(words[1]))
@@ -151,7 +151,7 @@ def _answer(chat):
 
 
 def run_every_write(options):
-    """Run after run, each killed at a later write than the one before, until one is over before it comes so far."""
+    """Run the pipeline repeatedly. Kill each run at a later write than the one before, until a run ends before that write."""
     whole = Run(options.url, options.folder, "whole")
     report, moments = Counter(), random.Random(options.seed)
     problems = [f"a life {verdict}"] if (verdict := live_once(whole, kill_after=None)) else []

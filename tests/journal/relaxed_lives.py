@@ -1,8 +1,7 @@
-"""A process in relaxed durability that SIGKILL ends at a random moment; then what is left is held to what it did.
+"""A process with relaxed durability that SIGKILL ends at a random moment; then its journal is compared with its effects.
 
-`python relaxed_lives.py URL FOLDER --kills 20 --seed 1` does this over and over, each time in the journal that the
-last life left, and prints a report as JSON. What is outside of the process, and so outlives it, are files that
-are only appended to.
+`python relaxed_lives.py URL FOLDER --kills 20 --seed 1` repeats this in the journal that the last process left, and prints a
+report as JSON. Data outside of the process is in files to which lines are appended.
 """
 
 import collections
@@ -23,7 +22,7 @@ SESSIONS = 10
 
 @attrs.define
 class Talk:
-    """Sessions in which users talk, each message after the last one was answered, until the process is killed."""
+    """Sessions in which users send each message after the answer to the last one, until the process is killed."""
 
     url: str
     folder: Path
@@ -62,12 +61,12 @@ class Talk:
         return BareAgent("clerk", llm=ScriptedLLM(_answer, keep=0), tools=[pay])
 
     async def resume(self):
-        """The next life goes on with what is left, until nothing is unfinished."""
+        """Resume the sessions in the next process, until nothing is unfinished."""
         async with open_runtime(journal=self.url) as runtime:
             await runtime.start(self._agent())
 
     async def books(self):
-        """What is not as it has to be, and how much was lost."""
+        """Return the violations of the expected results, and the number of lost records."""
         async with open_journal(self.url) as journal:
             await journal.acquire()
             records = [await journal.load(f"{self.name}-{number}") for number in range(SESSIONS)]
@@ -81,7 +80,7 @@ class Talk:
         return found, len(self.accepted.read()) - sum(_count(written) for written in records)
 
     def _check_session(self, session_id, written):
-        """A session is a beginning of what happened, without a gap, and has ended well."""
+        """Check that a session is a prefix of the events without a gap, and ended well."""
         messages = [each.message.id for each in written if isinstance(each, MessageAcceptedRecord)]
         if messages != [f"m{number}" for number in range(len(messages))]:
             yield f"{session_id} has {messages}"
@@ -100,9 +99,9 @@ class Talk:
             yield f"{session_id} has not one result for each call"
 
     def _check_order(self, records):
-        """Nothing that was accepted is lost where something of any session that was accepted later is not.
+        """Check that no accepted record is lost while a record of any session that was accepted later exists.
 
-        Those accepted at the same moment, at most one of each session, stand in any order in the file.
+        Records accepted at the same moment, at most one of each session, have any order in the file.
         """
         kept = {f"{self.name}-{number}": _count(written) for number, written in enumerate(records)}
         lost = [number >= kept[session_id] for session_id, number in self.accepted.read()]
@@ -111,7 +110,7 @@ class Talk:
 
 
 def _answer(chat):
-    """Every third message is paid for first."""
+    """Call the payment tool for every third message before the answer."""
     last = chat.messages[-1]
     text = last.parts[0].text if last.role == "user" else ""
     if text.isdigit() and not int(text) % 3:

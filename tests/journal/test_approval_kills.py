@@ -1,4 +1,4 @@
-"""kill -9 round asks and answers: granted calls run once, others never, and nothing that was confirmed is lost."""
+"""kill -9 around approval requests and decisions: granted calls run once, others never, and no confirmed decision is lost."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ CONSENTS = Path(__file__).with_name("consents.py")
 
 
 def test_kills_round_approvals_lose_and_repeat_nothing(tmp_path, times, lives):
-    """Real processes, killed before and after asks and answers, and answered in any order until all is done."""
+    """Processes are killed before and after requests and decisions, with decisions in any order, until all is done."""
     kills = times(12, 150)
     command = [sys.executable, str(CONSENTS), f"sqlite:///{tmp_path}/journal-", str(tmp_path)]
     flags = ["--sessions", "4", "--kills", str(kills), "--seed", str(kills)]

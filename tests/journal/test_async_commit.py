@@ -1,4 +1,4 @@
-"""Relaxed durability as its users meet it; `test_crashes.py` kills such processes."""
+"""Relaxed durability in one process; `test_crashes.py` kills such processes."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ from actgent.journal.records import (
 
 
 class FullJournal(MemoryJournal):
-    """Has no space while it is told so."""
+    """A journal that raises StorageFull while its flag is set."""
 
     is_full = False
 
@@ -28,7 +28,7 @@ class FullJournal(MemoryJournal):
 
 
 async def _talk(journal, durability):
-    """Commits until a message is answered."""
+    """Send messages until one is answered."""
     async with open_runtime(journal=journal, durability=durability) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
         session = await agent.create_session("ada", session_id=durability)
@@ -38,7 +38,7 @@ async def _talk(journal, durability):
 
 
 async def test_relaxed_commits_do_not_wait_for_the_disk(mock_clock):
-    """No step is written before its 50 ms are over, and leaving the block writes all."""
+    """No step is written before 50 ms have passed, and leaving the block writes all steps."""
     async with MemoryJournal().running() as journal:
         assert await _talk(journal, "relaxed") == 0
         records = await journal.load("relaxed")
@@ -53,7 +53,7 @@ async def test_relaxed_commits_do_not_wait_for_the_disk(mock_clock):
 
 
 async def test_a_full_disk_refuses_the_next_message(autojump_clock):
-    """What could not be written is kept, and goes before the next message that is accepted."""
+    """Unwritten steps are kept, and are written before the next accepted message."""
     async with (
         FullJournal().running() as journal,
         open_runtime(journal=journal, durability="relaxed") as runtime,
@@ -78,7 +78,7 @@ async def test_a_full_disk_refuses_the_next_message(autojump_clock):
 
 
 async def test_another_word_is_refused():
-    """It is not taken for the one or the other."""
+    """An unknown durability raises an error."""
     with pytest.raises(ConfigurationError, match="'full' or 'relaxed'"):
         async with open_runtime(journal="memory:", durability="fast"):
             pass

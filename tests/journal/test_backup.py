@@ -1,4 +1,4 @@
-"""Copies of a journal that is written meanwhile."""
+"""Copies of a journal during writes."""
 
 import contextlib
 import errno
@@ -53,7 +53,7 @@ WRITING = """
 
 @pytest.fixture
 def write(tmp_path, lives):
-    """`write(pause)` gives a process that writes a journal, and the journal's path."""
+    """Return a function `write(pause)` that starts a process that writes a journal, and the path of the journal."""
     started = []
 
     def start(pause):
@@ -76,7 +76,7 @@ def clear(path, *suffixes):
 
 
 async def numbers_in(path):
-    """The changes of each session in a journal's file."""
+    """Return the changes of each session in a journal file."""
     async with open_journal(f"sqlite:///{path}") as journal:
         await journal.acquire()
         records = [await journal.load(each.session_id) for each in await journal.sessions()]
@@ -84,7 +84,7 @@ async def numbers_in(path):
 
 
 async def test_a_file_that_another_process_writes_is_copied_whole(tmp_path, write):
-    """What was confirmed before the copy began is in it, each session without a gap, in one file."""
+    """The copy is one file with all steps confirmed before it began, and each session has no gap."""
     process, path = write(0.005)
     for number in range(3):
         for _ in range(40):
@@ -122,7 +122,7 @@ def agent_of():
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 async def test_a_running_runtime_copies_its_journal(tmp_path, durability, monkeypatch):
-    """Turns go on meanwhile; the copy, put in the file's place, goes on where it was made."""
+    """Turns continue during the copy; a process that opens the copy resumes at the state of the copy."""
     monkeypatch.setattr(backups, "PAGES", 2)
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with open_runtime(journal=f"sqlite:///{path}", durability=durability) as runtime:
@@ -177,7 +177,7 @@ async def test_backups_of_damaged_journals_are_rejected(tmp_path):
 
 @contextlib.asynccontextmanager
 async def journal_with_sessions(path):
-    """An open journal with three sessions."""
+    """Yield an open journal with three sessions."""
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
         for number in range(3):
@@ -283,7 +283,7 @@ async def salvaged(path, copy):
 
 @pytest.mark.parametrize("make", [mark_untrusted, from_inside, salvaged])
 async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make):
-    """The error names the copy, of which nothing is left: no file, and no open one that holds its space."""
+    """The error names the copy. No file remains, and no open file that occupies its space."""
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         session = await (await runtime.start(agent_of())).create_session("ada")
@@ -311,7 +311,7 @@ async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make
 
 
 async def test_a_process_does_not_copy_its_own_file_from_outside(tmp_path):
-    """That would drop the locks by which SQLite keeps others out; journals that are no files say what copies them."""
+    """An outside copy would drop the file locks of SQLite; the error names the method that copies, also for journals without a file."""
     path = tmp_path / "agents.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         with pytest.raises(ConfigurationError, match=r"runtime\.backup"):
@@ -346,7 +346,7 @@ async def test_backup_in_place_of_a_newer_file_is_rejected(tmp_path):
 
 
 def test_the_command_copies_a_file(tmp_path, capsys, write):
-    """Also one that a process uses; a place that is taken is wrong use."""
+    """The command copies a file that another process uses; an existing target is a usage error."""
     process, path = write(0.01)
     process.stdout.readline()
     for code in (0, 2):

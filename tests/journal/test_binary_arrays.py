@@ -1,4 +1,4 @@
-"""Arrays that are sent in binary form: the server reads of them what it reads of psycopg's own."""
+"""Arrays in PostgreSQL's binary format: the server reads the same values as from psycopg's own adaptation."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -27,13 +27,13 @@ KINDS = sorted(OF_KIND)
 
 @pytest.fixture
 def server(postgres_url):
-    """A connection."""
+    """Yield a connection."""
     with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as connection:
         yield connection
 
 
 def read_back(server, kind, *values):
-    """What the server makes of each: its type, its bounds, and its values as text and as the driver reads them."""
+    """Return the server's view of each array: type, bounds, and values as text and as the driver reads them."""
     asked = ", ".join(
         f"pg_typeof(a{number})::text, array_dims(a{number}), a{number}::text, a{number}"
         for number in range(len(values))
@@ -45,7 +45,7 @@ def read_back(server, kind, *values):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_arrays_equal_those_of_the_driver(server, kind):
-    """For each column type, with and without NULL."""
+    """Both arrays agree for each column type, with and without NULL."""
 
     @given(st.lists(OF_KIND[kind]) | st.lists(st.none() | OF_KIND[kind]))
     def check(values):
@@ -58,21 +58,21 @@ def test_arrays_equal_those_of_the_driver(server, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_value_is_an_empty_array(server, kind):
-    """It has no dimension, and its type."""
+    """An array without values has no dimension and keeps its type."""
     ours, theirs = read_back(server, kind, encode_array(kind, []), [])
     assert ours == theirs == (f"{kind if kind != 'float8' else 'double precision'}[]", None, "{}", [])
 
 
 @pytest.mark.parametrize("size", [1, 1000, 20_000_000])
 def test_long_values_come_whole(server, size):
-    """As bytes and as text, of more bytes than characters."""
+    """Long bytes and long texts with more bytes than characters are stored completely."""
     data, text = bytes(range(256)) * (size // 256 + 1), "ü" * size
     assert read_back(server, "bytea", encode_array("bytea", [data, b""]))[0][3] == [data, b""]
     assert read_back(server, "text", encode_array("text", ["", text]))[0][3] == ["", text]
 
 
 def test_nan_is_stored_as_nan(server):
-    """Zero keeps its sign as well."""
+    """NaN is stored as NaN, and zero keeps its sign."""
     values = [float("nan"), -0.0, float("inf")]
     ours, theirs = read_back(server, "float8", encode_array("float8", values), values)
     assert ours[:3] == theirs[:3] == ("double precision[]", "[1:3]", "{NaN,-0,Infinity}")
@@ -90,7 +90,7 @@ def test_nan_is_stored_as_nan(server):
 )
 @pytest.mark.parametrize("beside", [[], [None]])
 def test_values_that_do_not_fit_the_type_raise_data_error(server, kind, value, beside):
-    """Of the same class as that of the driver or the server."""
+    """The error has the same class as the error of the driver or the server."""
     with pytest.raises(psycopg.DataError):
         encode_array(kind, [value, *beside])
     with pytest.raises(psycopg.DataError):
@@ -98,21 +98,21 @@ def test_values_that_do_not_fit_the_type_raise_data_error(server, kind, value, b
 
 
 def test_lone_surrogates_are_rejected_like_the_driver_does(server):
-    """Half a character that a program of Windows or JavaScript left."""
+    """A lone surrogate, as programs of Windows or JavaScript may produce, raises the driver's error."""
     for encode in (encode_array, lambda _, values: values):
         with pytest.raises(UnicodeEncodeError):
             read_back(server, "text", encode("text", ["\ud800"]))
 
 
 def test_a_group_without_rows_has_all_columns(server):
-    """A step that only changes a head."""
+    """A step that changes only a head has empty arrays for all columns."""
     assert encode_columns(statements.ROW_TYPES, []) == [
         encode_array(kind, []) for kind in statements.ROW_TYPES.values()
     ]
 
 
 def test_columns_are_those_of_the_things():
-    """In the order of the names."""
+    """The columns have the order of the names."""
     heads = [Head("s1", "clerk", "ada"), Head("s2", "clerk", parent_id="s1", parent_agent="clerk")]
     columns = dict(zip(statements.FIELD_TYPES, encode_columns(statements.FIELD_TYPES, heads), strict=True))
     assert columns["session_id"] == encode_array("text", ["s1", "s2"])
@@ -121,7 +121,7 @@ def test_columns_are_those_of_the_things():
 
 
 async def test_texts_are_stored_with_any_client_encoding(postgres_url, make_writer, monkeypatch):
-    """Characters outside of the client encoding of the environment are stored and read."""
+    """Characters outside of the environment's client encoding are stored and read."""
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire(), "Łódź")

@@ -1,4 +1,4 @@
-"""Leaving a journal's block: it ends, whatever the storage does and however often Ctrl-C is pressed."""
+"""Leaving the block of a journal: it ends whatever the storage does and however often Ctrl-C is pressed."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ from actgent.journal.sqlite.sql_statements import SqliteFile
 
 
 class StubbornJournal(MemoryJournal):
-    """Takes so many seconds to write and to be let go, and may raise then."""
+    """A journal that takes some seconds to write and to release, and may raise."""
 
     writing = 0.0
     leaving = 0.0
@@ -39,7 +39,7 @@ def changed(number):
 
 
 async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
-    """The tasks that write do not outlive it."""
+    """The block raises the exception, and the writer tasks have ended."""
 
     class Clinging(MemoryJournal):
         def _release_now(self):
@@ -51,7 +51,7 @@ async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
 
 
 async def test_an_exception_while_it_closes_comes_out(autojump_clock):
-    """It is raised from the block, which ends."""
+    """The block raises an exception of the close and ends."""
     journal = StubbornJournal()
     journal.error = OSError("the disk is gone")
     with trio.fail_after(60), pytest.raises(OSError, match="the disk is gone"):
@@ -60,7 +60,7 @@ async def test_an_exception_while_it_closes_comes_out(autojump_clock):
 
 
 async def test_the_error_of_the_block_comes_first(autojump_clock):
-    """What closing raises besides changes nothing about it."""
+    """An error of the close does not replace the error of the block."""
     journal = StubbornJournal()
     journal.error = OSError("the disk is gone")
     with trio.fail_after(60), pytest.raises(KeyError):  # noqa: PT012 - the block fails
@@ -87,7 +87,7 @@ async def test_an_unresponsive_storage_does_not_block_the_close(autojump_clock, 
 
 
 async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
-    """One whose waiting task was cancelled, too."""
+    """The log names a write with unknown outcome, also if its waiting task was cancelled."""
     journal = StubbornJournal()
     async with journal.running():
         writer = make_writer(journal, await journal.acquire(), "bobs")
@@ -128,7 +128,7 @@ INTERRUPTED = textwrap.dedent("""
 
 @pytest.mark.parametrize("how", ["slow", "hangs"])
 async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
-    """One press lets a slow disk end its work; a disk that hangs is left at the second one. The lock is free then."""
+    """The first Ctrl-C lets a slow write finish; the second abandons a write that hangs. The lock is released then."""
     url = f"sqlite:///{tmp_path}/a.db"
     run = [sys.executable, "-c", INTERRUPTED, how, url]
     ended = await trio.to_thread.run_sync(lambda: lives.run(run, capture_output=True, text=True, timeout=300))
@@ -139,7 +139,7 @@ async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
 
 
 async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch, make_writer):
-    """Not before: who left it behind may still write."""
+    """The lock is held until an abandoned write ends, because it may still change the file."""
     goes_on, write = threading.Event(), SqliteFile.write
 
     def hanging(self, *args):
@@ -162,7 +162,7 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
 
 
 async def test_a_cancelled_opening_leaves_the_journal_free(tmp_path):
-    """Cancelled while its file is read, too."""
+    """A cancelled open releases the journal, also during the read of its file."""
     url = f"sqlite:///{tmp_path}/a.db"
     for steps in range(6):
         with trio.CancelScope() as scope:
@@ -180,7 +180,7 @@ async def _cancel_after(steps, scope):
 
 
 async def test_a_journal_in_memory_is_entered_again(autojump_clock):
-    """What begins in it then is not mixed up with what stands there from before."""
+    """New sessions are not mixed with sessions of the first block."""
     journal = MemoryJournal()
     for session_id in ("first", "second"):
         async with journal.running(), open_runtime(journal=journal) as runtime:

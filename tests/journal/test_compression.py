@@ -1,4 +1,4 @@
-"""Bodies of journal rows are compressed; rows of former versions are read as they are."""
+"""Compressed bodies of journal rows, and rows of former versions, which are read unchanged."""
 
 import os
 import sqlite3
@@ -23,7 +23,7 @@ def bodies(path):
 
 
 async def converse(path, *words):
-    """Say words in a session, and return the texts of its history."""
+    """Send messages in a session and return the texts of its history."""
     model = ScriptedLLM([f"You said: {each}" for each in words])
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         agent = await runtime.start(BareAgent("a", llm=model))
@@ -53,7 +53,7 @@ def test_short_body_is_not_compressed():
 
 
 def test_the_dictionary_is_that_of_the_journals_on_disk():
-    """A body that was written with it is read for ever."""
+    """The dictionary never changes, because stored bodies need it."""
     assert zlib.crc32(step_compression._NAMES) == CRC
     stored = bytes.fromhex(STORED)
     assert (
@@ -73,7 +73,7 @@ async def test_rows_of_a_journal_are_compressed(tmp_path):
 
 
 async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeypatch):
-    """A journal that a former version wrote has plain bodies; new rows follow them."""
+    """A journal of a former version has plain bodies; new rows follow them."""
     path = tmp_path / "j.db"
     with monkeypatch.context() as patch:
         patch.setattr(row_format, "compress", lambda body: body)
@@ -84,6 +84,6 @@ async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeyp
 
 
 def test_a_version_that_does_not_know_compression_refuses_the_body():
-    """The first byte is above every version of plain bodies."""
+    """The first byte of a compressed body is above every version of plain bodies."""
     with pytest.raises(JournalVersion):
         row_format._decode(compress(b"\x01" + b"a" * SHORTEST_BYTES))

@@ -1,4 +1,4 @@
-"""Of two who make a session of one id the journal takes one, whoever they are; the other hears of it, and none of its steps is written."""
+"""Two concurrent creations of a session with one id: the journal accepts one, and writes no step of the other."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from actgent.messages import Sender
 
 
 def first(name):
-    """The first record of a session of this owner."""
+    """Return the first record of a session of this owner."""
     return SessionCreatedRecord(owner=Sender(name), created_at=1.0)
 
 
@@ -25,7 +25,7 @@ def step(*records, creation=None):
 
 
 async def refusals(*calls):
-    """Make calls at once; returns those that heard that there is such a session, by their place."""
+    """Make calls concurrently. Return the indexes of the calls that raised because the session exists."""
     refused = []
 
     async def make(number, call):
@@ -42,7 +42,7 @@ async def refusals(*calls):
 
 @pytest.mark.parametrize("wrap", [lambda journal: journal, AsyncCommitJournal])
 async def test_one_of_two_concurrent_creations_succeeds(journal, wrap):
-    """Also if confirmed records may not be on the disk yet."""
+    """Exactly one creation succeeds, also with relaxed durability."""
     journal = wrap(journal)
     commit = partial(journal.commit, epoch=await journal.acquire())
     names = ["ada", "bob", "eve"]
@@ -68,7 +68,7 @@ async def test_creation_detects_a_session_that_was_not_read_yet(lasting_url):
 
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_nothing_is_written_of_one_that_was_refused(journal, is_stored):
-    """Whatever its maker queues, before it hears of that or after; others go on with the session that is there."""
+    """No queued step of the rejected session is written, before or after its error; the existing session continues."""
     epoch, creation = await journal.acquire(), Creation()
     journal.enqueue_write(step(first("ada")), epoch=epoch)
     if is_stored:
@@ -84,7 +84,7 @@ async def test_nothing_is_written_of_one_that_was_refused(journal, is_stored):
 
 @pytest.mark.parametrize("is_retried", [True, False])
 async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkeypatch, is_retried):
-    """Nobody waits for it any more, and it is written once there is room; one that is not kept may be made by another."""
+    """A creation that waits for disk space without a caller is written later; one that is not kept frees its id."""
     epoch, write = await journal.acquire(), journal._write
 
     async def fail(*_):
@@ -101,7 +101,7 @@ async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkey
 
 @pytest.mark.parametrize("erase", ["delete", "erase_trees"])
 async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, erase):
-    """It would be a session without a first step."""
+    """A kept step would make a session without its first record."""
     epoch, write, key = await journal.acquire(), journal._write, SessionKey("a", "s")
 
     async def fail(*_):
@@ -124,7 +124,7 @@ async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, er
 
 
 async def test_an_owner_of_partitions_refuses_a_second_session(postgres_url):
-    """As the owner of a whole journal does."""
+    """The owner of a partition rejects it as the owner of a whole journal does."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     from actgent.journal.postgres import PartitionedJournal
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of what is written of a session: it is cut nowhere that the next start could not go on from."""
+"""Ctrl-C during writes of a session: the next start can always resume."""
 
 import itertools
 import signal
@@ -27,7 +27,7 @@ from actgent.turns.turn_lifecycle import TurnLifecycle
 
 @pytest.fixture
 def press(monkeypatch):
-    """`press(where, name)` presses Ctrl-C when that method is called for the first time."""
+    """Return a function `press(where, name)` that raises KeyboardInterrupt at the first call of that method."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def at(where, name):
@@ -46,7 +46,7 @@ def press(monkeypatch):
 
 
 def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
-    """Or the next message of its session would be answered, and it once more at the next start."""
+    """Otherwise the next message of the session would be answered, and answered again at the next start."""
     url = f"sqlite:///{tmp_path}/a.db"
     release = TurnRunner._release
 
@@ -87,7 +87,7 @@ def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
 
 
 async def begun(journal):
-    """The log of a session whose first record is written: a journal takes no further ones of a session without it."""
+    """Return the log of a session whose first record is written. A journal rejects further records of a session without it."""
     log = SessionLog("s", "clerk", journal, await journal.acquire())
     log.begin(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
     await log.flush()
@@ -118,7 +118,7 @@ def test_accepted_steps_are_written_after_ctrl_c(press, write):
 
 @pytest.mark.parametrize("is_date", [True, False])
 def test_a_date_or_state_change_is_written_despite_ctrl_c(press, is_date):
-    """A date, which goes with the next step, and a change of the state, which is one."""
+    """A schedule is written with the next step; a change of state is a step."""
     changed = StateChangeRecord(changes={"n": 1})
 
     async def live():
@@ -140,7 +140,7 @@ def test_a_date_or_state_change_is_written_despite_ctrl_c(press, is_date):
 
 
 def test_a_lost_wakeup_does_not_block_the_shutdown(press, monkeypatch, tmp_path):
-    """Waiting work is ended until the queue is empty, regardless of counters."""
+    """The shutdown processes the queue until it is empty, regardless of counters."""
     tried, withdraw = [], PriorityInbox.withdraw
 
     def withdraw_seldom(self, session_id):
@@ -164,7 +164,7 @@ def test_a_lost_wakeup_does_not_block_the_shutdown(press, monkeypatch, tmp_path)
 
 
 def test_a_caller_of_the_storage_is_woken_once(press, tmp_path):
-    """Cut between the two, a task would be woken that does not wait: all of the process would end by an internal error."""
+    """A second wake-up of a task that does not wait would end the process by an internal error of trio."""
 
     async def live():
         async with open_journal(f"sqlite:///{tmp_path}/a.db") as journal:
@@ -178,7 +178,7 @@ def test_a_caller_of_the_storage_is_woken_once(press, tmp_path):
 
 
 async def live_shortly():
-    """Two turns of one session and one beside, of an agent whose inbox has room for one."""
+    """Run two turns of one session and one turn of another, of an agent whose inbox has room for one."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True), inbox_capacity=1)
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(agent)
@@ -190,7 +190,7 @@ async def live_shortly():
 
 
 def test_each_waiter_is_woken_once(press, monkeypatch):
-    """Workers, senders and steps, wherever Ctrl-C arrives."""
+    """Workers, senders and steps are woken once, wherever Ctrl-C arrives."""
     wait, calls = trio.lowlevel.wait_task_rescheduled, []
 
     def pressed(abort):
@@ -226,7 +226,7 @@ def _awaited(hear):
 
 @pytest.mark.parametrize("made", [_plain, _awaited])
 def test_a_handler_at_the_end_of_a_turn_is_within_reach(made):
-    """It is not ours, and may go on for ever."""
+    """Ctrl-C interrupts a user's handler, which may run forever."""
     went_on = []
 
     def hear():

@@ -1,4 +1,4 @@
-"""A journal's file that is not what was written: the damage is named, and nothing altered is ever used."""
+"""A journal file with damage: the error names the damage, and altered data is never used."""
 
 import contextlib
 import random
@@ -28,13 +28,13 @@ LOG = "-wal"
 
 @pytest.fixture(autouse=True)
 def _plain_rows(monkeypatch):
-    """Rows as long as their words, so that damage hits them, and words that are found in the file."""
+    """Rows without compression, so that damage hits them and their texts are found in the file."""
     monkeypatch.setattr(row_format, "compress", lambda body: body)
 
 
 @pytest.fixture
 async def image(tmp_path, make_writer):
-    """A file with its log, as kill -9 leaves them, and what each session has."""
+    """Return a file with its log as kill -9 leaves them, and the records of each session."""
     path, copy = tmp_path / "live.db", tmp_path / "image.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
@@ -84,9 +84,9 @@ def truncate(path, dice):
 
 @pytest.fixture
 def judge(make_writer):
-    """A function of an image and of what was confirmed: how many sessions are whole, and go on.
+    """Return a function of an image and the confirmed records that returns how many sessions are intact and resume.
 
-    An error names each of the others, or the file.
+    An error names each damaged session or the file.
     """
 
     async def decide(path, confirmed):
@@ -121,8 +121,8 @@ async def _is_whole(journal, session_id, confirmed):
 async def test_damage_is_named_and_other_sessions_run(judge, image, times, harm, place):
     """Bit flips, zeroed pages and truncation: 300 images with the soak switch, and 48 without.
 
-    Who looks for damage finds it wherever a session is refused. A log that lost its end refuses all, as nothing
-    tells which of them lost confirmed steps.
+    A check finds the damage wherever a session is rejected. A log without its end rejects all sessions, because nothing shows which
+    of them lost confirmed steps.
     """
     path, confirmed = image
     harmed = path.with_name("harmed.db")
@@ -143,7 +143,7 @@ async def test_damage_is_named_and_other_sessions_run(judge, image, times, harm,
 
 
 async def test_a_bit_in_a_record_harms_its_session_only(judge, image):
-    """All others are whole."""
+    """All other sessions are intact."""
     path, confirmed = image
     data = path.read_bytes()
     place = data.index(b"question question")
@@ -155,7 +155,7 @@ async def test_a_bit_in_a_record_harms_its_session_only(judge, image):
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign"])
 async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer, kind):
-    """A missing, an empty and a foreign one."""
+    """A missing, an empty and a foreign log raise an error."""
     path, _ = image
     async with open_journal(f"sqlite:///{tmp_path}/other.db") as journal:
         await make_writer(journal, await journal.acquire(), "session 1").turn("foreign")
@@ -166,7 +166,7 @@ async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer,
 
 
 async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, make_writer):
-    """A cut while the log is copied into the file may tear any page of it; nothing is lost, but by a foreign log."""
+    """A power cut during a checkpoint may tear any page of the file; only a foreign log loses data."""
     live, path, other = tmp_path / "live.db", tmp_path / "torn.db", tmp_path / "other.db"
     async with open_journal(f"sqlite:///{live}") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -189,7 +189,7 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
 
 
 async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image):
-    """SQLite's own shell copies the log into the file and removes it. Without the lock file the error names both cases."""
+    """SQLite's shell copies the log into the file and removes it. Without the lock file the error names both cases."""
     path, confirmed = image
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT count(*) FROM steps").fetchone()[0] > SESSIONS
@@ -209,7 +209,7 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
-    """Both versions are named."""
+    """The error names both versions."""
     path, _ = image
     db = apsw.Connection(str(path))
     db.execute("PRAGMA user_version=99")
@@ -222,7 +222,7 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
 
 
 async def test_a_good_file_has_no_problems(image):
-    """And checking it changes nothing."""
+    """A check of a good file finds nothing and changes nothing."""
     path, _ = image
     before = path.read_bytes()
     assert find_problems(path) == []
@@ -230,7 +230,7 @@ async def test_a_good_file_has_no_problems(image):
 
 
 async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writer):
-    """They follow from the records, so they are there wherever the records are."""
+    """Schedules and suspensions are derived from the records, so copies of the records have them."""
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -251,7 +251,7 @@ async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writ
 
 @pytest.mark.parametrize("harm", [flip, zero, truncate])
 async def test_recovery_copies_undamaged_records(image, tmp_path, times, harm):
-    """Each session up to its first damaged record, into a sound file."""
+    """Each session is copied up to its first damaged record into a new file."""
     path, confirmed = image
     for seed in range(times(4, 30)):
         harmed, saved = tmp_path / f"harmed{seed}.db", tmp_path / f"saved{seed}.db"
@@ -269,7 +269,7 @@ async def test_recovery_copies_undamaged_records(image, tmp_path, times, harm):
 
 @pytest.fixture
 async def saved_file(tmp_path, make_writer):
-    """A file without a log: two sessions of `clerk`, of which `b` was written last."""
+    """Return a file without a log: two sessions of `clerk`, of which `b` was written last."""
     path = tmp_path / "good.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
@@ -291,7 +291,7 @@ async def _agents(path):
 
 
 async def test_a_session_that_lost_its_last_records_is_named(saved_file, tmp_path):
-    """Its head tells how many there were."""
+    """The head of the session has the number of its records."""
     whole = await _agents(saved_file)
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM steps WHERE rowid = (SELECT max(rowid) FROM steps)")
@@ -302,7 +302,7 @@ async def test_a_session_that_lost_its_last_records_is_named(saved_file, tmp_pat
 
 
 async def test_a_session_without_a_head_keeps_its_agent(saved_file, tmp_path):
-    """An answer in it tells whose it is; it is named, as nothing tells whether more is lost."""
+    """An answer in the session names its agent; the check reports the session, because more records may be lost."""
     whole = await _agents(saved_file)
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM sessions WHERE session_id = 'a'")
@@ -313,7 +313,7 @@ async def test_a_session_without_a_head_keeps_its_agent(saved_file, tmp_path):
 
 
 async def test_a_destroyed_last_page_loses_only_its_rows(saved_file, tmp_path):
-    """Earlier pages are read."""
+    """Rows of earlier pages are read."""
     whole = await _agents(saved_file)
     data = bytearray(saved_file.read_bytes())
     page = data.index(b"last of b") // 4096 * 4096

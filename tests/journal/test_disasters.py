@@ -1,4 +1,4 @@
-"""kill -9, full disks, failing disks and power cuts: what was confirmed is there afterwards."""
+"""kill -9, full disks, failing disks and power cuts: confirmed records survive."""
 
 import contextlib
 import itertools
@@ -42,7 +42,7 @@ WRITER = textwrap.dedent("""
 
 
 async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times, lives):
-    """At random moments, again and again on one journal: each session's numbers are whole and without repeats."""
+    """After each of many kills in one journal the record numbers of each session have no gap and no repeat."""
     dice = random.Random(4)
     confirmed = {}
     for _ in range(times(10, 150)):
@@ -71,7 +71,7 @@ def _write_until_killed(lives, url, lines):
 
 
 class Disk(apsw.VFS):
-    """A disk that can be full or fail, and that remembers what is not synced yet."""
+    """A disk that can be full or fail, with its unsynced writes."""
 
     def __init__(self, name):
         self.name = name
@@ -88,7 +88,7 @@ class Disk(apsw.VFS):
         return DiskFile(self, name, flags)
 
     def step(self):
-        """Count a write, or fail, as a full disk does from then on."""
+        """Count a write; after the allowed number raise, as a full disk does."""
         if self.fails_after is not None:
             self.fails_after -= 1
             if self.fails_after < 0:
@@ -122,7 +122,7 @@ class DiskFile(apsw.VFSFile):
 
 @pytest.fixture
 def make_disk():
-    """`make_disk(error)`: a disk that fails with that error; gone after the test."""
+    """Return a function `make_disk(error)` that installs a disk that fails with that error until the test ends."""
     disks, numbers = [], itertools.count()
 
     def make(error):
@@ -140,7 +140,7 @@ FAILURES = [(apsw.FullError("disk full"), JournalFull), (apsw.IOError("input or 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
 async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
-    """The first hundred, each in its turn: a typed error, nothing confirmed lost, and it goes on when the disk does."""
+    """Each of the first hundred writes fails once: a typed error, no confirmed record lost, and work continues when the disk works."""
     error, expected = failure
     disk = make_disk(error)
     for number in range(100):
@@ -162,7 +162,7 @@ async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
 async def test_each_write_of_an_opening_may_fail(tmp_path, make_disk, make_writer, failure):
-    """A new file and one that exists: a typed error, and the next try succeeds."""
+    """For a new and an existing file: a typed error, and the next attempt succeeds."""
     error, _ = failure
     disk = make_disk(error)
     for number in range(40):
@@ -181,7 +181,7 @@ async def test_each_write_of_an_opening_may_fail(tmp_path, make_disk, make_write
 
 
 class ReadOnlyDisk(apsw.VFS):
-    """A disk on which nothing can be written."""
+    """A disk that rejects all writes."""
 
     def __init__(self):
         super().__init__("read-only disk", base="")
@@ -192,7 +192,7 @@ class ReadOnlyDisk(apsw.VFS):
 
 
 async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
-    """And is as it was."""
+    """The error names the file, and the file is unchanged."""
     path = tmp_path / "a.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         await journal.acquire()
@@ -212,7 +212,7 @@ async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
 async def test_steps_without_a_waiting_caller_are_retried_after_disk_failures(
     tmp_path, make_disk, make_writer, failure
 ):
-    """The next commit says so, and writes it when the disk takes it again, in order: a record has no holes."""
+    """The next commit raises the error. When the disk works again, it writes the steps in order without a gap."""
     error, expected = failure
     disk = make_disk(error)
     async with SQLiteJournal(tmp_path / "a.db", vfs=disk.name).running() as journal:
@@ -233,7 +233,7 @@ async def test_steps_without_a_waiting_caller_are_retried_after_disk_failures(
 
 
 async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk, make_writer, times):
-    """Writes that were not synced are lost, torn or there, in any order; each file is whole."""
+    """Unsynced writes are lost, torn or stored in any order; each file is intact."""
     dice, hits, cuts = random.Random(7), 0, times(20, 200)
     for number in range(cuts):
         disk = make_disk(apsw.IOError("power"))
@@ -277,7 +277,7 @@ SECTOR = 512
 
 
 def _cut(live, after, disk, dice):
-    """The files as they may be after the cut. The lock, which nobody syncs, may be gone."""
+    """Return the files as they may be after a power cut. The lock file, which is never synced, may be missing."""
     for suffix in ("", "-journal", "-wal", "-lock"):
         source = Path(f"{live}{suffix}")
         if not source.exists() or (suffix == "-lock" and dice.random() < 1 / 4):
@@ -291,7 +291,7 @@ def _cut(live, after, disk, dice):
 
 
 def _torn(offset, written, dice):
-    """What a write that was not synced has left: all, nothing, its beginning, some sectors, or garbage in whole ones."""
+    """Return the remains of an unsynced write: all, nothing, its beginning, some sectors, or garbage in whole sectors."""
     places = range(offset - offset % SECTOR, offset + len(written), SECTOR)
     pieces = [(max(at, offset), written[max(0, at - offset) : at + SECTOR - offset]) for at in places]
     match dice.choice(["all", "nothing", "beginning", "some", "garbage"]):

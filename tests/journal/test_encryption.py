@@ -28,7 +28,7 @@ def key(number):
 
 @pytest.fixture
 def keys(monkeypatch):
-    """`keys(k1=1, k2=2)` puts these keys into the environment; without any there are none."""
+    """Return a function `keys(k1=1, k2=2)` that sets these keys in the environment, or none."""
 
     def put(**numbers):
         monkeypatch.setenv(VARIABLE, ",".join(f"{name}:{key(number)}" for name, number in numbers.items()))
@@ -42,7 +42,7 @@ def agent_of():
 
 
 async def say(url, words, session_id="s"):
-    """A process that says something; returns what the session has said by then."""
+    """Send a message in a new process. Return all messages of the session."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(agent_of())
         session = await agent.ensure_session("ada", session_id)
@@ -71,7 +71,7 @@ async def test_encrypted_records_are_readable_and_not_stored_in_plain(lasting_ur
 
 
 async def test_keys_are_changed_by_putting_another_in_front(path, keys):
-    """The first one writes, all read; one that is missing is named, and no other."""
+    """The first key encrypts and all keys decrypt; the error names a missing key and no other."""
     url = f"sqlite:///{path}"
     await say(url, "plain", "p")
     keys(old=1)
@@ -102,7 +102,7 @@ async def test_wrong_key_with_a_known_id_is_an_error_without_the_key(path, keys)
 
 
 async def test_a_row_is_good_at_its_place_only(keys, make_writer):
-    """Moved within the journal, and with a right checksum, it is refused."""
+    """A row that was moved within the journal is rejected, even with a correct checksum."""
     keys(k1=1)
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
@@ -121,7 +121,7 @@ async def test_a_row_is_good_at_its_place_only(keys, make_writer):
 
 
 async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
-    """Check, backup, inspect, export and import; salvage writes all with the first key."""
+    """Check, backup, inspect, export and import use the keys; salvage writes all records with the first key."""
     url = f"sqlite:///{path}"
     keys(old=1)
     await say(url, SECRET)
@@ -142,7 +142,7 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
 
 
 def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
-    """What was exported is plain, and encrypted again where it is imported."""
+    """An export is plain, and the import encrypts it again."""
     keys(k1=1)
     trio.run(say, f"sqlite:///{path}", SECRET)
     exported, other = str(tmp_path / "out.sessions"), str(tmp_path / "other.db")
@@ -177,7 +177,7 @@ def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
     ],
 )
 async def test_invalid_keys_are_rejected_without_quoting_them(monkeypatch, text, says):
-    """By its place or its id."""
+    """The error names the position or the id of the key."""
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ConfigurationError, match=says) as raised:
         async with open_journal("memory:"):
@@ -187,7 +187,7 @@ async def test_invalid_keys_are_rejected_without_quoting_them(monkeypatch, text,
 
 
 async def test_urlsafe_keys_are_taken(monkeypatch):
-    """As `openssl rand -base64 32` and `secrets.token_urlsafe` write them, with padding."""
+    """Keys of `openssl rand -base64 32` and `secrets.token_urlsafe` are accepted, with padding."""
     raw = bytes([251, 255] * 16)
     monkeypatch.setenv(
         VARIABLE, f"a:{base64.b64encode(raw).decode()},b:{base64.urlsafe_b64encode(raw).decode()}"
@@ -197,7 +197,7 @@ async def test_urlsafe_keys_are_taken(monkeypatch):
 
 
 async def test_a_torn_row_is_damage_and_no_wrong_key(path, keys):
-    """The checksum covers what is stored, so it is looked at first."""
+    """The checksum covers the stored bytes, so it is checked before the decryption."""
     keys(k1=1)
     await say(f"sqlite:///{path}", SECRET)
     with contextlib.closing(apsw.Connection(str(path))) as db:

@@ -1,4 +1,4 @@
-"""Sessions in files that travel."""
+"""Export and import of sessions by files."""
 
 import stat
 import zlib
@@ -19,7 +19,7 @@ from actgent.journal.transfer import (
 
 
 async def talked(*session_ids):
-    """Sessions of an agent, one message each."""
+    """Return sessions of an agent with one message each."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
         for session_id in session_ids:
@@ -29,7 +29,7 @@ async def talked(*session_ids):
 
 
 async def test_sessions_travel_by_a_file(tmp_path):
-    """What was exported goes into another journal, and the agent goes on there."""
+    """Exported sessions are imported into another journal, where the agent resumes them."""
     sessions = await talked("one", "two")
     save_sessions(tmp_path / "x", sessions)
     assert load_sessions(tmp_path / "x") == sessions
@@ -47,7 +47,7 @@ async def test_sessions_travel_by_a_file(tmp_path):
 
 
 async def test_nothing_is_written_over(tmp_path):
-    """Neither a file nor a session that is there already."""
+    """Neither an existing file nor an existing session is overwritten."""
     sessions = await talked("one", "two")
     save_sessions(tmp_path / "x", sessions)
     with pytest.raises(ConfigurationError, match="exists"):
@@ -61,7 +61,7 @@ async def test_nothing_is_written_over(tmp_path):
 
 
 async def test_a_damaged_file_is_refused(tmp_path):
-    """Each altered, missing or added byte behind the first line is found."""
+    """Each altered, missing or added byte after the first line raises an error."""
     save_sessions(tmp_path / "x", await talked("one"))
     data = (tmp_path / "x").read_bytes()
     damaged = [data[:-1], data + b"\x00", data[:60]]
@@ -77,7 +77,7 @@ async def test_a_damaged_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("levels", [500, 20_000])
 def test_a_file_with_extensions_in_one_another_is_an_error(tmp_path, levels):
-    """The file of a stranger with a correct checksum ended the interpreter with SIGSEGV."""
+    """Such a file with a correct checksum once ended the interpreter with SIGSEGV."""
     value = b"\xc0"
     for _ in range(levels):
         value = b"\xc9" + (len(value) + 1).to_bytes(4, "big") + b"\x02" + b"\x91" + value

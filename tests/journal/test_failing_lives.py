@@ -1,7 +1,7 @@
-"""Lives of a program, one after the other, over a journal that fails, and that may have written what it said had failed.
+"""Consecutive processes on a journal that fails, and whose failed writes may have been stored.
 
-All of it is decided by the seed of a `Lives`: what several clients do at once, where they are cancelled, and what the journal does
-meanwhile. The last life has a journal that works; what is in it then has to fit what was told.
+The seed of a `Lives` decides everything: the concurrent calls of several clients, their cancellations, and the failures of the
+journal. The last process has a working journal, whose content must agree with the results that the clients received.
 """
 
 import collections
@@ -52,7 +52,7 @@ CALLS = (
 
 @contextlib.contextmanager
 def expected():
-    """A block that may fail as the journal does."""
+    """A block that may raise the errors of the journal."""
     try:
         yield
     except* EXPECTED:
@@ -60,7 +60,7 @@ def expected():
 
 
 class FailingJournal(MemoryJournal):
-    """Fails at random, before or behind a write, and does nothing at all for a few calls then."""
+    """A journal that fails at random, before or after a write, and then rejects some further calls."""
 
     def __init__(self, pick):
         super().__init__()
@@ -108,7 +108,7 @@ class FailingJournal(MemoryJournal):
 
 
 class Lives:
-    """Some lives of clients of one agent; `problems` has what does not fit."""
+    """Consecutive processes with clients of one agent; `problems` lists the violations."""
 
     def __init__(self, seed):
         self.pick = random.Random(seed)
@@ -181,7 +181,7 @@ class Lives:
 
     @contextlib.contextmanager
     def _unless_deleted(self, session_id):
-        """A block that finds a session, or one that somebody has deleted."""
+        """A block that finds a session, or a session that was deleted."""
         try:
             yield
         except SessionNotFound as error:
@@ -247,7 +247,7 @@ class Lives:
 
 
 def problems_of(records):
-    """What is wrong with the records of a session in which nothing goes on."""
+    """Return the violations in the records of an idle session."""
     if [number for number, each in enumerate(records) if isinstance(each, SessionCreatedRecord)] != [0]:
         yield "it does not begin once"
     waiting, over = set(), set()
