@@ -1,4 +1,4 @@
-"""The feed of a journal: what is on the disk is told once, with its numbers, and nothing else is."""
+"""The feed of a journal: durable steps are published once, with their record numbers, and nothing else is."""
 
 import random
 import string
@@ -33,12 +33,12 @@ def changed(number):
 
 
 def numbered(steps):
-    """`(number, record)` of all records that were told."""
+    """Return `(number, record)` of all published records."""
     return [(step.first + place, record) for step in steps for place, record in enumerate(step.records)]
 
 
 async def told(reader, count):
-    """The first steps that hold so many records."""
+    """Return the first published steps that hold the given number of records."""
     steps = []
     with trio.fail_after(60):
         while sum(step.count for step in steps) < count:
@@ -89,7 +89,7 @@ async def test_read_steps_equals_the_feed(journal, make_writer):
 
 
 async def test_opening_the_feed_before_reading_the_journal_misses_no_step(journal, make_writer):
-    """Ten readers come while two writers write; each has every number once, whatever it saw twice."""
+    """Ten readers join while two writers write; each has every number once after duplicates are dropped."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, name) for name in ("s", "t")]
     seen = []
@@ -146,7 +146,7 @@ async def test_a_slow_reader_gets_one_lag_error(journal, make_writer):
 
 
 async def test_a_reader_of_numbers_alone_gets_no_records(journal, make_writer):
-    """For lists, which read what they show."""
+    """Session lists use such readers, because they read what they show."""
     writer = make_writer(journal, await journal.acquire())
     async with journal.feed(records=False) as reader:
         await writer.commit(changed(1), changed(2))
@@ -170,7 +170,7 @@ async def test_feed_reports_erased_sessions(journal, make_writer):
 
 
 async def test_readers_end_with_the_journal(url, make_writer):
-    """What was written is read, and then it is over."""
+    """Readers receive all written steps, and then end."""
     steps, is_open = [], trio.Event()
 
     async def read(journal):
@@ -188,7 +188,7 @@ async def test_readers_end_with_the_journal(url, make_writer):
 
 
 async def test_a_former_owner_publishes_no_steps(lasting_url, make_writer, monkeypatch):
-    """Its steps are refused where they are written, and the numbers go on with the new owner."""
+    """Its steps are rejected by the storage, and the numbers continue with the new owner."""
     async with open_journal(lasting_url) as journal:
         first = make_writer(journal, await journal.acquire())
         async with journal.feed() as reader:
@@ -203,7 +203,7 @@ async def test_a_former_owner_publishes_no_steps(lasting_url, make_writer, monke
 
 
 async def test_steps_without_readers_create_no_feed_items(journal, make_writer, monkeypatch):
-    """A reader that has left is forgotten."""
+    """The feed forgets a reader that left."""
     writer = make_writer(journal, await journal.acquire())
     async with journal.feed(), journal.feed(SessionKey("a", "s")):
         pass
@@ -216,7 +216,7 @@ async def test_steps_without_readers_create_no_feed_items(journal, make_writer, 
 
 
 class Brittle(MemoryJournal):
-    """Its next write fails, before anything is written or when all is."""
+    """A journal whose next write fails, before anything is written or after everything is."""
 
     before = after = None
     is_blind = False
@@ -281,7 +281,7 @@ async def test_an_uncertain_step_is_published_after_the_rewrite(brittle, make_wr
 
 
 async def test_a_relaxed_step_is_published_when_durable(make_writer):
-    """Not when it is confirmed."""
+    """A relaxed step is published when it is on disk, not when it is confirmed."""
     async with Brittle().running() as inner:
         gate, whole = trio.Event(), inner._write
 
@@ -303,7 +303,7 @@ async def test_a_relaxed_step_is_published_when_durable(make_writer):
 
 
 async def test_feed_readers_get_redacted_records(make_writer):
-    """As stored in the journal."""
+    """The feed publishes records as they are stored in the journal."""
     async with MemoryJournal().running() as inner:
         journal = RedactedJournal(inner, lambda text: text.replace("4111", "****"))
         writer = make_writer(journal, await journal.acquire())
@@ -317,7 +317,7 @@ async def test_feed_readers_get_redacted_records(make_writer):
 
 
 async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
-    """What it was about to get is the next that it gets."""
+    """A step that a cancelled `receive` was about to return is returned by the next one."""
     writer = make_writer(brittle, await brittle.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
     said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
@@ -336,12 +336,12 @@ async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
 
 
 def incompressible(size):
-    """Return a text of so many random characters: rows of the journal are compressed."""
+    """Return a text of random characters, because rows of the journal are compressed."""
     return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
 
 
 async def test_the_backlog_of_a_reader_is_bounded_in_bytes(brittle, make_writer, monkeypatch):
-    """A thousand steps may be large ones; one that is larger than the bound is told all the same."""
+    """A thousand steps may be large. A step that is larger than the bound is published nevertheless."""
     monkeypatch.setattr("actgent.journal.record_feed_backlog.FEED_BYTES", 1000)
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
@@ -386,7 +386,7 @@ def accepted(text, metadata):
 
 
 async def test_the_feed_delivers_values_as_they_were_written(journal, make_writer):
-    """Also by a reader that comes to it late; what holds nothing that could change is told as it was given."""
+    """A late reader gets the written values too. Immutable values are published without a copy."""
     writer = make_writer(journal, await journal.acquire())
     changes, metadata = {"list": [1]}, {"list": [1]}
     begun, ended = MessageAppendedRecord(message_id="m"), MessageEndRecord(message_id="m")
@@ -405,7 +405,7 @@ async def test_the_feed_delivers_values_as_they_were_written(journal, make_write
 
 
 async def test_a_reader_is_woken_by_matching_steps(journal, make_writer):
-    """Only these wake it; then it reads earlier steps too. The number of waiting steps is bounded."""
+    """Only matching steps wake the reader, which then also reads earlier steps. The number of queued steps is bounded."""
     writer, woken = make_writer(journal, await journal.acquire()), []
 
     async def watch():
@@ -443,7 +443,7 @@ async def test_a_reader_is_woken_by_matching_steps(journal, make_writer):
 
 
 async def test_cached_head_equals_head(journal, make_writer):
-    """None for a missing session, and for a session with an unwritten step."""
+    """It is None for a missing session and for a session with an unwritten step."""
     writer = make_writer(journal, await journal.acquire())
     assert journal.cached_head("a", "s") is None
     await writer.open()

@@ -1,4 +1,4 @@
-"""Files that are missing, taken away, or cannot be written: an error that says what to do, and nothing is destroyed."""
+"""Missing, removed or unwritable files: the error names a remedy, and nothing is destroyed."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ KILLED = textwrap.dedent("""
 
 @pytest.fixture
 def killed(tmp_path, lives):
-    """The path of a journal whose process was killed: its log has what its file lacks."""
+    """Return the path of a journal whose process was killed. Its log has steps that its file lacks."""
     path = tmp_path / "a.db"
     done = lives.run([sys.executable, "-c", KILLED, f"sqlite:///{path}"])
     assert done.returncode == -signal.SIGKILL
@@ -53,7 +53,7 @@ async def numbers_in(path):
     [("-wal -lock", True), ("-wal -lock", False), ("-wal", True), ("-wal", False), ("-lock", True)],
 )
 async def test_a_missing_file_with_a_log_is_an_error(killed, is_there, beside):
-    """Missing or emptied: the error names the files, nothing is changed, and a restored file is sound."""
+    """For a missing and an empty file: the error names the files, nothing is changed, and a restored file is intact."""
     saved = killed.with_name("saved")
     shutil.copy(killed, saved)
     for suffix in {"-wal", "-lock"} - set(beside.split()):
@@ -91,7 +91,7 @@ async def test_journal_without_its_files_is_recreated_with_a_warning(killed, cap
 
 
 async def test_a_new_start_is_one_move_away(killed):
-    """What the error says to do is enough."""
+    """Following the remedy of the error is enough."""
     killed.unlink()
     for suffix in ("-wal", "-lock"):
         _rename(f"{killed}{suffix}", f"{killed}{suffix}.old")
@@ -144,7 +144,7 @@ def _cut_log(path):
 
 @contextlib.asynccontextmanager
 async def _three_open(path, make_writer):
-    """A journal in a file, and the writers of three sessions that were opened in it."""
+    """Open a journal in a file with writers of three sessions."""
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
         writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
@@ -158,7 +158,7 @@ async def _three_open(path, make_writer):
     [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log],
 )
 async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_writer, harm):
-    """Each further commit fails, and says why; other sessions' too. What stands in its place is left alone."""
+    """Each further commit of any session fails with the reason. A new file at the path is not changed."""
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "a.db"
@@ -176,7 +176,7 @@ async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_wr
 
 
 async def test_a_truncated_log_is_detected_before_an_erasure(tmp_path, make_writer):
-    """The first write behind the cut need not be a step: an old session that leaves would make the log long again."""
+    """The first write after the truncation may be an erasure, which would make the log long again."""
     path = tmp_path / "a.db"
     async with _three_open(path, make_writer) as (journal, writers):
         _empty_log(path)
@@ -188,7 +188,7 @@ async def test_a_truncated_log_is_detected_before_an_erasure(tmp_path, make_writ
 
 
 async def test_a_restored_file_is_used_again(tmp_path, make_writer):
-    """Moved away and back: failed steps are missing, later ones exist."""
+    """The file is moved away and back: failed steps are missing, later ones exist."""
     path = tmp_path / "a.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -205,7 +205,7 @@ async def test_a_restored_file_is_used_again(tmp_path, make_writer):
 
 
 async def test_a_relative_path_outlives_a_change_of_folder(tmp_path, monkeypatch, make_writer):
-    """The file is where it was opened."""
+    """The file stays where it was opened."""
     monkeypatch.chdir(tmp_path)
     async with open_journal("sqlite:///a.db") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -231,7 +231,7 @@ FORBIDDEN = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     ],
 )
 async def test_a_disk_that_refuses_a_start_is_named(tmp_path, monkeypatch, call, refusal):
-    """Full, read-only or forbidden, at each call of the system: a typed error that says what to do; later it starts."""
+    """Full, read-only or forbidden, at each system call: a typed error with a remedy; a later start succeeds."""
     url = f"sqlite:///{tmp_path}/a.db"
     error, expected, words = refusal
     async with open_journal(url) as journal:
@@ -249,7 +249,7 @@ async def test_a_disk_that_refuses_a_start_is_named(tmp_path, monkeypatch, call,
 
 
 async def test_a_full_file_system_is_named_at_the_start(tmp_path):
-    """A real one, where this user may make one."""
+    """A real file system is used if this user may create one."""
     mounted = await trio.run_process(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=False, capture_stderr=True
     )
@@ -269,7 +269,7 @@ async def test_a_full_file_system_is_named_at_the_start(tmp_path):
 
 @pytest.mark.parametrize("place", ["missing/a.db", "file/a.db", "folder"])
 async def test_a_wrong_place_is_named(tmp_path, place):
-    """A folder that is missing, or is a file; a file that is a folder."""
+    """A missing folder, a file in place of a folder, and a folder in place of a file raise an error."""
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises((ConfigurationError, JournalFailed), match=r"create it|name a file") as caught:

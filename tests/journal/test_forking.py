@@ -1,4 +1,4 @@
-"""How a fork begins: open, working for nobody, and paid from the budget of its original."""
+"""The first state of a fork: open, without a parent, and with the budget of its original."""
 
 from actgent import Sender
 from actgent.journal.records import (
@@ -35,7 +35,7 @@ def session(session_id="s", **opened):
 
 
 def test_a_fork_spends_from_its_original_and_from_those_above():
-    """It has no budget of its own; what the original spent stays with the original, and a fork of it spends there, too."""
+    """A fork has no separate budget. The spending of the original stays with the original, and a fork of the fork spends there too."""
     fork = forked(session(limits={"model_calls": 5.0}, within=(ABOVE,)), "f", "clerk")
     payers = (AccountKey(session_id="s", agent="clerk"), ABOVE)
     assert (fork.records[0].limits, fork.records[0].within) == ({}, payers)

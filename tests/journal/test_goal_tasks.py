@@ -1,4 +1,4 @@
-"""A crash at every write of a plan of tasks: the next start comes to the same end, and makes no call twice."""
+"""A crash at every write of a plan of tasks: the next start reaches the same result and makes no call twice."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ ACHIEVED = json.dumps({"action": "evaluate", "params": {"achieved": True, "answe
 
 
 def worker(effects):
-    """An agent whose shop knows what was ordered already."""
+    """Return an agent whose shop knows the earlier orders."""
 
     @tool(effect="idempotent")
     async def order(what: str, context: ToolContext) -> dict[str, int]:
@@ -41,7 +41,7 @@ def worker(effects):
 
 
 async def live(journal, effects):
-    """One life, up to its end: what came of the tasks."""
+    """Run one process to its end and return the results of the tasks."""
     async with open_runtime(journal=journal) as runtime:
         agent = worker(effects)
         await runtime.start(agent)
@@ -55,7 +55,7 @@ async def live(journal, effects):
 
 
 async def die(inner, effects, writes):
-    """A life that ends at its n-th write; whether it came so far."""
+    """Run a process that ends at its n-th write. Return whether it reached that write."""
     dying = CrashingJournal(inner, writes)
 
     async def run(task_status):
@@ -70,7 +70,7 @@ async def die(inner, effects, writes):
 
 
 async def test_a_crash_at_each_write():
-    """Whatever was written last, the tasks are carried out once, each, and the run ends as without a crash."""
+    """Each task is carried out once, and the run ends as without a crash."""
     effects = {}
     async with MemoryJournal().running() as journal:
         wanted = await live(journal, effects)

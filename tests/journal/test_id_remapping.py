@@ -1,4 +1,4 @@
-"""Copies of sessions under other ids."""
+"""Copies of sessions under new ids."""
 
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
@@ -25,7 +25,7 @@ def message(session_id):
 
 
 def test_families_stay_together():
-    """Parents that travel with their children are named by their new ids, others keep their names."""
+    """Parents that are copied with their children get new ids in the references; other references stay."""
 
     def session(session_id, parent_id):
         opened = SessionCreatedRecord(owner=Sender("ada"), parent_id=parent_id, created_at=1.0)
@@ -43,7 +43,7 @@ def test_families_stay_together():
 
 
 def test_families_pay_for_each_other():
-    """A budget of a session that travels along is found under its new id, in sessions, waiting messages and schedules."""
+    """The budget of a copied session is found under its new id in sessions, queued messages and schedules."""
     keys = (AccountKey(session_id="p", agent="a"), AccountKey(session_id="else", turn="m", agent="b"))
     opened = SessionCreatedRecord(owner=Sender("ada"), within=keys, created_at=1.0)
     scheduled = ScheduleRecord(schedule_id="1", description="look", at=2.0, within=keys)
@@ -57,7 +57,7 @@ def test_families_pay_for_each_other():
 
 
 def test_approvals_are_genuine_in_the_copy():
-    """What waits for a person can be answered in the copy by the id that it has there, and by no other."""
+    """A pending approval can be decided in the copy by its new id, and by no other id."""
     old = approval_id("s", "c1", "pay", {"sum": 3}, "Pay?")
     approval = Approval(
         id=old,

@@ -1,4 +1,4 @@
-"""What names a session in a journal: its agent and its id."""
+"""The key of a session in a journal: its agent and its id."""
 
 import pytest
 
@@ -13,14 +13,14 @@ from actgent.messages import Sender
 
 
 def opened(owner="ada", parent=None):
-    """How a session begins, below another one if one is given."""
+    """Return the first record of a session, below a parent if one is given."""
     agent, session_id = parent or ("", None)
     return SessionCreatedRecord(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
 
 
 @pytest.fixture
 def two(journal, make_writer):
-    """A function that makes two writers of sessions with one id, of the agents `a` and `b`."""
+    """Return a function that makes two writers of sessions with one id, of the agents `a` and `b`."""
 
     async def make():
         epoch = await journal.acquire()
@@ -30,7 +30,7 @@ def two(journal, make_writer):
 
 
 async def test_sessions_of_two_agents_with_one_id_do_not_mix(journal, two):
-    """Nor do their steps that are written at once, their heads, or what they have to do."""
+    """Their concurrent steps, heads and pending work stay separate."""
     a, b = await two()
     for writer in (a, b):
         await writer.commit(opened(f"owner of {writer.agent}"))
@@ -61,7 +61,7 @@ async def test_an_id_without_agent_is_accepted_if_unique(journal, two):
 
 
 async def test_keys_outlive_the_block(lasting_url, make_writer):
-    """And what is written then goes behind what was there, each behind its own."""
+    """New steps of each session follow its own earlier steps."""
     confirmed = {}
     for _ in range(3):
         async with open_journal(lasting_url) as journal:
@@ -74,7 +74,7 @@ async def test_keys_outlive_the_block(lasting_url, make_writer):
 
 
 async def test_a_session_that_begins_again_has_nothing_of_the_erased_one(journal, two):
-    """Neither rows nor its place among others."""
+    """It has neither the rows nor the place in lists of the erased session."""
     a, b = await two()
     await a.turn()
     await b.turn()
@@ -85,7 +85,7 @@ async def test_a_session_that_begins_again_has_nothing_of_the_erased_one(journal
 
 
 async def test_a_row_of_another_agents_session_is_no_good_row(tmp_path, make_writer):
-    """Although both have the same id, number and length."""
+    """A row of another agent's session is rejected, although both have the same id, number and length."""
     apsw = pytest.importorskip("apsw")
     path = tmp_path / "a.db"
     async with open_journal(f"sqlite:///{path}") as journal:
@@ -128,7 +128,7 @@ async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
 
 
 async def test_a_wrapper_passes_everything_on():
-    """What it does not change is what the journal in it gives."""
+    """A method that the wrapper does not change returns the result of the inner journal."""
     async with MemoryJournal().running() as inner:
         journal = AsyncCommitJournal(WrappedJournal(inner))
         epoch = await journal.acquire()

@@ -1,4 +1,4 @@
-"""How a pool is laid out: who may take its partitions when it writes another form, or is given another number of them."""
+"""Format and number of partitions of a pool: which process may acquire partitions after a change."""
 
 from contextlib import asynccontextmanager
 
@@ -17,7 +17,7 @@ from actgent.journal.postgres.schema import MIGRATIONS
 
 @asynccontextmanager
 async def open_node(url, name, *, reads=1, partitions=8):
-    """A journal of a process whose release reads forms up to one."""
+    """Open a journal of a process whose release reads formats up to the given one."""
     journal = PartitionedJournal(url, node=name, partitions=partitions)
     journal.reads = reads
     async with journal.running():
@@ -26,7 +26,7 @@ async def open_node(url, name, *, reads=1, partitions=8):
 
 
 def in_partition(number, count=8):
-    """The id of a session in a partition of so many."""
+    """Return a session id in the given partition."""
     return next(
         f"s{each}" for each in range(10_000) if partition_of_slot(slot_of(f"s{each}"), count) == number
     )
@@ -44,7 +44,7 @@ def ask(url, sql):
 
 
 async def test_a_process_acquires_nothing_if_the_pool_writes_a_newer_format(postgres_url, make_writer):
-    """It keeps writing its partitions; lost and released ones go to newer nodes, and the error says why."""
+    """It keeps writing its partitions; lost and released ones go to newer nodes, and the error gives the reason."""
     async with open_node(postgres_url, "old") as old, open_node(postgres_url, "new", reads=2) as new:
         await old.take([0, 1])
         await raise_record_format(postgres_url, "default", 2)
@@ -62,7 +62,7 @@ async def test_a_process_acquires_nothing_if_the_pool_writes_a_newer_format(post
 
 
 async def test_a_process_that_cannot_read_the_format_is_rejected(postgres_url):
-    """A new pool writes the format of its first process; an older release is asked to upgrade."""
+    """A new pool writes the format of its first process; the error asks to upgrade an older release."""
     async with open_node(postgres_url, "new", reads=2) as new:
         assert (await read_layout(postgres_url, "default")).writes == 2
         with pytest.raises(ConfigurationError, match=r"writes record format 2.*formats up to 1: use a newer"):
@@ -74,7 +74,7 @@ async def test_a_process_that_cannot_read_the_format_is_rejected(postgres_url):
 async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_the_old_form(
     postgres_url, make_writer
 ):
-    """Also to a process whose connection was lost; not once another form is written."""
+    """Also to a process that reconnects; once the pool writes a newer format, the schema is closed to it."""
     async with open_node(postgres_url, "old") as old:
         await old.take([0])
         writer = make_writer(old, old.owned[0], in_partition(0))
@@ -96,7 +96,7 @@ async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_th
 async def test_another_number_of_partitions_ends_all_that_were_owned(
     postgres_url, make_writer, before, after
 ):
-    """A process that hung writes nothing more; sessions keep their ids, and go on in the partition that has them now."""
+    """A process that hung writes nothing more. Sessions keep their ids and continue in their new partitions."""
     ids = [in_partition(number, before) for number in (0, before - 1)]
     async with open_node(postgres_url, "hung", partitions=before) as hung:
         await hung.take(range(before))
@@ -134,7 +134,7 @@ async def test_another_number_of_partitions_ends_all_that_were_owned(
 
 
 async def test_no_partition_has_an_epoch_twice(postgres_url):
-    """Also where there were fewer in between: what was written under the first one is never written again."""
+    """Also after the number of partitions was lower in between: an epoch is never reused."""
     seen = set()
     for count in (2, 8, 16, 1):
         async with open_node(postgres_url, f"before {count}") as node:
@@ -147,7 +147,7 @@ async def test_no_partition_has_an_epoch_twice(postgres_url):
 
 
 async def test_as_many_partitions_as_there_are_change_nothing(postgres_url):
-    """And of a pool that was never served, none can be changed."""
+    """Setting the current number changes nothing. The number of a pool that never ran cannot be changed."""
     with pytest.raises(ConfigurationError):
         await begin_move(postgres_url, "default", 8)
     async with open_node(postgres_url, "a") as a:

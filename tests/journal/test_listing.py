@@ -1,18 +1,18 @@
-"""Recovery by a list of unfinished sessions that is no longer true when it is worked through."""
+"""Recovery from a list of unfinished sessions that is outdated when it is processed."""
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.journal.in_memory_journal import MemoryJournal
 
 
 class Outdated(MemoryJournal):
-    """Lists as unfinished what has ended, and what was deleted."""
+    """A journal that lists ended and deleted sessions as unfinished."""
 
     async def _list_unfinished(self, agent):
         return ["deleted", *(head.session_id for head in await self._list_heads(agent))]
 
 
 async def test_sessions_that_ended_since_they_were_listed_are_passed_over(autojump_clock):
-    """An agent that started earlier may have opened and ended a session of this one; the start goes on."""
+    """An agent that started earlier may have ended a session of this agent; the start continues."""
     async with Outdated().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

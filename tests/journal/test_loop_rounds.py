@@ -1,4 +1,4 @@
-"""How often a step makes the loop go round, and the storage's thread be asked, where nobody else writes."""
+"""Passes of the event loop and jobs of the storage thread per step, with a single writer."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ STEPS = 20
 
 
 class Rounds(trio.abc.Instrument):
-    """Counts the steps of tasks."""
+    """An instrument that counts the steps of tasks."""
 
     def __init__(self):
         self.steps = Counter()
@@ -31,14 +31,14 @@ class Rounds(trio.abc.Instrument):
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """What the storage's thread is asked to do."""
+    """Return the jobs of the storage thread."""
     found, begin = [], StorageThread._begin
     monkeypatch.setattr(StorageThread, "_begin", lambda self, job: found.append(job.args) or begin(self, job))
     return found
 
 
 async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
-    """Who brings it hears of its end, and the task that writes does not."""
+    """The caller of the step is resumed at its end, and the writer task is not involved."""
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
@@ -54,7 +54,7 @@ async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """A storage that begins with nothing before it is let."""
+    """A storage that starts no job before it is released."""
     let = threading.Event()
     work = SQLiteJournal._work
     monkeypatch.setattr(SQLiteJournal, "_work", lambda *args: let.wait(10) and work(*args))
@@ -64,7 +64,7 @@ def slow_disk(monkeypatch):
 
 @pytest.mark.parametrize("how", ["cancelled", "impatient"])
 async def test_a_cancelled_leader_leaves_its_step_to_the_writer(tmp_path, make_writer, slow_disk, how):
-    """So it is with what others brought meanwhile: all is there, in its order, and everyone hears of it."""
+    """Steps that other callers queued meanwhile are written too, in order, and each caller is resumed."""
     slow_disk.set()
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -90,7 +90,7 @@ async def test_a_cancelled_leader_leaves_its_step_to_the_writer(tmp_path, make_w
 
 
 async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
-    """Whether it is there is looked up in the same piece of work; so for a child with its parent."""
+    """The check for an existing session is part of the same job, also for a child with its parent."""
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
         epoch = await journal.acquire()
         jobs.clear()
@@ -103,7 +103,7 @@ async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
 
 
 async def test_a_session_that_begins_again_is_refused(tmp_path, make_writer):
-    """Where it stands in the storage, unknown to this process; nothing is overwritten, and what begins beside it is written."""
+    """The session exists in the storage and is unknown to this process: nothing is overwritten, and concurrent new sessions are written."""
     url = f"sqlite:///{tmp_path}/journal.db"
     async with open_journal(url) as journal:
         before = make_writer(journal, await journal.acquire())
@@ -124,7 +124,7 @@ async def test_a_session_that_begins_again_is_refused(tmp_path, make_writer):
 
 @pytest.mark.parametrize("error", [JournalFull("no room"), Fenced("no room")], ids=["full", "fenced"])
 async def test_callers_of_a_started_group_get_its_error(tmp_path, make_writer, monkeypatch, error):
-    """What comes later is written, if the journal still works."""
+    """Later steps are written if the journal still works."""
 
     def fail(*_):
         raise error

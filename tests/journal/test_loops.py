@@ -1,4 +1,4 @@
-"""A crash at every write of steps, plan and goal: the next start comes to the same answer, and repeats nothing."""
+"""A crash at every write of the loops steps, plan and goal: the next start reaches the same answer and repeats nothing."""
 
 import importlib
 import itertools
@@ -23,7 +23,7 @@ errands = importlib.import_module("errands")
 
 @attrs.frozen
 class Run:
-    """What a session came to, whatever ids and times it has."""
+    """The result of a session, without ids and times."""
 
     replies: list
     texts: list
@@ -38,7 +38,7 @@ async def live(journal, work):
 
 
 async def die(inner, work, writes):
-    """A life that ends at its n-th write; whether it came so far."""
+    """Run a process that ends at its n-th write. Return whether it reached that write."""
     dying = CrashingJournal(inner, writes)
 
     async def run(task_status):
@@ -56,7 +56,7 @@ async def die(inner, work, writes):
 
 
 async def outcome(journal, work, session_id):
-    """Read from the journal, and from what handlers heard in all lives."""
+    """Return the result according to the journal and to the handlers of all processes."""
     rebuilt = await rebuild(await journal.load(session_id))
     places = {message.id: place for place, message in enumerate(rebuilt.history)}
     heard = {line[2]: line[3:] for line in work.heard.read() if line[1] == session_id}
@@ -70,7 +70,7 @@ async def outcome(journal, work, session_id):
 
 
 def _without_ids(state, places):
-    """Ids by their places in the record, and no times."""
+    """Return records with ids replaced by their positions and without times."""
     text = repr(dict(state))
     for message_id, place in places.items():
         text = text.replace(message_id, f"message {place}")
@@ -84,7 +84,7 @@ def effects_of(work, name):
 @pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
 @pytest.mark.parametrize("loop", list(errands.LOOPS))
 async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_path, autojump_clock):
-    """Same replies and state; no `once` tool twice, no journaled result or answer computed again."""
+    """Replies and state are equal, no `once` tool runs twice, and no recorded result or answer is computed again."""
 
     def begin(name):
         return errands.Errands(tmp_path, name=name, loops=(loop,), native=native)
@@ -120,14 +120,14 @@ async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_
 
 
 def test_kills_end_in_the_same_answer(tmp_path, times, lives):
-    """Real processes that SIGKILL ends at random moments: each run comes to its answer, and books once."""
+    """Processes are killed by SIGKILL at random moments: each run reaches its answer and books once."""
     kills = times(12, 120)
     unknown = (_killed(tmp_path / str(seed), lives, kills, seed) for seed in range(kills, kills + 5))
     assert any(unknown)  # the kills hit tools that ran, of which a slow machine may need more than one run
 
 
 def _killed(folder, lives, kills, seed):
-    """How many tools one run of errands hits with its kills; it has to come to its end."""
+    """Return the number of tools that the kills of one run interrupt. The run must reach its end."""
     folder.mkdir()
     command = [sys.executable, str(Path(HERE) / "errands.py"), f"sqlite:///{folder}/journal-", str(folder)]
     flags = ["--sessions", "3", "--kills", str(kills), "--seed", str(seed)]

@@ -1,4 +1,4 @@
-"""Journals of earlier schema versions are brought up to date, with all that is in them."""
+"""Journals of earlier schema versions are migrated with all their records."""
 
 import zlib
 
@@ -55,7 +55,7 @@ IDENTITY = (77).to_bytes(4, "big")
 
 
 def records_of(session_id):
-    """A session that has a message which has not ended."""
+    """Return the records of a session with an unfinished message."""
     message = Message(
         session_id=session_id,
         sender=Sender("ada"),
@@ -67,7 +67,7 @@ def records_of(session_id):
 
 
 def rows_of(session_id, *, closed):
-    """A head and a step as version 1 wrote them."""
+    """Return a head and a step as version 1 wrote them."""
     records = (*records_of(session_id), *([SessionClosedRecord()] if closed else []))
     body = encode_entry(Entry(session_id=session_id, agent="a", records=records)).body
     place = f"{session_id}\0{1}\0{len(records)}".encode()
@@ -102,7 +102,7 @@ def old_postgres(url):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def old_url(request, tmp_path):
-    """The address of a journal that version 1 wrote."""
+    """Return the address of a journal of version 1."""
     if request.param == "sqlite":
         return old_sqlite(tmp_path / "old.db")
     return old_postgres(request.getfixturevalue("postgres_url"))

@@ -1,4 +1,4 @@
-"""Lists of sessions page by page, and how many there are, of every journal."""
+"""Session lists page by page, and their counts, in every journal."""
 
 import random
 
@@ -29,7 +29,7 @@ def opened(owner, parent=None):
 
 
 class Keeper:
-    """Writes sessions, and knows what a journal should list."""
+    """Writes sessions, and knows the expected list of the journal."""
 
     def __init__(self, journal, epoch):
         self.journal, self.epoch = journal, epoch
@@ -46,7 +46,7 @@ class Keeper:
         return [each.session_id for each in page]
 
     async def walk(self, limit, **wanted):
-        """All ids that fit, read in pages of `limit`."""
+        """Return all matching ids, read in pages of `limit`."""
         found, after = [], None
         while page := await self.journal.page(SessionFilter(**wanted), after=after, limit=limit):
             assert len(page) <= limit
@@ -65,7 +65,7 @@ async def keeper(journal):
 
 
 async def test_the_name_of_an_owner_may_be_of_any_length(keeper):
-    """It shuts no one else out of the lists, and is told from one that begins alike."""
+    """A long name removes no other session from lists, and differs from a name with the same beginning."""
     begin = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
     owners = {
         "short": "ada",
@@ -118,7 +118,7 @@ async def test_unstorable_names_match_no_session(keeper, name):
 
 
 async def test_the_newest_change_comes_first(keeper):
-    """A session that changes moves to the front, in the page that is asked for next."""
+    """A session that changes moves to the front of the next page that is read."""
     for number in range(5):
         await keeper.begin(f"s{number}")
     assert await keeper.ids() == ["s4", "s3", "s2", "s1", "s0"]
@@ -133,7 +133,7 @@ async def test_the_newest_change_comes_first(keeper):
 
 @pytest.mark.parametrize("oldest_first", [True, False])
 async def test_pages_show_everything_once(keeper, oldest_first):
-    """Also sessions that were written in one step of one moment."""
+    """Also sessions that were written in one step at the same time."""
     for number in range(23):
         entry = Entry(session_id=f"s{number:02}", agent="ab"[number % 2], records=(opened("ada"),))
         keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
@@ -144,7 +144,7 @@ async def test_pages_show_everything_once(keeper, oldest_first):
 
 
 async def test_filters_go_together(keeper):
-    """By agent, owner, state, parent, root, beginning and time."""
+    """Agent, owner, state, parent, root, id prefix and time can be combined."""
     for number in range(6):
         await keeper.begin(f"s{number}", "ab"[number % 2], f"owner {number % 3}")
     await keeper.begin("child", "b", "agent a", parent=("a", "s0"))
@@ -164,7 +164,7 @@ async def test_filters_go_together(keeper):
 
 
 async def test_states_are_listed_and_counted(keeper):
-    """As they are at that moment, in each agent and in all."""
+    """The current state counts, within each agent and over all agents."""
     journal = keeper.journal
     for session_id in ("idle", "working", "suspended", "closed"):
         await keeper.begin(session_id)
@@ -189,7 +189,7 @@ async def test_states_are_listed_and_counted(keeper):
 
 
 async def test_an_erased_session_is_in_no_list(keeper):
-    """Nor is it there when it begins again, but as the new one."""
+    """A session created again with its id is listed as the new one only."""
     for session_id in "ab":
         await keeper.begin(session_id, parent=("a", "root"))
     assert await keeper.ids() == ["b", "a"]
@@ -202,7 +202,7 @@ async def test_an_erased_session_is_in_no_list(keeper):
 
 
 async def test_lists_outlive_the_block(lasting_url):
-    """Also what changed since the last page of the former block."""
+    """Also changes after the last page of the former block."""
     async with open_journal(lasting_url) as journal:
         keeper = Keeper(journal, await journal.acquire())
         for session_id in "abc":
@@ -218,7 +218,7 @@ async def test_lists_outlive_the_block(lasting_url):
 
 
 async def test_head_counts_queued_steps(keeper):
-    """None for a missing session."""
+    """It is None for a missing session."""
     assert await keeper.journal.head("a", "s") is None
     entry = Entry(session_id="s", agent="a", records=(opened("ada", ("b", "p")), SessionClosedRecord()))
     keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
@@ -228,7 +228,7 @@ async def test_head_counts_queued_steps(keeper):
 
 
 async def test_lists_are_right_while_sessions_change(keeper):
-    """Random steps, deletions and looks: the same as from the list of all."""
+    """After random steps, erasures and reads the pages equal those of a plain list."""
     dice = random.Random(7)
     open_messages = {}
     for _ in range(150):
@@ -269,7 +269,7 @@ async def _compare(keeper):
 
 @pytest.fixture
 async def full(keeper, monkeypatch):
-    """A journal of 10,000 sessions that was paged once; the rows that are read of it from then on are counted."""
+    """Yield a journal of 10,000 sessions that was paged once; rows that are read afterwards are counted."""
     journal = keeper.journal
     for number in range(SESSIONS):
         parent = ("a", "s0") if number in range(1, 4) else None
@@ -306,7 +306,7 @@ WANTED = [
 
 
 async def test_pages_of_many_sessions(full):
-    """They are right, also far behind the first, and no list of all is made, whatever the member."""
+    """Pages are correct, also far from the first one, and no list of all sessions is built."""
     for wanted, count in WANTED:
         first = await full.ids(50, **wanted)
         assert len(first) == count, wanted
@@ -335,7 +335,7 @@ PLANS = [
 @pytest.mark.parametrize("wanted", PLANS)
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_first):
-    """Each goes by an index from its beginning, and only a few rows are ever sorted."""
+    """Each page uses an index from its beginning, and sorts only a few rows."""
     apsw = pytest.importorskip("apsw")
     from actgent.journal.session_list_queries import Cursor, page_query
 
@@ -356,7 +356,7 @@ async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_firs
 
 
 class Failing(MemoryJournal):
-    """Fails when it is told to."""
+    """A storage that fails while its flag is set."""
 
     fails = False
 
@@ -376,7 +376,7 @@ class Failing(MemoryJournal):
 
 
 async def test_a_page_that_failed_forgets_nothing():
-    """The next one has what the failed one was to bring."""
+    """The next page contains the sessions of the failed one."""
     async with Failing().running() as journal:
         keeper = Keeper(journal, await journal.acquire())
         await keeper.begin("a")
@@ -391,7 +391,7 @@ async def test_a_page_that_failed_forgets_nothing():
 
 
 async def test_pages_that_are_asked_for_together_are_all_up_to_date(keeper):
-    """The second waits until the first has put in order what changed."""
+    """The second page waits until the first has applied the changes."""
     for number in range(30):
         await keeper.begin(f"s{number}")
     found = []

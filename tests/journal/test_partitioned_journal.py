@@ -1,4 +1,4 @@
-"""A journal of which several processes own a part each: whoever takes a partition has it, and nobody else writes to it."""
+"""A journal whose partitions are owned by several processes: the process that acquired a partition last is its only writer."""
 
 import os
 import signal
@@ -46,20 +46,20 @@ LIVES = Path(__file__).with_name("partition_lives.py")
 
 
 def test_the_slot_of_a_session_never_changes():
-    """It stands in databases, and all releases have to find the same."""
+    """Databases store the slot, so all releases must compute the same one."""
     assert [slot_of(each) for each in ("", "s", "ada", "ä", "s/call/clerk")] == [692, 3806, 1319, 57, 3806]
 
 
 @hypothesis.given(session_id=strategies.text(max_size=20), below=strategies.text(max_size=20))
 def test_a_tree_lives_in_one_partition(session_id, below):
-    """Whatever stands behind the first `/` of an id."""
+    """The part of an id after the first `/` does not change the slot."""
     assert slot_of(f"{session_id}/{below}") == slot_of(session_id)
     assert 0 <= slot_of(session_id) < SLOTS
 
 
 @pytest.mark.parametrize("count", [1, 2, 64, 1024, SLOTS])
 def test_partitions_are_equal_runs_of_slots(count):
-    """Twice as many halve each of them, so that no session has to move but with its half."""
+    """Doubling the number of partitions halves each of them."""
     for partition in {0, count // 2, count - 1}:
         slots = slots_of([partition], count)
         assert len(slots) == SLOTS // count
@@ -73,7 +73,7 @@ def test_partitions_are_equal_runs_of_slots(count):
 
 @asynccontextmanager
 async def open_node(url, name, *, take=(), partitions=8, **options):
-    """A journal as one process of several has it."""
+    """Open a journal as one of several processes."""
     async with PartitionedJournal(url, node=name, partitions=partitions, **options).running() as journal:
         await journal.acquire()
         await journal.take(take)
@@ -81,14 +81,14 @@ async def open_node(url, name, *, take=(), partitions=8, **options):
 
 
 def in_partition(number, count=8, *, nth=0):
-    """The id of a session in a partition of so many."""
+    """Return a session id in the given partition."""
     found = (each for each in range(10_000) if partition_of_slot(slot_of(f"s{each}"), count) == number)
     return [f"s{next(found)}" for _ in range(nth + 1)][nth]
 
 
 @pytest.fixture
 def writer_in(make_writer):
-    """`writer_in(journal, partition)`: writes to a session there, in the epoch of now."""
+    """Return a function `writer_in(journal, partition)` that makes a writer of a session there in the current epoch."""
 
     def make(journal, number, *, nth=0):
         session_id = in_partition(number, nth=nth)
@@ -98,13 +98,13 @@ def writer_in(make_writer):
 
 
 async def wait_for(server, sql, *values):
-    """Look until the server has such a row."""
+    """Poll until the server has such a row."""
     while server.execute(sql, values).fetchone() is None:  # noqa: ASYNC110 - it tells nobody
         await trio.sleep(0.01)
 
 
 def writer_pid(journal):
-    """The process of the server that a journal writes through; None where it is just lost."""
+    """Return the server process of the writing connection of a journal; None if the connection is lost."""
     with suppress(psycopg.Error):  # it is closed
         return journal._connection.info.backend_pid or None
 
@@ -117,7 +117,7 @@ def message_for(session_id):
 
 
 async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
-    """Side by side, and reads all."""
+    """Processes write to their own partitions concurrently, and read all partitions."""
     async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b", take=[2]) as b:
         writers = [writer_in(a, 0), writer_in(a, 1), writer_in(b, 2)]
         async with trio.open_nursery() as nursery:
@@ -134,7 +134,7 @@ async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
 
 
 async def test_taking_a_partition_makes_the_process_its_owner(postgres_url, writer_in):
-    """The one who had it hears of that at its next write, which is not there; its other partitions go on."""
+    """The next write of the former owner fails and is not stored; its other partitions keep working."""
     heard = []
     async with (
         open_node(postgres_url, "a", take=[0, 1], on_lost=heard.append) as a,
@@ -168,7 +168,7 @@ async def test_taking_a_partition_makes_the_process_its_owner(postgres_url, writ
 
 
 async def test_a_partition_that_was_taken_back_continues_after_the_other_owner(postgres_url, writer_in):
-    """Nothing of what it knew counts any more."""
+    """The returning owner reads the heads of its sessions again."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         first = writer_in(a, 0)
         await first.turn()
@@ -198,7 +198,7 @@ async def test_acquiring_an_owned_partition_keeps_the_epoch(postgres_url, writer
 
 
 async def test_a_released_partition_is_clean(postgres_url, writer_in):
-    """What was queued is written before; what comes later is refused."""
+    """Queued steps are written before the release; later steps are rejected."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.open()
@@ -212,7 +212,7 @@ async def test_a_released_partition_is_clean(postgres_url, writer_in):
 
 
 class Interrupted(PartitionedJournal):
-    """A journal in which something happens while it writes what is queued."""
+    """A journal in which a callback runs while queued steps are written."""
 
     meanwhile = None
 
@@ -224,7 +224,7 @@ class Interrupted(PartitionedJournal):
 
 
 async def test_a_partition_that_was_taken_again_is_not_released(postgres_url):
-    """It is another ownership than the one that was to end: its sessions live here."""
+    """A new ownership began in between, and its sessions are active."""
     async with (
         Interrupted(postgres_url, node="a").running() as a,
         open_node(postgres_url, "b") as b,
@@ -246,7 +246,7 @@ async def test_a_partition_that_was_taken_again_is_not_released(postgres_url):
 
 
 async def test_a_partition_that_could_not_be_released_is_still_owned(postgres_url, monkeypatch):
-    """So that it is given back the next time, and is clean for the next owner."""
+    """The next release succeeds, and the partition is clean for the next owner."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         give_back = a._table.give_back
 
@@ -266,7 +266,7 @@ async def test_a_partition_that_could_not_be_released_is_still_owned(postgres_ur
 
 
 async def test_look_detects_lost_partitions(postgres_url):
-    """Without a write."""
+    """`look` detects lost partitions without a write."""
     heard = []
     async with (
         open_node(postgres_url, "a", take=[0, 1, 2], on_lost=heard.append) as a,
@@ -281,7 +281,7 @@ async def test_look_detects_lost_partitions(postgres_url):
 @pytest.mark.parametrize("is_new", [True, False], ids=["made anew", "put back"])
 @pytest.mark.parametrize("is_looked_at", [True, False], ids=["look", "write"])
 async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_in, is_new, is_looked_at):
-    """The schema is dropped and made anew, or is that of a replica that was behind: who had the epoch before loses it."""
+    """After the schema is recreated, or a stale replica takes over, the earlier owner of an equal epoch loses it."""
     server, _, schema = postgres_url.partition("?schema=")
     heard = []
     async with open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a:
@@ -305,7 +305,7 @@ async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_i
 
 @pytest.mark.parametrize("has_written", [True, False])
 async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in, monkeypatch, has_written):
-    """Its partition is lost, and taken again, while what it is to stand behind is read: the other may have written there."""
+    """The partition is lost and acquired again while the head of the session is read; the other process may have written there."""
     heard = []
     async with (
         open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a,
@@ -337,7 +337,7 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
 
 
 async def test_a_pool_that_is_gone_is_named(postgres_url):
-    """A node says so at each look, and does not end."""
+    """A node reports the missing pool at each look, and keeps running."""
     server, _, schema = postgres_url.partition("?schema=")
     async with open_node(postgres_url, "a", take=[0]) as a:
         with psycopg.connect(server, autocommit=True) as other:
@@ -347,7 +347,7 @@ async def test_a_pool_that_is_gone_is_named(postgres_url):
 
 
 async def test_work_lists_contain_owned_sessions_only(postgres_url, writer_in):
-    """Unfinished messages, timers and erasures; pages and counts cover all sessions."""
+    """Unfinished messages, timers and erasures cover owned sessions; pages and counts cover all sessions."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b", take=[1]) as b:
         for writer in (writer_in(a, 0), writer_in(b, 1)):
             await writer.open()
@@ -366,7 +366,7 @@ async def test_work_lists_contain_owned_sessions_only(postgres_url, writer_in):
 
 
 async def test_uncertain_steps_of_a_lost_partition_are_not_rolled_back(postgres_url, writer_in):
-    """Who lists sessions hears nothing of that, and takes nothing back that the other has written."""
+    """A list raises no error for them, and rolls nothing back that the new owner has written."""
     async with open_node(postgres_url, "n", take=[1]) as here, open_node(postgres_url, "o") as there:
         ours = writer_in(here, 1)
         await ours.open()
@@ -381,7 +381,7 @@ async def test_uncertain_steps_of_a_lost_partition_are_not_rolled_back(postgres_
 
 
 async def test_failed_steps_of_a_lost_partition_are_dropped(postgres_url, writer_in, monkeypatch):
-    """The other process goes on without it."""
+    """The new owner continues without them."""
     async with open_node(postgres_url, "n", take=[1]) as journal:
         writer = writer_in(journal, 1)
         failed = trio.Event()
@@ -399,7 +399,7 @@ async def test_failed_steps_of_a_lost_partition_are_dropped(postgres_url, writer
 
 
 async def test_heads_of_sessions_that_are_not_owned_are_never_cached(postgres_url, writer_in):
-    """Their owners may have written meanwhile."""
+    """The owners of these sessions may have written meanwhile."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.open()
@@ -435,7 +435,7 @@ async def test_remote_session_is_read_consistently(postgres_url, writer_in):
 
 
 async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in):
-    """They go by other statements."""
+    """They use other statements than steps."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.turn()
@@ -482,7 +482,7 @@ async def test_a_write_delayed_by_a_takeover_is_fenced(postgres_url, writer_in):
 
 
 async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url, writer_in):
-    """The server may be at it still: it is ended before it is known whether it was done."""
+    """The server may still execute the write, so its process is ended before the outcome is read."""
     link, url = link
     server, _, schema = postgres_url.partition("?schema=")
     async with open_node(url, "a", take=[0, 1]) as a, trio.open_nursery() as nursery:
@@ -509,7 +509,7 @@ async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url
 
 
 async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres_url, writer_in, make_writer):
-    """And each finds what the others wrote; what a node knew from before is over."""
+    """Each finds the records of the other, and no cached head of a former ownership is used."""
     async with open_node(postgres_url, "a", take=[0]) as a:
         writer = writer_in(a, 0)
         await writer.turn()
@@ -538,7 +538,7 @@ async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres
 
 
 async def test_all_processes_have_as_many_partitions(postgres_url):
-    """Another number is that of a new pool alone; one that cannot be doubled into is refused."""
+    """Only a new pool accepts another number; a number that is no power of two is rejected."""
     async with (
         open_node(postgres_url, "a", partitions=8),
         open_node(postgres_url, "b", partitions=16) as b,
@@ -563,7 +563,7 @@ class Life:
         self.lost = set()
 
     async def read(self, *, until):
-        """Read what it says until something is so."""
+        """Read the output of the process until a condition holds."""
         with trio.fail_after(60):
             while not until():
                 words = (await trio.to_thread.run_sync(self.process.stdout.readline)).split()
@@ -571,7 +571,7 @@ class Life:
                 self.note(words)
 
     def read_rest(self):
-        """Read what it said before it ended; a line that the kill cut off is not counted."""
+        """Read the remaining output of an ended process, without a line that the kill cut off."""
         for line in self.process.stdout.read().splitlines(keepends=True):
             if line.endswith("\n"):
                 self.note(line.split())
@@ -603,7 +603,7 @@ def start_life():
 
 
 async def test_another_process_takes_over_from_one_that_was_killed(postgres_url, start_life):
-    """All that was confirmed is there, and what was in the middle is on the list."""
+    """All confirmed records exist, and unfinished sessions are on the work list."""
     life = start_life(postgres_url, "a")
     await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
     os.kill(life.process.pid, signal.SIGKILL)
@@ -619,7 +619,7 @@ async def test_another_process_takes_over_from_one_that_was_killed(postgres_url,
 
 
 async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
-    """It held no lock while it slept, and hears that its partitions are another's."""
+    """A suspended process holds no lock; after it continues, it learns that its partitions have a new owner."""
     life = start_life(postgres_url, "a")
     await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
     os.kill(life.process.pid, signal.SIGSTOP)
@@ -639,7 +639,7 @@ async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
 
 
 async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
-    """Nodes of it run while a cluster is brought to this release, and a person asks beside them."""
+    """Nodes of an older release run during an upgrade, and operators query them."""
     async with open_node(postgres_url, "a"):
         assert await read_dead(postgres_url) == ()
     server, _, schema = postgres_url.partition("?schema=")
@@ -650,7 +650,7 @@ async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
 
 
 async def test_ownership_queries_are_retried_while_the_server_starts(link, nursery):
-    """By a process of a cluster that comes in, and by one whose connection is lost meanwhile; so are the hosts of agents."""
+    """For a joining node, for a node that reconnects, and for queries of the agents' hosts."""
     link, url = link
     await nursery.start(link.start_up)
     journal = PartitionedJournal(url, node="n1", partitions=4, on_lost=print)
@@ -665,7 +665,7 @@ async def test_ownership_queries_are_retried_while_the_server_starts(link, nurse
 
 
 async def test_commands_wait_for_a_starting_server(link, nursery):
-    """Concurrently with waiting nodes."""
+    """Commands and nodes wait concurrently."""
     link, url = link
     async with open_node(url, "a"):
         pass
@@ -678,7 +678,7 @@ async def test_commands_wait_for_a_starting_server(link, nursery):
 
 
 async def test_a_death_is_counted_once(link, postgres_url, writer_in):
-    """Though the connection is lost behind the statement that counts it, whose caller does not know; the next death is another one."""
+    """The connection is lost after the statement that counts the death; the next death is counted separately."""
     link, url = link
     server, _, schema = postgres_url.partition("?schema=")
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(url, "b") as b:
@@ -715,14 +715,14 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
 
 
 async def begin_message(writer):
-    """Have a session in the middle of something; returns its key."""
+    """Begin a message in a session. Return the key of the session."""
     await writer.open()
     await writer.commit(MessageAcceptedRecord(message=message_for(writer.session_id)))
     return SessionKey(writer.agent, writer.session_id)
 
 
 async def die(a, b, *opened, dead=("a",)):
-    """Let the first node own a partition, open sessions and die with the others of `dead`; returns the counts of the second, by key."""
+    """Let the first node own a partition, open sessions and die together with the nodes in `dead`. Return the counts of the second node by session key."""
     await a.take([0])
     await a.suspects.mark_open(opened)
     await b.take([0])
@@ -731,7 +731,7 @@ async def die(a, b, *opened, dead=("a",)):
 
 
 async def test_only_sessions_that_were_opened_again_are_counted(postgres_url, writer_in):
-    """One that waited for another one did not kill its process."""
+    """A session that waited for another one did not kill its process."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         assert await die(a, b, *keys) == {}
@@ -742,7 +742,7 @@ async def test_only_sessions_that_were_opened_again_are_counted(postgres_url, wr
 
 
 async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, writer_in):
-    """Whatever else was open in the same node."""
+    """Regardless of other open sessions of the same node."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         for _ in range(2):
@@ -791,7 +791,7 @@ async def test_deaths_of_several_nodes_need_more_evidence(
 async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspects_yet(
     postgres_url, writer_in
 ):
-    """A suspect that survived is not counted again. A new session may be the one that kills its process."""
+    """A suspect that survived is not counted again. A new session may be the cause."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(3)]
         for _ in range(3):
@@ -805,7 +805,7 @@ async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspect
 
 
 async def test_a_message_that_is_to_be_dead_lettered_explains_the_deaths_of_others(postgres_url, writer_in):
-    """They are suspects of three deaths again, and keep them at the next death."""
+    """The other suspects return to three deaths, and keep that count at the next death."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         for _ in range(5):
@@ -819,7 +819,7 @@ async def test_a_message_that_is_to_be_dead_lettered_explains_the_deaths_of_othe
 
 
 async def test_the_sessions_near_the_limit_are_named_with_their_records(postgres_url, writer_in):
-    """Whether they completed a model call since the first death is looked up for these alone."""
+    """Only for these sessions the journal checks whether they completed a model call since the first death."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         await die(a, b, *keys)
@@ -832,7 +832,7 @@ async def test_the_sessions_near_the_limit_are_named_with_their_records(postgres
 
 
 async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgres_url, writer_in):
-    """Neither marks nor counts of a partition that it does not own any more."""
+    """A former owner changes neither marks nor counts of the partition."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         key = await begin_message(writer_in(a, 0))
         for _ in range(2):
@@ -848,7 +848,7 @@ async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgre
 
 
 async def test_messages_for_owners_of_before_are_stored_together(postgres_url, monkeypatch):
-    """In few statements, of each session in their order; none for a partition that has been taken since."""
+    """Few statements store the messages, in order for each session; none is stored for a partition acquired since."""
     async with open_node(postgres_url, "a", take=range(4)) as a, open_node(postgres_url, "b", take=[0]) as b:
         ids = {part: in_partition(part) for part in range(4)}
         table, select, statements, stored = a.pending_messages, a._table.select, [], {}
@@ -877,7 +877,7 @@ async def test_messages_for_owners_of_before_are_stored_together(postgres_url, m
 
 
 async def blocked_by(server, pid):
-    """The process of the server that waits for another one of it."""
+    """Return the server process that waits for another one."""
     sql = "SELECT pid FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
     while (row := server.execute(sql, [pid]).fetchone()) is None:  # noqa: ASYNC110
         await trio.sleep(0.01)

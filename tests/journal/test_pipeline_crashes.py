@@ -1,4 +1,4 @@
-"""Pipelines in real processes that SIGKILL ends: the same outputs, and nothing twice."""
+"""Pipelines in processes that SIGKILL ends: equal outputs and no repeated effect."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ LIVES = Path(__file__).with_name("pipeline_lives.py")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared_url(request, tmp_path):
-    """The address of a journal that other processes can open."""
+    """Return the address of a journal that other processes can open."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/journal.db"
     return request.getfixturevalue("postgres_url")

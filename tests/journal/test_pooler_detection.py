@@ -1,4 +1,4 @@
-"""A journal behind PgBouncer: refused where each transaction has another session of the server, and safe in session mode."""
+"""A journal behind PgBouncer: rejected in transaction mode, and safe in session mode."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def free_port():
 
 @contextlib.contextmanager
 def pooled(url, folder, mode, *lines):
-    """The address of a PgBouncer in this mode before the server of an address."""
+    """Return the address of a PgBouncer in the given mode in front of a server."""
     command = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if command is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
@@ -76,7 +76,7 @@ IGNORES = "ignore_startup_parameters = options"
 )
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 async def test_a_pooler_that_keeps_no_session_is_refused(postgres_url, tmp_path, mode, lines):
-    """The error names the address and says what to do, and the owner of the journal keeps it."""
+    """The error names the address and the remedy, and the owner keeps the journal."""
     with pooled(postgres_url, tmp_path, mode, *lines) as address:
         async with open_runtime(journal=postgres_url) as runtime:
             clerk = await runtime.start(make_agent())
@@ -88,7 +88,7 @@ async def test_a_pooler_that_keeps_no_session_is_refused(postgres_url, tmp_path,
 
 
 async def test_a_busy_pooler_in_transaction_mode_is_refused(postgres_url, tmp_path):
-    """Other clients of the pool run transactions meanwhile."""
+    """Other clients of the pooler run transactions meanwhile."""
     import psycopg
 
     with pooled(postgres_url, tmp_path, "transaction", TURNS) as address, contextlib.ExitStack() as others:
@@ -106,7 +106,7 @@ async def test_a_busy_pooler_in_transaction_mode_is_refused(postgres_url, tmp_pa
     "lines", [(), (ONE,), (TURNS,), (IGNORES,)], ids=["default", "one", "turns", "ignores"]
 )
 async def test_a_pooler_in_session_mode_works(postgres_url, tmp_path, lines):
-    """A journal works, its sessions have the settings of the journal, and it is there again when it is opened once more."""
+    """The journal works, its sessions have the journal's settings, and it can be opened again."""
     with pooled(postgres_url, tmp_path, "session", *lines) as address:
         async with open_runtime(journal=address) as runtime:
             clerk = await runtime.start(make_agent())
@@ -118,7 +118,7 @@ async def test_a_pooler_in_session_mode_works(postgres_url, tmp_path, lines):
 
 
 def test_a_pool_in_session_mode_gets_the_settings_of_a_connection(postgres_url, tmp_path):
-    """PgBouncer refuses or ignores `options`, so they are set when the connection is there."""
+    """PgBouncer rejects or ignores `options`, so the settings are applied after the connection is open."""
     for lines in ((), (IGNORES,)):
         with contextlib.ExitStack() as stack:
             address = stack.enter_context(pooled(postgres_url, tmp_path, "session", *lines))
@@ -129,7 +129,7 @@ def test_a_pool_in_session_mode_gets_the_settings_of_a_connection(postgres_url, 
 
 
 async def test_a_second_process_is_fenced_through_a_pooler_in_session_mode(postgres_url, tmp_path):
-    """The lock of the owner holds, whether the second process comes through the pooler or not."""
+    """The owner's lock holds, with or without the pooler in front of the second process."""
     with pooled(postgres_url, tmp_path, "session") as address:
         async with open_runtime(journal=address) as runtime:
             clerk = await runtime.start(make_agent())
@@ -141,7 +141,7 @@ async def test_a_second_process_is_fenced_through_a_pooler_in_session_mode(postg
 
 
 async def test_a_partitioned_journal_refuses_a_pooler_in_transaction_mode(postgres_url, tmp_path):
-    """A node of a cluster is refused, too."""
+    """A node of a cluster is rejected as well."""
     with pooled(postgres_url, tmp_path, "transaction") as address:
         journal = PartitionedJournal(address, node="n", on_lost=lambda *_: None)
         with pytest.raises(ConfigurationError, match="pool_mode = session"):
@@ -150,7 +150,7 @@ async def test_a_partitioned_journal_refuses_a_pooler_in_transaction_mode(postgr
 
 
 async def test_a_direct_connection_is_not_checked_by_a_second_one(postgres_url, monkeypatch):
-    """A server says its own process id, so that a journal without a pooler makes no further connection."""
+    """A server reports its own process id, so a journal without a pooler opens no second connection."""
     from actgent.journal.postgres import connections
 
     def refuse(*_):

@@ -1,4 +1,4 @@
-"""What sessions cost PostgreSQL: updates that write no index, and queries that read few rows of many."""
+"""Load of PostgreSQL: updates without index writes, and queries that read few of many rows."""
 
 import contextlib
 
@@ -33,7 +33,7 @@ OLD_VERSION = 13
 
 @pytest.fixture
 def database(postgres_url):
-    """A connection to the schema of the journal, which commits each statement."""
+    """Yield an autocommit connection to the schema of the journal."""
     address, name = postgres_url.split("?schema=")
     with contextlib.closing(psycopg.connect(address, autocommit=True)) as connection:
         connection.execute(f"SET search_path TO {name}")
@@ -70,7 +70,7 @@ async def sessions(postgres_url):
 
 
 def age(database):
-    """Make all sessions look as if their last change was two hours ago; returns how many rows that updates."""
+    """Make all sessions appear as last changed two hours ago. Return the number of updated rows."""
     return database.execute("UPDATE sessions SET updated_at = updated_at - 7200").rowcount
 
 
@@ -94,7 +94,7 @@ async def _updates(database, expected):
 
 
 async def test_most_updates_of_messages_are_hot(postgres_url, database):
-    """Also if each message comes in a minute of its own: the first update of a message writes indexes, and the last does not."""
+    """Also if each message arrives in a separate minute: the first update of a message writes indexes, and the last does not."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["done"], repeat=True))
     moved = 0
     async with open_runtime(journal=postgres_url) as runtime:
@@ -110,7 +110,7 @@ async def test_most_updates_of_messages_are_hot(postgres_url, database):
 
 
 async def test_updates_within_a_minute_are_hot(postgres_url, database):
-    """Messages that follow each other write no index, unless the minute ends between them."""
+    """Messages in the same minute write no index."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["done"], repeat=True))
     async with open_runtime(journal=postgres_url) as runtime:
         await runtime.start(agent)
@@ -126,7 +126,7 @@ async def test_updates_within_a_minute_are_hot(postgres_url, database):
 
 
 async def test_a_flag_names_sessions_that_may_be_unfinished(sessions, database):
-    """It stays for a while after the message, so that the end of a message writes no index, and costs nothing to clear later."""
+    """The flag stays for some time after the message, so the end of a message writes no index. Clearing it later is cheap."""
     await sessions.begin("s")
     assert not is_active(database, "s")
     first = await sessions.accept("s")
@@ -144,7 +144,7 @@ async def test_a_flag_names_sessions_that_may_be_unfinished(sessions, database):
 
 
 async def test_flags_of_sessions_at_rest_are_cleared(sessions, database):
-    """Those of unfinished sessions stay, however old they are; a cleared one is set by the next message."""
+    """Flags of unfinished sessions stay at any age; the next message sets a cleared flag."""
     for session_id in ("resting", "unfinished", "suspended"):
         await sessions.begin(session_id)
         accepted = await sessions.accept(session_id)
@@ -167,7 +167,7 @@ async def test_flags_of_sessions_at_rest_are_cleared(sessions, database):
 
 
 async def test_a_new_process_clears_flags_with_its_first_write(postgres_url, database):
-    """Sessions that the process before left at rest lose theirs."""
+    """Idle sessions of the former process lose their flags."""
     async with open_journal(postgres_url) as journal:
         before = Sessions(journal, await journal.acquire())
         for session_id in ("old", "other"):
@@ -231,7 +231,7 @@ QUERIES = [
 
 
 async def test_no_query_reads_all_sessions(sessions, database):
-    """Lists, also behind a cursor, and what recovery, timers and retention ask go by an index."""
+    """Lists, also after a cursor, and the queries of recovery, timers and retention use an index."""
     fill(database)
     asked = [(name, sql, values, index) for name, sql, values, index in QUERIES]
     for name, wanted, index in LISTS:
@@ -248,7 +248,7 @@ async def test_no_query_reads_all_sessions(sessions, database):
 
 
 async def test_lists_read_few_rows(sessions, database):
-    """Pages of all sessions and of an owner sort little more than a minute of them."""
+    """Pages of all sessions and of an owner sort little more than the sessions of one minute."""
     fill(database)
     for wanted in (SessionFilter(), SessionFilter(owner="owner 7"), SessionFilter(oldest_first=True)):
         sql, values = session_page_query(["session_id"], wanted, Cursor(9000.5, "clerk", "s9000"), 50)
@@ -258,7 +258,7 @@ async def test_lists_read_few_rows(sessions, database):
 
 
 async def test_lists_are_exact_within_and_across_minutes(sessions, database):
-    """The order is that of the exact time, page by page, for each filter, both ways."""
+    """The order follows the exact time, page by page, for each filter, in both directions."""
     fill(database)
     journal = sessions.journal
     for wanted in (

@@ -1,4 +1,4 @@
-"""A journal in PostgreSQL whose connection was lost: it comes back into the one that it was, and into no other."""
+"""A journal in PostgreSQL that lost its connection: it reconnects to the same journal and to no other."""
 
 import time
 
@@ -19,12 +19,12 @@ from actgent.messages import Sender
 
 
 def make(kind, url, node):
-    """A journal of a kind."""
+    """Make a journal of the given kind."""
     return kind(url) if kind is PostgresJournal else kind(url, node=node)
 
 
 async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url, make_writer, monkeypatch):
-    """For as long as one that is away: a process of it that stands still ends later."""
+    """The wait equals that for an absent server, because a suspended server process ends later."""
     own_again, end_backend, tries = PartitionedJournal._reacquire_ownership, statements.END_BACKEND, []
 
     def count(self, connection):
@@ -52,7 +52,7 @@ async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url,
 async def test_a_reconnected_owner_does_not_write_to_a_replaced_journal(
     postgres_url, make_writer, kind, is_replaced
 ):
-    """Nor makes one where it finds none: what it wrote would be apart from all before. Put back, it goes on."""
+    """It creates no missing journal either, because its records would lack all earlier ones. After a restore it continues."""
     server, _, schema = postgres_url.partition("?schema=")
     journal = make(kind, postgres_url, "n")
     async with journal.running():
@@ -81,7 +81,7 @@ async def test_a_reconnected_owner_does_not_write_to_a_replaced_journal(
 
 @pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
 async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, monkeypatch):
-    """Nothing was replaced, and the error does not say so; the next try comes in."""
+    """Nothing was replaced, and the error does not claim so; the next attempt connects."""
     begin_epoch = kind._begin_epoch
 
     def lose_before(self, connection):
@@ -99,7 +99,7 @@ async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, mon
 
 @pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
 async def test_a_transaction_that_the_server_ended_is_repeated(postgres_url, kind):
-    """The server ends it while the network holds the next statement back. Nothing of it was written, so callers get no error."""
+    """The server ends it while the network delays the next statement. Nothing of it was written, so callers get no error."""
     pids = []
 
     def write(connection):
@@ -118,7 +118,7 @@ async def test_a_transaction_that_the_server_ended_is_repeated(postgres_url, kin
 
 @pytest.mark.parametrize("call", ["load", "look"])
 async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_closes(link, call, monkeypatch):
-    """By an error of the journal, and not by that of a pipe that is its own affair."""
+    """Callers get an error of the journal instead of an error of its internal pipe."""
     link, url = link
     monkeypatch.setattr(group, "CLOSE_TIMEOUT_SECONDS", 0.1)
     journal, told = PartitionedJournal(url, node="n"), []
@@ -142,7 +142,7 @@ async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_clos
 async def test_a_tree_that_is_erased_as_the_connection_is_lost_is_gone(
     postgres_url, make_writer, monkeypatch
 ):
-    """The next try finds nothing any more, also of what stood below; one of these ids begins anew then."""
+    """The next attempt finds no session of the tree; one of its ids is then created again."""
     delete_trees, lost = PostgresJournal._delete_trees, []
 
     def lose_behind(self, connection, *args):
@@ -169,7 +169,7 @@ async def test_a_tree_that_is_erased_as_the_connection_is_lost_is_gone(
 
 
 def copy_schema(database, source, target):
-    """Do what putting a backup back does: write the same rows to other tables, and compute generated columns again."""
+    """Replace the tables as a restored backup does: equal rows in new tables, with generated columns computed again."""
     database.execute(f"CREATE SCHEMA {target}")
     for (table,) in database.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [source]):
         database.execute(f"CREATE TABLE {target}.{table} (LIKE {source}.{table} INCLUDING ALL)")
@@ -188,7 +188,7 @@ def copy_schema(database, source, target):
 async def test_an_owner_whose_schema_is_replaced_writes_nothing(
     postgres_url, make_writer, is_copy, is_connected
 ):
-    """Its epoch is the same, and its connection perhaps, too: steps would stand behind others than they were made for. Put back, it goes on."""
+    """Epoch and connection may be unchanged, but its steps would follow wrong records. After a restore it continues."""
     server, _, schema = postgres_url.partition("?schema=")
     away, new = f"{schema}_away", f"{schema}_new"
     async with PostgresJournal(postgres_url).running() as journal:

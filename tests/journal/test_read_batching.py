@@ -1,4 +1,4 @@
-"""Sessions that are asked for at one moment are read together."""
+"""Sessions that are requested at the same time are read together."""
 
 import outcome
 import pytest
@@ -18,7 +18,7 @@ SESSIONS = 200
 
 @pytest.fixture
 async def counted(journal, monkeypatch):
-    """The journal, and the calls of its storage by name: how many sessions each was for."""
+    """Yield the journal and the calls of its storage by name, with the number of sessions of each call."""
     calls = {"_read_some": [], "_read_heads": []}
     for name, sizes in calls.items():
         whole = getattr(type(journal), name)
@@ -33,7 +33,7 @@ async def counted(journal, monkeypatch):
 
 
 async def load_all(journal, session_ids):
-    """What each of them has, all asked for at once."""
+    """Return the records of the sessions, all requested at once."""
     found = {}
 
     async def load(session_id):
@@ -46,7 +46,7 @@ async def load_all(journal, session_ids):
 
 
 async def test_a_crowd_is_read_in_few_calls(journal, make_writer, counted):
-    """Each gets its own records, in its own order, and what is not there is not there."""
+    """Each request gets its own records in order; a missing session has none."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, f"s{number}") for number in range(SESSIONS)]
     for writer in writers:
@@ -59,7 +59,7 @@ async def test_a_crowd_is_read_in_few_calls(journal, make_writer, counted):
 
 
 async def test_long_sessions_are_read_one_by_one(journal, make_writer, counted):
-    """Those that write need not wait for all of them."""
+    """Writers need not wait for all of them."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, f"s{number}") for number in range(4)]
     for writer in writers:
@@ -70,7 +70,7 @@ async def test_long_sessions_are_read_one_by_one(journal, make_writer, counted):
 
 
 async def test_a_session_that_was_loaded_is_not_read_again_to_be_written(lasting_url, make_writer):
-    """Its head is known from then on, as it stands there."""
+    """Its head is cached from the load."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.turn()
@@ -86,7 +86,7 @@ async def test_a_session_that_was_loaded_is_not_read_again_to_be_written(lasting
 
 
 class Storage:
-    """Has every session but the bad ones, and reads when it is told to."""
+    """A storage with all sessions but the damaged ones, which reads when it is released."""
 
     def __init__(self, *bad, is_vague=False):
         self.bad, self.is_vague = bad, is_vague
@@ -108,7 +108,7 @@ class Storage:
 
 
 async def read_all(readings, by, session_ids):
-    """What each gets, or the class of its error."""
+    """Return the result or the error class of each request."""
     got = {}
 
     async def read(session_id):
@@ -132,7 +132,7 @@ async def test_a_damaged_session_fails_only_its_own_read(is_vague):
 
 
 async def test_a_storage_that_fails_fails_for_everyone():
-    """Each tries for itself, and nobody is left waiting."""
+    """Each request is retried alone, and no caller is left waiting."""
 
     async def fail(session_ids):
         await trio.lowlevel.checkpoint()
@@ -143,7 +143,7 @@ async def test_a_storage_that_fails_fails_for_everyone():
 
 @pytest.mark.parametrize("cancelled", range(4))
 async def test_a_cancelled_read_blocks_no_other_read(cancelled, autojump_clock):
-    """The reading task, a task it reads for, and later tasks."""
+    """Neither for the reading task, nor for tasks it reads for, nor for later tasks."""
     storage = Storage()
     storage.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())
@@ -165,7 +165,7 @@ async def test_a_cancelled_read_blocks_no_other_read(cancelled, autojump_clock):
 
 
 async def test_requests_during_a_read_form_the_next_batch():
-    """The first of them reads for all."""
+    """The first of these tasks reads for all."""
     storage = Storage()
     storage.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())
@@ -180,7 +180,7 @@ async def test_requests_during_a_read_form_the_next_batch():
 
 
 async def test_requests_of_one_kind_are_read_together():
-    """Also if requests of another kind came in between; those are read next."""
+    """Also if requests of another kind arrived in between; those are read next."""
     heads, pages = Storage(), Storage()
     heads.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())

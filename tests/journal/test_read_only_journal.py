@@ -1,4 +1,4 @@
-"""A journal that is looked at while another process owns it and writes."""
+"""A journal that is read while another process owns and writes it."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ trio.run(main)
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request, tmp_path):
-    """The address of a journal that a process may own and another one look at."""
+    """Return the address of a journal that one process may own and another may read."""
     return (
         f"sqlite:///{tmp_path}/journal.db"
         if request.param == "sqlite"
@@ -74,7 +74,7 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def owned(lives):
-    """A process that owns a journal, for a `with` block; without a size it writes a step for each line."""
+    """A process that owns a journal for a `with` block. Without a size it writes a step for each input line."""
 
     @contextlib.contextmanager
     def start(url, sessions=3, size=0):
@@ -95,7 +95,7 @@ def write_step(owner):
 
 
 async def test_each_read_sees_the_confirmed_records(url, owned):
-    """While the owner writes; nothing is cached between calls."""
+    """The owner writes meanwhile; no read is cached."""
     with owned(url) as owner:
         async with open_journal(url, read_only=True) as journal:
             assert [each.records for each in await journal.sessions()] == [1, 1, 1]
@@ -129,7 +129,7 @@ async def test_reads_during_fast_writes_are_consistent(url, owned, times):
 
 
 async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
-    """The owner writes more than its log holds otherwise, and begins it anew as soon as nobody looks."""
+    """The owner's log grows beyond its bound, and restarts as soon as no reader is active."""
     url, log = f"sqlite:///{tmp_path}/journal.db", tmp_path / "journal.db-wal"
     with owned(url, sessions=2) as owner:
         async with open_journal(url, read_only=True) as journal:
@@ -165,7 +165,7 @@ with looking(Path(sys.argv[1])):
 
 
 async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_path, lives, monkeypatch):
-    """It begins anew at its bound, and looks that it happened below are made again."""
+    """The log restarts at its bound, and interrupted reads are repeated."""
     monkeypatch.setattr(sql_statements, "LOG_PAGES", 50)
     monkeypatch.setattr(sql_statements, "MOST_LOG_PAGES", 200)
     monkeypatch.setattr(sql_statements, "LOG_STEP", 10)
@@ -191,7 +191,7 @@ async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_pa
 
 
 async def test_an_owner_does_not_notice(url, owned):
-    """It writes while the reader is open, and the next owner begins while one is open, too."""
+    """The owner writes while a reader is open, and the next owner starts while one is open."""
     with owned(url) as owner:
         async with open_journal(url, read_only=True) as journal:
             await journal.sessions()
@@ -204,7 +204,7 @@ async def test_an_owner_does_not_notice(url, owned):
 
 
 async def test_write_methods_are_rejected(url, owned):
-    """By name, before anything is sent."""
+    """The error names the method, before anything is sent."""
     with owned(url):
         async with open_journal(url, read_only=True) as journal:
             entry = Entry(session_id="s", agent="a", records=())
@@ -224,7 +224,7 @@ async def test_write_methods_are_rejected(url, owned):
 
 
 async def test_lists_are_those_of_the_owner(url):
-    """Each list of a journal, read with and without owning it."""
+    """Each list of a journal is equal with and without owning it."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
 
@@ -274,7 +274,7 @@ async def lists(journal):
 
 
 async def test_wrong_addresses(url, tmp_path):
-    """What is not there is not made."""
+    """A missing journal is not created."""
     with pytest.raises(ConfigurationError, match=r"no such file|no journal"):
         async with open_journal(url, read_only=True):
             pass
@@ -288,7 +288,7 @@ async def test_wrong_addresses(url, tmp_path):
 
 @pytest.fixture
 async def path(tmp_path):
-    """A file with one session, which nobody owns."""
+    """Return a file with one session and without an owner."""
     path = tmp_path / "journal.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
@@ -301,7 +301,7 @@ async def path(tmp_path):
 
 
 async def test_reading_writes_and_creates_no_file(path):
-    """Neither in a folder that cannot be written, nor beside the file."""
+    """Neither in a folder without write permission nor next to the file."""
     path.with_name("journal.db-lock").unlink()
     before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()}
     path.chmod(0o400)
@@ -317,7 +317,7 @@ async def test_reading_writes_and_creates_no_file(path):
 
 
 async def test_a_file_whose_owner_died_is_read_with_its_log(tmp_path, owned):
-    """What was confirmed before kill -9 stands in the log alone, which stays as it is."""
+    """After kill -9 the confirmed records are only in the log, which is not changed."""
     url = f"sqlite:///{tmp_path}/journal.db"
     with owned(url) as owner:
         assert write_step(owner) == 1
@@ -334,7 +334,7 @@ async def test_a_file_whose_owner_died_is_read_with_its_log(tmp_path, owned):
 
 
 async def test_this_process_asks_its_runtime(path):
-    """Closing the file once more would drop the locks of the process that has it open."""
+    """A second open file would drop the locks of the process when it is closed."""
     async with open_journal(f"sqlite:///{path}") as journal:
         await journal.acquire()
         with pytest.raises(ConfigurationError, match="this process"):
@@ -343,7 +343,7 @@ async def test_this_process_asks_its_runtime(path):
 
 
 async def test_another_version_is_not_brought_up_to_date(path):
-    """An older one says how it can be read; nothing is changed."""
+    """The error of an older version says how to read it; nothing is changed."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 2")
     with pytest.raises(JournalVersion, match="start its agents once"):
@@ -354,7 +354,7 @@ async def test_another_version_is_not_brought_up_to_date(path):
 
 
 async def test_damage_is_named(path):
-    """As an owner would."""
+    """The error equals that of an owner."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("UPDATE steps SET body = x'00'")
         database.commit()
@@ -365,7 +365,7 @@ async def test_damage_is_named(path):
 
 
 async def test_a_read_fails_if_the_file_keeps_changing(path, monkeypatch):
-    """Pages of different moments are never mixed."""
+    """Pages of different times are never mixed."""
     journal = SQLiteReader(path)
     async with journal.running():
         monkeypatch.setattr(reader, "PAUSE", 0.0)

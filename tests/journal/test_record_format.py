@@ -20,14 +20,14 @@ DIGEST = {digest!r}; VERSIONS = {versions}"""
 
 
 def describe(tags):
-    """The tags of a union with the names of their classes' fields."""
+    """Return the tags of a union with the names of the fields of their classes."""
     return [
         f"{tag}: {' '.join(field.name for field in attrs.fields(cls))}" for tag, cls in sorted(tags.items())
     ]
 
 
 def test_the_schema_version_rises_with_the_format_of_records():
-    """Fields of records are counted; those of the values in them as far as they have tags."""
+    """The digest covers the fields of records, and of tagged values inside of them."""
     lines = [line for tags in (MEDIA_TAGS, PART_TAGS, DECISION_TAGS, RECORD_TAGS) for line in describe(tags)]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     versions = (len(SQLITE), len(POSTGRES))

@@ -1,4 +1,4 @@
-"""What stands in a journal whose texts are redacted, and what a restart makes of it."""
+"""Journals with redacted texts, and sessions that are restored from them."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def redact(text):
 def writing(wrote, *, hang=None, **options):
     @tool(**options)
     async def write(to: list[str], note: str) -> str:
-        """Write to someone."""
+        """Send a message to a recipient."""
         wrote.append(to)
         if hang is not None:
             hang.set()
@@ -43,12 +43,12 @@ def writing(wrote, *, hang=None, **options):
 
 
 def stored(journal):
-    """All bodies of a journal in memory, as they were before they were compressed."""
+    """Return all bodies of a journal in memory, before compression."""
     return b"".join(expand(row.body) for rows in journal._stored_rows.values() for row in rows)
 
 
 async def until(journal, agent, event, content="go"):
-    """A process that ends with the event."""
+    """A process that ends when the event is set."""
     with trio.CancelScope() as scope:
         async with open_runtime(journal=journal, redact=redact) as runtime:
             await runtime.start(agent)
@@ -60,7 +60,7 @@ async def until(journal, agent, event, content="go"):
 
 
 async def go_on(journal, agent):
-    """The next process; returns the session when it is idle."""
+    """Run the next process. Return the session when it is idle."""
     async with open_runtime(journal=journal, redact=redact) as runtime:
         await runtime.start(agent)
         session = await agent.open_session("s")
@@ -71,7 +71,7 @@ async def go_on(journal, agent):
 
 
 async def test_arguments_of_several_calls_in_text_are_redacted(autojump_clock):
-    """The journal has them beside the results, as no other record holds them."""
+    """The journal stores them with the results, because no other record has them."""
     wrote = []
     calls = [{"name": "write", "parameters": {"to": [name], "note": "n"}} for name in (SECRET, "bob")]
     asked = json.dumps({"messageType": "TOOL_INVOCATION", "content": calls})
@@ -134,7 +134,7 @@ async def test_a_restarted_session_has_redacted_text(autojump_clock):
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
 @pytest.mark.parametrize("kind", [BareAgent, ReActAgent])
 async def test_a_begun_call_whose_arguments_are_redacted_never_runs_again(autojump_clock, effect, kind):
-    """Its tool would get other arguments; what came of it is not known."""
+    """Its tool would get other arguments. The result of the call is unknown."""
     begun, wrote = trio.Event(), []
     said = WRITE if kind is BareAgent else REACT_WRITE
     async with MemoryJournal().running() as journal:
@@ -157,7 +157,7 @@ async def test_a_begun_call_whose_arguments_are_redacted_never_runs_again(autoju
 
 
 async def test_an_approved_call_whose_arguments_are_redacted_does_not_run(autojump_clock):
-    """Also where the approval itself is passed, which is found in the journal with other arguments."""
+    """Also if the approval itself is passed, which has other arguments in the journal."""
     wrote, asked = [], trio.Event()
     async with MemoryJournal().running() as journal:
         agent = BareAgent("a", llm=ScriptedLLM([WRITE]), tools=[writing(wrote, approval=True)])
@@ -171,7 +171,7 @@ async def test_an_approved_call_whose_arguments_are_redacted_does_not_run(autoju
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError("x"), SystemExit(2), None])
 async def test_texts_that_cannot_be_redacted_are_not_written(autojump_clock, caplog, failure):
-    """A function that raises, or returns no text, costs the text in the journal and nothing else."""
+    """A function that raises or returns no text removes the text from the journal and has no other effect."""
 
     def broken(text):
         if failure is not None:
@@ -187,7 +187,7 @@ async def test_texts_that_cannot_be_redacted_are_not_written(autojump_clock, cap
 
 
 async def test_redact_has_to_be_a_function():
-    """One that waits is none."""
+    """An async function is rejected."""
 
     async def waits(text):
         return text

@@ -1,4 +1,4 @@
-"""Old sessions leave journals of every kind."""
+"""Retention erases old sessions from journals of every kind."""
 
 import trio
 
@@ -17,7 +17,7 @@ async def ids_in(journal):
 
 
 async def test_retention_in_every_storage(lasting_url):
-    """What was there before the start is looked at, too."""
+    """Sessions from before the start are erased as well."""
     async with open_runtime(journal=lasting_url) as runtime:
         agent = await runtime.start(agent_of())
         for number in range(30):

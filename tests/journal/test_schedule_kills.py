@@ -1,4 +1,4 @@
-"""kill -9 around the moments at which schedules fire: each fires once, whatever is lost and made again."""
+"""kill -9 around the due times of schedules: each fires once, whatever is lost and repeated."""
 
 import random
 import signal
@@ -36,7 +36,7 @@ LIFE = textwrap.dedent(
 
 
 def live_and_die(lives, url, seconds):
-    """One life of the process, killed so many seconds after everything is set."""
+    """Run one process and kill it the given number of seconds after all schedules are set."""
     command = [sys.executable, "-c", LIFE, url, str(SESSIONS), str(EACH)]
     with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "set\n"
@@ -47,7 +47,7 @@ def live_and_die(lives, url, seconds):
 
 
 async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, lives):
-    """Each of 30 schedules is one message with one answer, over all lives together, and nothing is left to do."""
+    """Over all processes each of 30 schedules causes one message with one answer, and nothing stays unfinished."""
     dice = random.Random(6)
     for run in range(times(2, 20)):
         url = f"sqlite:///{tmp_path}/{run}.db"
@@ -97,7 +97,7 @@ CROWDED_LIFE = textwrap.dedent(
 
 
 def live_until(lives, url, calls):
-    """One life of the process, killed at so many calls of its model."""
+    """Run one process and kill it at the given number of model calls."""
     command = [sys.executable, "-c", CROWDED_LIFE, url, str(calls)]
     with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "so many\n"
@@ -105,7 +105,7 @@ def live_until(lives, url, calls):
 
 
 async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, times, lives):
-    """A thousand sessions that sleep are due at one moment: each is told once and answers once, over all lives together."""
+    """A thousand evicted sessions are due at the same time: over all processes each fires once and answers once."""
     dice = random.Random(7)
     for run in range(times(1, 10)):
         url = f"sqlite:///{tmp_path}/{run}.db"

@@ -1,4 +1,4 @@
-"""What an owner knows of its sessions between two writes."""
+"""The cache of session heads that the owner of a journal keeps between writes."""
 
 from actgent.journal.grouped.row_format import Head, encode_entry
 from actgent.journal.grouped.session_head_cache import HeadCache
@@ -9,18 +9,18 @@ from actgent.messages import Sender
 
 
 def heads_of(*names: str) -> dict[SessionKey, Head]:
-    """Heads of sessions of the agent `a`."""
+    """Return heads of sessions of the agent `a`."""
     return {SessionKey("a", name): Head(name, "a") for name in names}
 
 
 def opened(name: str, parent: str | None = None):
-    """The first step of a session, below another one."""
+    """Return the first step of a session below a parent."""
     first = SessionCreatedRecord(owner=Sender(kind="user", name="ada"), parent_id=parent, created_at=1.0)
     return encode_entry(Entry(session_id=name, agent="a", records=(first,)))
 
 
 def test_heads_that_were_written_longest_ago_are_forgotten():
-    """One that is written again is not among them, and a journal that is only looked at keeps none."""
+    """A head that is written again stays, and a journal that is only read caches none."""
     known = HeadCache(bound=2)
     for name in ("old", "middle", "old", "new"):
         known.put(heads_of(name))
@@ -31,7 +31,7 @@ def test_heads_that_were_written_longest_ago_are_forgotten():
 
 
 def test_a_session_in_doubt_is_known_again_once_it_was_taken_back():
-    """Until then its head before the step is remembered, None for a session that began with it."""
+    """Until then the cache keeps the head before the step, None for a session that began with it."""
     known = HeadCache()
     known.put(heads_of("s", "other"))
     known.mark_uncertain(heads_of("s", "new"), heads_of("s"))

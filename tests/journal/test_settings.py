@@ -1,4 +1,4 @@
-"""A journal in a database whose owner has given its sessions settings of their own."""
+"""A journal in a database whose owner changed the default settings of sessions."""
 
 import os
 
@@ -16,7 +16,7 @@ from actgent.journal.postgres import PartitionedJournal
 
 @pytest.fixture
 def database_with(postgres_url):
-    """`database_with(setting)` is the address of a database of its own with that setting."""
+    """Return a function `database_with(setting)` that makes a database with that setting and returns its address."""
     server = postgres_url.partition("?")[0]
     name = f"actgent_test_{os.getpid()}_set"
 
@@ -42,7 +42,7 @@ def database_with(postgres_url):
     ],
 )
 async def test_settings_of_the_database_are_overridden(database_with, make_writer, setting):
-    """Numbers are read as they were written, for one owner and for several."""
+    """Numbers are read as they were written, for a single owner and for several."""
     url = database_with(setting)
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -63,7 +63,7 @@ async def test_settings_of_the_database_are_overridden(database_with, make_write
 async def test_characters_missing_in_the_database_encoding_fail_only_their_session(
     database_with, make_writer
 ):
-    """Texts are stored all the same, as they are no texts there."""
+    """Message texts are stored as bytes, so only names in text columns fail."""
     url = database_with("work_mem = '4MB'", encoding="LATIN1")
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
         epoch = await journal.acquire()

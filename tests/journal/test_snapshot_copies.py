@@ -1,4 +1,4 @@
-"""Journals that have snapshots are checked, copied, salvaged, exported and migrated: no records are lost to them."""
+"""Check, backup, salvage, export and migration of journals with snapshots: no record is lost."""
 
 import base64
 import json
@@ -22,12 +22,12 @@ TURNS = 6
 
 
 def clerk():
-    """Say the number of each question."""
+    """Return an agent whose answers state the number of each question."""
     return BareAgent("clerk", llm=ScriptedLLM(lambda chat: f"answer {len(chat.messages)}", keep=0))
 
 
 async def talk(url, turns=TURNS):
-    """What a session says from a start to an end; its agent is stopped then."""
+    """Run the questions from a start to an end and return all texts of the session; its agent is stopped afterwards."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.ensure_session("ada", "s")
@@ -38,7 +38,7 @@ async def talk(url, turns=TURNS):
 
 
 async def make_snapshot(url, *, tail=True):
-    """Keep a real one of the session, of about its first turn or of all; what is loaded then, and all its records."""
+    """Store a snapshot of the session, of its first turn or of all turns. Return the loaded snapshot and all records."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         records = await journal.load("s", agent="clerk")
@@ -48,7 +48,7 @@ async def make_snapshot(url, *, tail=True):
 
 
 async def load(url):
-    """The same of a journal that is there."""
+    """Return the same of an existing journal."""
     async with open_journal(url) as journal:
         await journal.acquire()
         return await journal.load_tail("s", agent="clerk"), await journal.load("s", agent="clerk")
@@ -56,7 +56,7 @@ async def load(url):
 
 @pytest.fixture
 async def path(tmp_path):
-    """A file with a session, a snapshot of it, and a tail behind that."""
+    """Return a file with a session, a snapshot of it, and later records."""
     path = tmp_path / "journal.db"
     await talk(f"sqlite:///{path}")
     tail, _ = await make_snapshot(f"sqlite:///{path}")
@@ -66,7 +66,7 @@ async def path(tmp_path):
 
 
 async def test_a_good_file_with_a_snapshot_has_no_problems(path):
-    """Checking it changes nothing."""
+    """A check changes nothing."""
     before = path.read_bytes()
     assert find_problems(path) == []
     assert path.read_bytes() == before
@@ -74,7 +74,7 @@ async def test_a_good_file_with_a_snapshot_has_no_problems(path):
 
 @pytest.mark.parametrize("way", ["outside", "inside"])
 async def test_a_backup_has_the_snapshot(path, tmp_path, way):
-    """It counts there as in the original, and the session goes on from it."""
+    """The snapshot is valid in the copy, and the session resumes from it."""
     copy = tmp_path / "copy.db"
     if way == "outside":
         back_up(path, copy)
@@ -104,7 +104,7 @@ async def test_diverging_copies_do_not_share_snapshots(path, tmp_path):
 
 
 async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
-    """All of them, also those that the snapshot covers; the new file gets a snapshot of its own."""
+    """All records are copied, also those that the snapshot covers; the new file gets a new snapshot."""
     _, records = await load(f"sqlite:///{path}")
     saved = tmp_path / "saved.db"
     salvaged = recover_file(path, saved)
@@ -119,7 +119,7 @@ async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
 
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_path, behind):
-    """It is named by a check, whichever side of the snapshot was hit; salvage keeps what stands before it."""
+    """A check names it for damage before or after the snapshot; salvage keeps the records before the damage."""
     tail, records = await load(f"sqlite:///{path}")
     covered = tail.snapshot.records
     (tmp_path / "journal.db-lock").unlink()
@@ -142,7 +142,7 @@ async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_pa
 
 
 async def test_a_table_of_snapshots_that_cannot_be_read_costs_no_records(path, tmp_path):
-    """Its page is destroyed: sessions open from their records, a check names the file, and salvage carries all over."""
+    """A page of the table is destroyed: sessions open from their records, a check names the file, and salvage copies all records."""
     _, records = await load(f"sqlite:///{path}")
     (tmp_path / "journal.db-lock").unlink()
     db = apsw.Connection(str(path))
@@ -160,7 +160,7 @@ async def test_a_table_of_snapshots_that_cannot_be_read_costs_no_records(path, t
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def other_url(request, tmp_path):
-    """The address of an empty journal that takes what was exported."""
+    """Return the address of an empty journal for an import."""
     if request.param == "memory":
         return "memory:"
     if request.param == "sqlite":
@@ -169,7 +169,7 @@ def other_url(request, tmp_path):
 
 
 async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_url):
-    """Into each kind of journal, in which the session can have one of its own."""
+    """The import works in each kind of journal, which can then store a new snapshot."""
     async with open_journal(f"sqlite:///{path}", read_only=True) as journal:
         records = await journal.load("s", agent="clerk")
         save_sessions(tmp_path / "x", await read_sessions(journal))
@@ -184,7 +184,7 @@ async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_u
 
 
 async def test_an_import_takes_no_place_of_a_session_that_was_erased(path, tmp_path):
-    """The snapshot went with it, so the imported one is loaded whole, though it has its id."""
+    """The snapshot was erased too, so the imported session loads all its records."""
     url = f"sqlite:///{path}"
     async with open_journal(url) as journal:
         await journal.acquire()
@@ -199,7 +199,7 @@ async def test_an_import_takes_no_place_of_a_session_that_was_erased(path, tmp_p
 
 
 def columns(psycopg, url):
-    """The columns and indexes of a journal's tables."""
+    """Return the columns and indexes of a journal's tables."""
     address, schema = url.split("?schema=")
     with psycopg.connect(address) as db:
         found = db.execute(
@@ -216,7 +216,7 @@ def columns(psycopg, url):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_journal_of_version_5_keeps_snapshots_once_it_is_migrated(kind, tmp_path, request):
-    """Of its old records, durably; they are all there, and its tables are those of a new journal."""
+    """Snapshots of its old records are durable; all records exist, and its tables equal those of a new journal."""
     stored = json.loads(Path(__file__).with_name("version_5.json").read_text())[kind]
     if kind == "sqlite":
         for suffix, lines in stored.items():

@@ -1,4 +1,4 @@
-"""Snapshots in the journal: kept beside the records, never ahead of them, and never trusted more than they deserve."""
+"""Snapshots in the journal: stored with the records, never newer than the records, and validated before use."""
 
 import base64
 import os
@@ -41,7 +41,7 @@ async def load_tail(writer):
 
 
 async def test_a_session_without_a_snapshot_is_loaded_whole(writer):
-    """Its tail is all of it, and one that is not there has none."""
+    """Its tail has all records, and a missing session has none."""
     await writer.open()
     await writer.turn()
     assert await load_tail(writer) == SessionTail(records=writer.confirmed)
@@ -50,7 +50,7 @@ async def test_a_session_without_a_snapshot_is_loaded_whole(writer):
 
 
 async def test_a_session_is_loaded_from_its_snapshot_on(writer):
-    """Wherever in a step that ends; all records are still there."""
+    """At any record within a step; all records still exist."""
     await writer.open()
     for _ in range(3):
         await writer.turn()
@@ -74,7 +74,7 @@ async def test_a_snapshot_ahead_of_the_records_is_rejected(writer):
 
 
 async def test_a_snapshot_leaves_with_its_session(writer):
-    """By `delete`, by `erase_trees`; whoever begins under the same id has none."""
+    """`delete` and `erase_trees` remove it; a new session with the same id has none."""
     for erase in ("delete", "erase_trees"):
         writer.confirmed = ()
         await writer.open()
@@ -92,7 +92,7 @@ async def test_a_snapshot_leaves_with_its_session(writer):
 
 
 async def test_snapshots_can_be_dropped(writer):
-    """Nothing else changes."""
+    """Dropping them changes nothing else."""
     await writer.open()
     await keep(writer, snapshot(1))
     await writer.journal.drop_snapshots("s", agent="a", epoch=writer.epoch)
@@ -100,7 +100,7 @@ async def test_snapshots_can_be_dropped(writer):
 
 
 async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
-    """A step that nobody knows of may be written anew, and say something else."""
+    """A rolled-back step may be written again with other records."""
     await writer.open()
     await writer.commit(StateChangeRecord(changes={"n": 1}))
     head = (await writer.journal._read_heads([KEY]))[KEY]
@@ -116,7 +116,7 @@ async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
 
 
 async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
-    """Another last row, and it does not count."""
+    """A snapshot is invalid if the last row differs."""
     await writer.open()
     await writer.commit(StateChangeRecord(changes={"n": 1}))
     await keep(writer, snapshot(2))
@@ -131,7 +131,7 @@ async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
 
 
 async def test_an_owner_of_before_keeps_no_snapshot(journal, make_writer):
-    """Its epoch is over."""
+    """The epoch of a former owner has ended."""
     writer = make_writer(journal, await journal.acquire())
     await writer.open()
     await journal.acquire()
@@ -140,7 +140,7 @@ async def test_an_owner_of_before_keeps_no_snapshot(journal, make_writer):
 
 
 async def test_journals_round_others_pass_snapshots_on(writer):
-    """Both ways, and pages."""
+    """Wrapped journals pass snapshots and pages in both directions."""
     outer = AsyncCommitJournal(writer.journal)
     await writer.open()
     assert await outer.keep_snapshot("s", snapshot(1), agent="a", epoch=writer.epoch)
@@ -155,7 +155,7 @@ async def test_journals_round_others_pass_snapshots_on(writer):
 
 
 async def test_records_are_read_in_pages(writer):
-    """From any record, in whole steps at the end; none is left out and none comes twice."""
+    """From any record, in whole steps at the end; each record is read once."""
     await writer.open()
     for number in range(20):
         writer.enqueue_write(StateChangeRecord(changes={"n": number}))
@@ -173,7 +173,7 @@ async def test_records_are_read_in_pages(writer):
 
 
 async def test_a_page_has_results_that_were_written_before_it(writer):
-    """They stand once, in the record of the call's end."""
+    """A result is stored once, in the record of the end of its call."""
     result = ToolResult(call_id="1", tool_name="add", content="42")
     await writer.open()
     await writer.commit(CallFinishedRecord(result=result))
@@ -190,7 +190,7 @@ async def test_a_page_has_results_that_were_written_before_it(writer):
 
 
 async def test_a_snapshot_is_there_after_a_restart(lasting_url, make_writer):
-    """It is durable as its records are."""
+    """A snapshot is as durable as the records."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
@@ -208,7 +208,7 @@ async def test_a_snapshot_is_there_after_a_restart(lasting_url, make_writer):
 
 
 async def test_a_snapshot_is_encrypted_as_records_are(lasting_url, make_writer, monkeypatch, tmp_path):
-    """Bound to its place; without its key it does not count."""
+    """It is bound to its position, and is invalid without its key."""
     pytest.importorskip("cryptography")
     monkeypatch.setenv(VARIABLE, f"one:{base64.b64encode(os.urandom(32)).decode()}")
     async with open_journal(lasting_url) as journal:
@@ -224,7 +224,7 @@ async def test_a_snapshot_is_encrypted_as_records_are(lasting_url, make_writer, 
 
 @pytest.fixture
 async def damaged(tmp_path, make_writer):
-    """A function that makes a journal with a snapshot, has it altered, and returns what is loaded then."""
+    """Return a function that makes a journal with a snapshot, alters the snapshot, and returns the loaded records."""
 
     async def make(sql, *values):
         path = tmp_path / "journal.db"
@@ -260,6 +260,6 @@ async def damaged(tmp_path, make_writer):
     ],
 )
 async def test_a_snapshot_that_is_altered_does_not_count(damaged, sql):
-    """Any part of it: the session is loaded from its records."""
+    """After a change of any part the session is loaded from its records."""
     found, confirmed = await damaged(sql)
     assert found == SessionTail(records=confirmed)

@@ -1,4 +1,4 @@
-"""Changes of a session's state that journals store as differences, in each kind of journal."""
+"""Changes of a session's state that each kind of journal stores as differences."""
 
 import pytest
 
@@ -11,12 +11,12 @@ CHANGES = 300
 
 
 def value(number):
-    """A value of some KB of which little changes."""
+    """Return a value of several KB with few changes."""
     return {"filler": {str(n): "x" * 50 for n in range(60)}, "log": [*range(max(0, number - 5), number)]}
 
 
 async def changed_session(url, numbers):
-    """Change the state of a session; returns its records."""
+    """Change the state of a session and return its records."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True)))
         session = await agent.ensure_session("ada", "s")
@@ -34,7 +34,7 @@ def changes_in(records):
 
 
 async def test_values_are_restored_after_restarts(lasting_url):
-    """In order, whichever process wrote them."""
+    """In order, for changes of any process."""
     await changed_session(lasting_url, range(100))
     records = await changed_session(lasting_url, range(100, CHANGES))
     assert changes_in(records) == [value(number) for number in range(CHANGES)]
@@ -44,7 +44,7 @@ async def test_values_are_restored_after_restarts(lasting_url):
 
 @pytest.mark.parametrize("place", [1, 7, 150, 255, 256, 257, 299])
 async def test_a_page_may_begin_anywhere(url, place):
-    """Values before it are looked for as far back as they are."""
+    """The journal reads back as far as the first full value."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
         session = await agent.create_session("ada", session_id="s")

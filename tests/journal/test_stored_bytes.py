@@ -27,13 +27,13 @@ from actgent.journal.records import NextTimerRecord
 
 @pytest.fixture(scope="module", params=[5, 6])
 def stored(request):
-    """What the process left, by the kind of its journal."""
+    """Return the stored data of the killed process, by kind of journal."""
     return json.loads(Path(__file__).with_name(f"version_{request.param}.json").read_text())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def old_url(request, tmp_path, stored):
-    """The address of that journal."""
+    """Return the address of that journal."""
     if request.param == "sqlite":
         for suffix, lines in stored["sqlite"].items():
             (tmp_path / f"old.db{suffix}").write_bytes(zlib.decompress(base64.b64decode("".join(lines))))
@@ -47,7 +47,7 @@ def old_url(request, tmp_path, stored):
 
 
 class Program:
-    """The agents of that process as a later program has them, and what they did."""
+    """The agents of that process in a later program, and a record of their calls."""
 
     def __init__(self):
         self.looked, self.paid, self.dug = [], [], []
@@ -95,7 +95,7 @@ async def _start(runtime, program):
 
 
 async def test_its_sessions_are_as_they_were(old_url):
-    """Whose they are, in which state, each with all its records; and so they are when it is opened again."""
+    """Agents, owners, states and records are unchanged, also after a second open."""
     for _ in range(2):
         async with open_journal(old_url) as journal:
             await journal.acquire()
@@ -114,7 +114,7 @@ async def test_its_sessions_are_as_they_were(old_url):
 
 
 async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
-    """A cursor from before the update goes on; what is written from now on has its time."""
+    """A cursor from before the upgrade is valid; new records have a time."""
     async with open_journal(old_url) as journal:
         epoch = await journal.acquire()
         records = await journal.load("talk", agent="lead")
@@ -166,7 +166,7 @@ async def test_unfinished_work_of_an_older_journal_resumes(old_url):
 
 
 async def test_the_next_start_finds_nothing_to_do(old_url):
-    """What was continued was written: nothing runs a second time."""
+    """The resumed work was written, so nothing runs a second time."""
     program = Program()
     with trio.fail_after(30):
         async with open_runtime(journal=old_url) as runtime:

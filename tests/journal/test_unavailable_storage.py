@@ -1,4 +1,4 @@
-"""Storages that do not answer for a while: nobody waits for longer than they want, and nothing is lost or done twice."""
+"""Storages that do not answer for some time: callers wait no longer than their deadlines, and nothing is lost or done twice."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from actgent.journal.records import StateChangeRecord
 
 
 class FrozenJournal(MemoryJournal):
-    """Writes nothing while its gate is shut."""
+    """A journal that writes nothing while its gate is closed."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ class FrozenJournal(MemoryJournal):
 
 
 def clerk(asked, **options):
-    """An agent that notes what it is asked."""
+    """Return an agent that records its messages."""
 
     def answer(chat):
         asked.append(chat.messages[-1].parts[0].text)
@@ -38,7 +38,7 @@ def clerk(asked, **options):
 
 
 async def seconds_of(fn, *args, **options):
-    """How long a call took, and what it raised."""
+    """Return the duration of a call and its error."""
     begun = trio.current_time()
     try:
         await fn(*args, **options)
@@ -49,7 +49,7 @@ async def seconds_of(fn, *args, **options):
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump_clock, again):
-    """It is refused then, and never runs; the same id may be sent again, and is answered once."""
+    """The message is then rejected and never runs; the same id may be sent again and is answered once."""
     asked = []
     async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk(asked))
@@ -97,7 +97,7 @@ async def test_chat_waits_no_longer_than_its_deadline_for_room_and_the_journal_t
 
 
 async def test_a_cancelled_caller_does_not_wait_for_the_journal(autojump_clock):
-    """Whether the write has begun, or waits behind another; none of the messages runs."""
+    """Also if the write has begun or is queued after another one; none of the messages runs."""
     asked = []
     async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk(asked))
@@ -117,7 +117,7 @@ async def test_a_cancelled_caller_does_not_wait_for_the_journal(autojump_clock):
 
 
 async def test_a_step_that_cannot_be_written_is_tried_again_by_itself(autojump_clock, make_writer):
-    """As soon as the storage works again, though nothing else is said in its session."""
+    """The journal retries as soon as the storage works, without further messages in the session."""
 
     class Full(MemoryJournal):
         is_full = False
@@ -178,7 +178,7 @@ async def test_turns_survive_lost_connections(link):
 
 
 async def _talk(session, place, link, went_on):
-    """Say one thing after the other, until there were five cuts."""
+    """Send one message after the other until five cuts have happened."""
     for number in itertools.count():
         cuts = link.cuts_made
         await session.chat(f"{place}/{number}")
@@ -191,7 +191,7 @@ async def _talk(session, place, link, went_on):
 
 
 async def _cut_often(link, went_on):
-    """Cut it in whatever is done just then; a server that is slow to let anybody in again has the time that it takes."""
+    """Cut the connection at any operation. A server that accepts slowly gets the time that it needs."""
     while True:
         await trio.sleep(0.1)
         link.cut()
@@ -199,7 +199,7 @@ async def _cut_often(link, went_on):
 
 
 async def test_a_commit_whose_answer_is_cut_off_is_there_once(link, make_writer):
-    """The server has it, and was away for a moment: nobody hears of that."""
+    """The server has the commit and was unreachable for a moment: no caller gets an error."""
     link, url = link
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
@@ -243,7 +243,7 @@ async def test_an_unresponsive_server_blocks_no_caller(link, monkeypatch):
 async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transaction(
     link, postgres_url, make_writer
 ):
-    """A group is one statement: the server has all of it, and nobody waits for the one who sent it."""
+    """A group is one statement: the server has all of it, and no client waits for the stopped one."""
     psycopg = pytest.importorskip("psycopg")
     link, url = link
     server, _, schema = postgres_url.partition("?schema=")
@@ -264,7 +264,7 @@ async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transact
 
 
 async def test_permanently_rejected_statements_are_not_retried(postgres_url):
-    """Everybody else's steps would wait for it meanwhile."""
+    """A retry would delay the steps of all other sessions."""
     psycopg = pytest.importorskip("psycopg")
 
     def write(_):
@@ -305,7 +305,7 @@ async def test_a_commit_delayed_by_a_new_owner_is_fenced(postgres_url, make_writ
 
 
 class Clock:
-    """The seconds that a journal waits for its server, without waiting for them."""
+    """A virtual clock for the waits of a journal for its server."""
 
     def __init__(self):
         self.now = 0.0
@@ -318,7 +318,7 @@ class Clock:
 async def test_a_server_outage_of_half_a_minute_raises_no_error(
     link, make_writer, monkeypatch, seconds, is_patient
 ):
-    """A step that is written then is there once, as one that was tried for the first time; behind that it is an error."""
+    """A step of that time is stored once; after a longer outage it raises an error."""
     link, url = link
     clock = Clock()
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
@@ -346,7 +346,7 @@ async def test_a_server_outage_of_half_a_minute_raises_no_error(
 
 
 async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(postgres_url, make_writer):
-    """A connection in which nothing can be written is made again, and the step is there once."""
+    """A read-only connection is replaced, and the step is stored once."""
 
     def demote(connection):
         connection.execute("SET default_transaction_read_only = on")
@@ -360,7 +360,7 @@ async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(po
 
 
 async def test_acquiring_waits_for_a_starting_server(link, nursery):
-    """As a short absence is waited out; so does who only looks at the journal."""
+    """The wait equals that for a short outage, also for a reader."""
     link, url = link
     for is_reader in (False, True):
         await nursery.start(link.start_up)
@@ -374,7 +374,7 @@ async def test_acquiring_waits_for_a_starting_server(link, nursery):
 async def test_a_server_that_starts_for_longer_than_half_a_minute_is_an_error(
     link, monkeypatch, nursery, seconds, is_patient
 ):
-    """Whose words the error has."""
+    """The error has the server's message."""
     link, url = link
     clock = Clock()
     monkeypatch.setattr("actgent.journal.postgres.connections.time", clock)

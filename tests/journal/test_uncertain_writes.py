@@ -1,4 +1,4 @@
-"""Storages that break off in the middle: nobody waits for ever, and what is tried again is there once."""
+"""Storages that fail during a write: no caller waits forever, and a retried step is stored once."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ KEY = SessionKey("a", "s")
 
 
 class BrittleJournal(MemoryJournal):
-    """Fails as it is told."""
+    """A journal that fails as its fields say."""
 
     error = None
     """What its next writes raise."""
@@ -76,7 +76,7 @@ async def numbers(writer):
 
 @pytest.mark.parametrize("place", ["with the others", "behind another"])
 async def test_waiting_callers_get_an_unexpected_error(make_writer, autojump_clock, place):
-    """A bug in a storage ends the block, and a shielded task that waits for its step is not left waiting."""
+    """A bug in a storage ends the block, and a shielded task that waits for its step is resumed."""
     heard = []
 
     async def commit(writer, number):
@@ -127,7 +127,7 @@ async def test_a_cancelled_wait_leaves_no_step(make_writer, autojump_clock):
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_cancelled_step_that_cannot_be_written_is_kept(make_writer, autojump_clock, is_first):
-    """It is left at once, whatever the storage does. Nobody is there to try again, and what comes later builds on it."""
+    """The cancelled caller returns at once. No caller would retry the step, and later steps follow it."""
     async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
         epoch = await journal.acquire()
         writer, other = make_writer(journal, epoch), make_writer(journal, epoch, "other")
@@ -154,7 +154,7 @@ async def _refused(writer):
 
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_a_retried_step_is_stored_once(make_writer, autojump_clock, is_new):
-    """Although the first write succeeded and its outcome was unknown."""
+    """Also if the first write succeeded and its outcome was unknown."""
     async with BrittleJournal().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         if not is_new:
@@ -170,7 +170,7 @@ async def test_a_retried_step_is_stored_once(make_writer, autojump_clock, is_new
 
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_every_storage_takes_back_a_step_in_doubt(journal, writer, is_new):
-    """Whether it is there or not, and whether the session was there before it."""
+    """For a stored and a missing step, and for a new and an existing session."""
     for is_there in (True, False):
         if not is_new:
             await writer.commit(changed(0))
@@ -199,7 +199,7 @@ async def test_failed_steps_are_not_read(make_writer, autojump_clock):
 
 
 async def test_acquiring_again_keeps_failed_and_uncertain_steps(journal, writer, make_writer):
-    """Nobody else has written in between: what may be there is taken back, and what is kept is there once."""
+    """No other process has written in between: uncertain steps are rolled back, and kept steps are stored once."""
     await writer.commit(changed(0))
     before = journal._heads.by_key[KEY]
     await writer.commit(changed(1))
@@ -212,7 +212,7 @@ async def test_acquiring_again_keeps_failed_and_uncertain_steps(journal, writer,
 
 
 async def test_a_returning_owner_appends_after_the_other_owners_records(postgres_url, make_writer):
-    """What is kept is of an epoch that is over, and what is in doubt is the other's by now."""
+    """Kept steps belong to an ended epoch, and uncertain steps may be replaced by the other owner."""
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(changed(0))
@@ -264,7 +264,7 @@ async def test_failed_steps_are_not_listed(make_writer, autojump_clock, name):
 
 
 async def test_steps_that_become_uncertain_during_a_page_are_not_on_it(make_writer, monkeypatch):
-    """Others write while the last changes are put in order."""
+    """Other tasks write while the page applies the last changes."""
     async with BrittleJournal().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
@@ -279,7 +279,7 @@ async def test_steps_that_become_uncertain_during_a_page_are_not_on_it(make_writ
 
 @pytest.mark.parametrize("is_erased", [True, False])
 async def test_erasing_a_session_drops_only_its_failed_steps(make_writer, autojump_clock, is_erased):
-    """Also where nobody knows whether it was erased: it goes on as if nobody had tried, or is not begun again without its beginning."""
+    """Also if the outcome of the erasure is unknown: the session continues unchanged, or does not begin without its first record."""
     async with BrittleJournal().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(changed(0))
@@ -297,7 +297,7 @@ async def test_erasing_a_session_drops_only_its_failed_steps(make_writer, autoju
 
 
 async def test_a_damaged_session_of_which_something_is_kept_fails_alone(make_writer, autojump_clock):
-    """Also where one was perhaps erased since, so that it is asked first which of them are there."""
+    """Also if another session was perhaps erased, so that the storage is asked for existing sessions first."""
     async with BrittleJournal().running() as journal:
         epoch = await journal.acquire()
         writer, other = make_writer(journal, epoch), make_writer(journal, epoch, "other")
@@ -338,7 +338,7 @@ FORK = textwrap.dedent("""
 
 
 async def test_a_fork_does_not_hold_the_journal_of_its_dead_parent(tmp_path):
-    """Worker processes may live on for a while."""
+    """Worker processes may outlive their parent."""
     url = f"sqlite:///{tmp_path}/a.db"
     command = [sys.executable, "-c", FORK, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220 - starts at once
@@ -356,7 +356,7 @@ async def test_a_fork_does_not_hold_the_journal_of_its_dead_parent(tmp_path):
 
 
 async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, monkeypatch):
-    """The server wrote it and was gone then for long: who tries again later does not say it twice."""
+    """The server committed and was then unreachable: a retry does not store the step twice."""
     monkeypatch.setattr("actgent.journal.postgres.connections.RECONNECT_SECONDS", 1.0)
     link, url = link
     async with open_journal(url) as journal:
@@ -374,7 +374,7 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, mo
 
 
 async def test_a_lock_of_the_lost_connection_is_no_other_owner(postgres_url, make_writer, monkeypatch):
-    """Nobody else owns the journal: the error says so, and the next try after the server found out succeeds."""
+    """No other process owns the journal: the error says so, and the next attempt after the server noticed succeeds."""
     monkeypatch.setattr("actgent.journal.postgres.connections.RECONNECT_SECONDS", 1.0)
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -390,7 +390,7 @@ async def test_a_lock_of_the_lost_connection_is_no_other_owner(postgres_url, mak
 
 
 async def test_tools_that_block_all_threads_do_not_hold_up_the_journal(postgres_url, make_writer):
-    """It has threads of its own."""
+    """The journal has its own threads."""
     limiter, release = trio.to_thread.current_default_thread_limiter(), threading.Event()
     async with open_journal(postgres_url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
@@ -406,7 +406,7 @@ async def test_tools_that_block_all_threads_do_not_hold_up_the_journal(postgres_
 
 
 async def test_a_server_finds_out_soon_that_its_client_is_gone(postgres_url):
-    """The lock of a machine that lost its power is free within a minute, and not after the two hours of the system."""
+    """The lock of a machine without power is released within a minute instead of the system's two hours."""
     async with open_journal(postgres_url) as journal:
         await journal.acquire()
         settings = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")

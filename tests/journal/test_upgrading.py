@@ -27,7 +27,7 @@ ROW = "session_id, first, count, body, checksum"
 
 @pytest.fixture(scope="module")
 def stored():
-    """What the journal of version 3 holds."""
+    """Return the contents of the journal of version 3."""
     return json.loads(Path(__file__).with_name("version_3.json").read_text())
 
 
@@ -36,7 +36,7 @@ def values(row):
 
 
 def write_sqlite(path, stored):
-    """The file as it was then, to the schema."""
+    """Write the file with the schema of that version."""
     database = apsw.Connection(str(path))
     database.execute("PRAGMA journal_mode=WAL")
     for script in sqlite_schema.MIGRATIONS[:3]:
@@ -75,14 +75,14 @@ def write_postgres(url, stored):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def old_url(request, tmp_path, stored):
-    """The address of that journal."""
+    """Return the address of that journal."""
     if request.param == "sqlite":
         return write_sqlite(tmp_path / "old.db", stored)
     return write_postgres(request.getfixturevalue("postgres_url"), stored)
 
 
 class Crew:
-    """The agents, as the upgraded program has them, and what they did."""
+    """The agents in the upgraded program, and a record of their calls."""
 
     def __init__(self):
         self.paid = []
@@ -214,7 +214,7 @@ async def test_new_sessions_with_old_ids_are_separate(old_url):
 
 
 async def test_its_exports_are_imported(stored, tmp_path):
-    """With parents that are found, whose roots are known, and what is unfinished goes on."""
+    """Parents are found, roots are known, and unfinished work resumes."""
     (tmp_path / "old.sessions").write_bytes(bytes.fromhex(stored["exported"]))
     async with MemoryJournal().running() as journal:
         await journal.acquire()
@@ -234,7 +234,7 @@ async def test_its_exports_are_imported(stored, tmp_path):
 
 
 async def test_a_damaged_file_is_checked_and_salvaged_as_it_is(stored, tmp_path):
-    """What is good is carried over, with its agents and its trees, although the file was never migrated."""
+    """Intact sessions are copied with their agents and trees, although the file was never migrated."""
     write_sqlite(tmp_path / "old.db", stored)
     database = apsw.Connection(str(tmp_path / "old.db"))
     database.execute("UPDATE steps SET body = x'00' WHERE session_id = 'over'")
@@ -250,7 +250,7 @@ async def test_a_damaged_file_is_checked_and_salvaged_as_it_is(stored, tmp_path)
 
 
 async def test_a_tree_with_a_gap_or_a_circle_migrates(tmp_path, stored):
-    """Orphans are roots, and so is what names itself as parent; no session is lost."""
+    """Orphans and sessions that name themselves as parent become roots; no session is lost."""
     url = write_sqlite(tmp_path / "old.db", stored)
     database = apsw.Connection(str(tmp_path / "old.db"))
     database.execute("DELETE FROM sessions WHERE session_id = 'below'")
@@ -264,7 +264,7 @@ async def test_a_tree_with_a_gap_or_a_circle_migrates(tmp_path, stored):
 
 
 async def test_a_migration_that_breaks_off_changes_nothing(tmp_path, stored, monkeypatch):
-    """The next start does all of it."""
+    """The next start runs the whole migration."""
     url = write_sqlite(tmp_path / "old.db", stored)
     whole = sqlite_schema.MIGRATIONS
     broken = (*whole[:3], f"{whole[3]}; CREATE TABLE sessions (x)")

@@ -1,4 +1,4 @@
-"""Steps in SQLite's file: a head is whole, and found by all that lists it, whichever of its columns a step writes."""
+"""Steps in SQLite: a head is complete and found by all lists, whichever of its columns a step changes."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from actgent.journal.sqlite import SQLiteJournal
 
 @pytest.fixture
 def file(tmp_path):
-    """A journal's file, opened."""
+    """Yield an open journal in a file."""
     journal = SQLiteJournal(tmp_path / "journal.db")
     journal._own()
     yield journal._file
@@ -27,7 +27,7 @@ def head_of(session_id):
 
 
 def changed(rng, head):
-    """The head after one more step, which changes much of it or next to nothing."""
+    """Return the head after one more step, which changes many columns or almost none."""
     head = attrs.evolve(head, records=head.records + 1, updated_at=head.updated_at + 1)
     match rng.randrange(7):
         case 0:
@@ -47,7 +47,7 @@ def row_of(head):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_heads_are_as_they_were_written(file, seed):
-    """After random steps of one session or two, alone and in groups, taken back and erased meanwhile."""
+    """After random steps of one or two sessions, alone and in groups, with rollbacks and erasures."""
     rng = random.Random(seed)
     heads = {name: head_of(name) for name in ("s", "t")}
     for _ in range(300):
