@@ -14,6 +14,7 @@ from actgent.errors import ConfigurationError
 from .callable_kinds import GENERATOR_REJECTED, is_generator_function, is_sync_callable
 from .tool_interface import Effect, Tool, ToolHooks, WrappedTool
 
+_EFFECTS: tuple[str, ...] = get_args(Effect)
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -24,7 +25,8 @@ def check_options(tool: Tool) -> None:
         ConfigurationError: An option is invalid; the text names the tool, the option and the fix.
     """
     _check_name(tool)
-    _require(not is_generator_function(tool.execute), tool, f"execute: {GENERATOR_REJECTED}")
+    if is_generator_function(tool.execute):
+        raise _invalid(tool, f"execute: {GENERATOR_REJECTED}")
     _check_numbers(tool)
     _check_repetition(tool)
     _check_concurrency(tool)
@@ -35,9 +37,8 @@ def check_options(tool: Tool) -> None:
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
 
-def _require(condition: object, tool: Tool, reason: str) -> None:
-    if not condition:
-        raise ConfigurationError(f"tool {tool.name!r}: {reason}")
+def _invalid(tool: Tool, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"tool {tool.name!r}: {reason}")
 
 
 def _is_name(value: object) -> bool:
@@ -61,116 +62,98 @@ def _is_count(value: object) -> bool:
 
 
 def _check_name(tool: Tool) -> None:
-    _require(
-        _is_name(tool.name),
-        tool,
-        "its name must have 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -: pass name=",
-    )
-    _require(isinstance(tool.description, str), tool, "description= must be text")
+    if not _is_name(tool.name):
+        raise _invalid(
+            tool, "its name must have 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -: pass name="
+        )
+    if not isinstance(tool.description, str):
+        raise _invalid(tool, "description= must be text")
 
 
 def _check_numbers(tool: Tool) -> None:
-    _require(
-        tool.timeout is None or (_is_number(tool.timeout) and 0 < tool.timeout < math.inf),
-        tool,
-        f"timeout= must be a number of seconds above 0, not {tool.timeout!r}",
-    )
-    _require(_is_count(tool.retries), tool, f"retries= must be 0 or more, not {tool.retries!r}")
-    _require(
-        _is_number(tool.retry_delay) and 0 <= tool.retry_delay < math.inf,
-        tool,
-        f"retry_delay= must be a number of seconds, 0 or more, not {tool.retry_delay!r}",
-    )
-    _require(
-        _is_count(tool.cache), tool, f"cache= must be a number of results, 0 or more, not {tool.cache!r}"
-    )
+    if not (tool.timeout is None or (_is_number(tool.timeout) and 0 < tool.timeout < math.inf)):
+        raise _invalid(tool, f"timeout= must be a number of seconds above 0, not {tool.timeout!r}")
+    if not _is_count(tool.retries):
+        raise _invalid(tool, f"retries= must be 0 or more, not {tool.retries!r}")
+    if not (_is_number(tool.retry_delay) and 0 <= tool.retry_delay < math.inf):
+        raise _invalid(tool, f"retry_delay= must be a number of seconds, 0 or more, not {tool.retry_delay!r}")
+    if not _is_count(tool.cache):
+        raise _invalid(tool, f"cache= must be a number of results, 0 or more, not {tool.cache!r}")
 
 
 def _check_repetition(tool: Tool) -> None:
-    _require(
-        tool.effect in get_args(Effect),
-        tool,
-        f"effect= must be one of {', '.join(get_args(Effect))}, not {tool.effect!r}",
-    )
-    _require(all(map(_is_exception_class, tool.retry_on)), tool, "retry_on= must be exception classes")
-    _require(
-        not tool.retries or tool.retry_on,
-        tool,
-        "retries= requires retry_on=, the exception classes to retry after",
-    )
-    _require(not tool.cache or tool.effect != "once", tool, 'cache= requires effect="pure" or "idempotent"')
+    if tool.effect not in _EFFECTS:
+        raise _invalid(tool, f"effect= must be one of {', '.join(_EFFECTS)}, not {tool.effect!r}")
+    if not all(map(_is_exception_class, tool.retry_on)):
+        raise _invalid(tool, "retry_on= must be exception classes")
+    if tool.retries and not tool.retry_on:
+        raise _invalid(tool, "retries= requires retry_on=, the exception classes to retry after")
+    if tool.cache and tool.effect == "once":
+        raise _invalid(tool, 'cache= requires effect="pure" or "idempotent"')
 
 
 def _check_concurrency(tool: Tool) -> None:
-    _require(
-        tool.parallel in (True, False, None),
-        tool,
-        f"parallel= must be True, False or None, not {tool.parallel!r}",
-    )
-    _require(
-        isinstance(tool.exclusive, bool), tool, f"exclusive= must be True or False, not {tool.exclusive!r}"
-    )
-    _require(
-        not (tool.exclusive and tool.parallel),
-        tool,
-        "exclusive=True and parallel=True contradict each other: remove one",
-    )
+    if tool.parallel not in (True, False, None):
+        raise _invalid(tool, f"parallel= must be True, False or None, not {tool.parallel!r}")
+    if not isinstance(tool.exclusive, bool):
+        raise _invalid(tool, f"exclusive= must be True or False, not {tool.exclusive!r}")
+    if tool.exclusive and tool.parallel:
+        raise _invalid(tool, "exclusive=True and parallel=True contradict each other: remove one")
 
 
 def _check_sinks(tool: Tool) -> None:
     if tool.sinks is None:
         return
     sinks: object = tool.sinks
-    _require(
-        isinstance(sinks, tuple) and all(isinstance(name, str) for name in sinks),
-        tool,
-        f'sinks= must be a tuple of parameter names, such as sinks=("to",), not {tool.sinks!r:.100}',
-    )
+    if not (isinstance(sinks, tuple) and all(isinstance(name, str) for name in sinks)):
+        raise _invalid(
+            tool, f'sinks= must be a tuple of parameter names, such as sinks=("to",), not {tool.sinks!r:.100}'
+        )
     members = tool.parameters.get("properties")
     if not isinstance(members, Mapping) or isinstance(tool, WrappedTool):  # which may hide parameters
         return
     for name in tool.sinks:
-        _require(name in members, tool, f"sinks= names {name!r}, which is not a parameter of the tool")
+        if name not in members:
+            raise _invalid(tool, f"sinks= names {name!r}, which is not a parameter of the tool")
 
 
 def _check_readers(tool: Tool) -> None:
     audience: object = tool.audience
-    _require(
-        isinstance(audience, tuple) and all(isinstance(name, str) for name in audience),
-        tool,
-        f'audience= must be a tuple of parameter names, such as audience=("to",), not {audience!r:.100}',
-    )
+    if not (isinstance(audience, tuple) and all(isinstance(name, str) for name in audience)):
+        raise _invalid(
+            tool,
+            f'audience= must be a tuple of parameter names, such as audience=("to",), not {audience!r:.100}',
+        )
     members = tool.parameters.get("properties") if tool.audience else None
     if isinstance(members, Mapping) and not isinstance(tool, WrappedTool):  # which may hide parameters
         for name in tool.audience:
-            _require(name in members, tool, f"audience= names {name!r}, which is not a parameter of the tool")
+            if name not in members:
+                raise _invalid(tool, f"audience= names {name!r}, which is not a parameter of the tool")
     readers: object = tool.readers
-    _require(
+    if not (
         readers in (None, "owner")
-        or (isinstance(readers, tuple) and all(isinstance(name, str) and name for name in readers)),
-        tool,
-        f'readers= must be "owner", or a tuple of names of owners, not {readers!r:.100}',
-    )
-    _require(
-        not tool.cache or readers is None,
-        tool,
-        "cache= and readers= contradict each other, because all sessions share cached results: remove one",
-    )
+        or (isinstance(readers, tuple) and all(isinstance(name, str) and name for name in readers))
+    ):
+        raise _invalid(tool, f'readers= must be "owner", or a tuple of names of owners, not {readers!r:.100}')
+    if tool.cache and readers is not None:
+        raise _invalid(
+            tool,
+            "cache= and readers= contradict each other, because all sessions share cached results: remove one",
+        )
 
 
 def _check_hooks(tool: Tool) -> None:
-    _require(
-        isinstance(tool.approval, bool | ApprovalRequest) or _is_sync_function(tool.approval),
-        tool,
-        "approval= must be True, False, an ApprovalRequest(...) or a sync function of the call",
-    )
-    _require(
-        tool.process_output is None or _is_sync_function(tool.process_output),
-        tool,
-        "process_output= must be a sync function of the result text",
-    )
+    if not (isinstance(tool.approval, bool | ApprovalRequest) or _is_sync_function(tool.approval)):
+        raise _invalid(
+            tool, "approval= must be True, False, an ApprovalRequest(...) or a sync function of the call"
+        )
+    if not (tool.process_output is None or _is_sync_function(tool.process_output)):
+        raise _invalid(tool, "process_output= must be a sync function of the result text")
     for hooks in tool.hooks:
-        _require(isinstance(hooks, ToolHooks), tool, "hooks= must be ToolHooks(...)")
+        if not isinstance(hooks, ToolHooks):
+            raise _invalid(tool, "hooks= must be ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):
-            _require(not inspect.iscoroutinefunction(hook), tool, "hooks must be sync functions")
-            _require(hook is None or not is_generator_function(hook), tool, f"a hook: {GENERATOR_REJECTED}")
+            if inspect.iscoroutinefunction(hook):
+                raise _invalid(tool, "hooks must be sync functions")
+            if hook is not None and is_generator_function(hook):
+                raise _invalid(tool, f"a hook: {GENERATOR_REJECTED}")
