@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Self
 
 import attrs
 import trio
@@ -546,6 +547,12 @@ class EventStream:
             self.watched = bool(self._backlogs)
             self.active = bool(self._backlogs or self._counters)
             backlog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """End the stream: readers receive the remaining events and then `trio.EndOfChannel`."""

@@ -291,6 +291,7 @@ class Cell:
         self._has_work = False
         """True if `wake` was called since the current incarnation began."""
         self._scope: trio.CancelScope | None = None
+        """Scope that `stop` cancels: of the incarnation, or of the pause before the next one."""
         self.is_stopping = False
         """True after `stop`. Each message checks this flag, since the check of a cancel scope reads the clock."""
         self._incarnation: trio.CancelScope | None = None
@@ -354,12 +355,7 @@ class Cell:
         """
         reason, is_over = "it was stopped", True
         try:
-            with trio.CancelScope() as scope:
-                self._scope = scope
-                if self.is_stopping:
-                    scope.cancel()
-                await self._run_incarnations()
-                is_over = False
+            is_over = await self._run_incarnations()
         except ActorFailed as error:
             reason = error.reason
             if self._siblings.policy.escalate:
@@ -384,27 +380,37 @@ class Cell:
             self._siblings.remove(self)
             self._siblings.context.leave(self)
 
-    async def _run_incarnations(self) -> None:
-        """Run incarnations until one has ended for lack of work, and no work has come since."""
+    async def _run_incarnations(self) -> bool:
+        """Run incarnations until the actor is stopped (True), or has no work (False)."""
         while True:
             if await self._run_incarnation():
-                await trio.lowlevel.checkpoint_if_cancelled()
-                while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
-                    await trio.sleep_until(self._restart_at)
+                if not self.is_stopping:
+                    await self._pause()
+                if self.is_stopping:
+                    return True
             elif not self._has_work:
-                return
+                return self.is_stopping
+
+    async def _pause(self) -> None:
+        """Wait until the next incarnation may start, or the actor is stopped."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope() as self._scope:
+            while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
+                await trio.sleep_until(self._restart_at)
 
     async def _run_incarnation(self) -> bool:
         """Run one incarnation. Return False if the body returned for lack of work."""
         self._has_work = False
         with trio.CancelScope() as scope:
-            self._incarnation = scope
+            self._scope = self._incarnation = scope
+            if self.is_stopping:  # the body still begins, so that it ends the work that it has accepted
+                scope.cancel()
             try:
                 await self.body.live()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor handles all failures of user code
                 self._fail(root_cause(convert_user_error(raised, "actor", self.name)))
             else:
-                return scope.cancel_called
+                return scope.cancel_called and not self.is_stopping
         return True
 
     def _fail(self, error: Exception) -> None:

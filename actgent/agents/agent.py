@@ -2,10 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-)
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Never, Self, TypeVar, Unpack, cast, overload
@@ -63,7 +60,7 @@ from actgent.protocols.protocol_interface import (
     types_from,
     validate_types,
 )
-from actgent.runtime.agent_actor import CLOSE_TIMEOUT_SECONDS, AgentActor
+from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
@@ -356,7 +353,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """Opens sessions of the running agent; None before its first use."""
         self._dead_letter: Callable[[DeadLetter], None] | None = None
         """Stores dead letters in the last runtime of the agent; None before the first start."""
-        self._block: AsyncExitStack | None = None
+        self._block: AbstractAsyncContextManager[Runtime] | None = None
         write = writer_of(verbose)
         self.narration = None if write is None else self.narration_type(write)
         """Writes a line for each step of a session; None without `verbose=`."""
@@ -1181,13 +1178,15 @@ class Agent(Generic[DataT_co, DepsT]):
         check_loop(f"agent {self.name!r}")
         if self._host is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
-        async with AsyncExitStack() as block:
-            max_threads = max(RUNTIME_THREADS, self._bounds.max_threads)
-            runtime = await block.enter_async_context(
-                open_runtime(max_threads=max_threads, thread_grace=self._bounds.thread_grace)
-            )
+        max_threads = max(RUNTIME_THREADS, self._bounds.max_threads)
+        block = open_runtime(max_threads=max_threads, thread_grace=self._bounds.thread_grace)
+        runtime = await block.__aenter__()
+        try:
             await runtime.start(self)
-            self._block = block.pop_all()
+        except BaseException as error:
+            await block.__aexit__(type(error), error, error.__traceback__)  # noqa: ASYNC102 - the runtime shields its own cleanup
+            raise
+        self._block = block
         return self
 
     async def __aexit__(
@@ -1271,8 +1270,7 @@ class Agent(Generic[DataT_co, DepsT]):
         assert self._host is not None  # noqa: S101 - the runtime is the host
         runtime = self._host.runtime
         try:
-            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
-                await self._stopped()
+            await self._stopped()
         finally:
             runtime.agents.remove(self.name)
 

@@ -6,7 +6,7 @@ The package of the cluster is not imported here. It registers its opener as the 
 
 import importlib.util
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 import attrs
@@ -101,21 +101,26 @@ async def hosted(membership: Membership | None, agents: Collection[str]) -> None
         await membership.host(agents)
 
 
-@asynccontextmanager
-async def open_membership(
+def open_membership(
     journal: object, cluster: str | None, *, advertise: str | None, node: str | None
-) -> AsyncGenerator[Membership | None, None]:
-    """Join the cluster and yield the membership of this process. Yield None if `cluster` is None.
+) -> AbstractAsyncContextManager[Membership | None]:
+    """Return a block in which this process is a member of the cluster. It receives the membership; None if `cluster` is None.
 
     Raises:
         ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is
             not installed.
     """
-    if cluster is None:
-        if advertise is not None or node is not None:
-            raise ConfigurationError("advertise= and node= need cluster=")
-        yield None
-        return
+    if cluster is not None:
+        return _join(journal, cluster, advertise=advertise, node=node)
+    if advertise is not None or node is not None:
+        raise ConfigurationError("advertise= and node= need cluster=")
+    return nullcontext()
+
+
+@asynccontextmanager
+async def _join(
+    journal: object, cluster: str, *, advertise: str | None, node: str | None
+) -> AsyncGenerator[Membership, None]:
     if not isinstance(journal, str) or not journal.startswith(("postgres://", "postgresql://")):
         raise ConfigurationError(
             "a cluster node needs a shared journal, postgres://HOST/DATABASE: set journal=, --journal "

@@ -14,9 +14,6 @@ from actgent.turns.agent_core import AgentCore
 from .sessions.session_lifecycle import SessionLifecycle
 from .timer_service import TimerService
 
-CLOSE_TIMEOUT_SECONDS = 1.0
-"""Maximum seconds to close connections when the agent stops."""
-
 
 class AgentActor:
     """Actor of a running agent. It serves until it is cancelled, drains, and stops. Its `runner` runs the turns."""
@@ -33,7 +30,7 @@ class AgentActor:
         on_stop: Callable[[], Awaitable[None]],
         on_left: Callable[[str], object],
     ) -> None:
-        """Args: `make_ref` returns the address of the agent; `on_stop` closes the agent's connections; `on_left` is called with the agent's name after the agent has stopped."""
+        """Args: `make_ref` returns the address of the agent; `on_stop` closes the agent's connections and shields itself from cancellation, with a time limit; `on_left` is called with the agent's name after the agent has stopped."""
         self.name = lifecycle.name
         self._make_ref = make_ref
         self.core = core
@@ -147,7 +144,6 @@ class AgentActor:
         self._set_ready()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
-            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
-                await self._on_stop()
+            await self._on_stop()
         finally:
             self._on_left(self.name)

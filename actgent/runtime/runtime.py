@@ -2,7 +2,12 @@
 
 import typing
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +75,7 @@ from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 
 Durability = typing.Literal["full", "relaxed"]
+_DURABILITIES: tuple[str, ...] = typing.get_args(Durability)
 MAX_NAMED_AGENTS = 10
 """Maximum number of agent names in one log line."""
 THREAD_GRACE_SECONDS = 5.0
@@ -626,33 +632,35 @@ def _check_startable(agent: object) -> None:
         )
 
 
-@contextmanager
-def _ending(events: EventStream) -> Iterator[EventStream]:
-    """Close all event readers when the block exits."""
-    try:
-        yield events
-    finally:
-        events.end()
+def _check_durability(durability: Durability) -> None:
+    """Raise if a durability is unknown.
+
+    Raises:
+        ConfigurationError: The durability is unknown.
+    """
+    if durability not in _DURABILITIES:
+        hint = meant(durability, _DURABILITIES)
+        raise ConfigurationError(
+            f"durability= is 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
+        )
 
 
-@asynccontextmanager
-async def _owned(
+def _open_journal(
     journal: str | Journal | None, durability: Durability, redact: Redact | None
-) -> AsyncGenerator[Journal | None, None]:
-    """Open the journal if it is given as an address, and acquire ownership of it for this process.
+) -> AbstractAsyncContextManager[Journal | None]:
+    """Return a block that opens the journal, if it is given as an address, and acquires ownership of it for this process.
 
     The block receives the journal, wrapped for `redact` and relaxed durability if requested; None without a
     journal.
     """
-    if durability not in typing.get_args(Durability):
-        hint = meant(durability, typing.get_args(Durability))
-        raise ConfigurationError(
-            f"durability= is 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
-        )
-    check_redact(redact)
-    if journal is None:
-        yield None
-    elif isinstance(journal, Journal):
+    return nullcontext() if journal is None else _owned(journal, durability, redact)
+
+
+@asynccontextmanager
+async def _owned(
+    journal: str | Journal, durability: Durability, redact: Redact | None
+) -> AsyncGenerator[Journal, None]:
+    if isinstance(journal, Journal):
         await _acquire(journal)
         if redact is not None:
             journal = RedactedJournal(journal, redact)
@@ -664,20 +672,27 @@ async def _owned(
             yield owned
 
 
-@asynccontextmanager
-async def _indexed(
+def _open_index(
     journal: Journal | None, *, has_index: bool
-) -> AsyncGenerator[tuple[Journal | None, IndexQueries | None], None]:
-    """Open the index of the journal for the block, if the runtime has one. Yield the journal, and the index or None."""
-    if not has_index:
-        yield journal, None
-    elif journal is None:
-        raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
-    else:
-        from actgent.session_index.session_index import IndexedJournal, open_index  # noqa: PLC0415 - loads 8 modules
+) -> AbstractAsyncContextManager[tuple[Journal | None, IndexQueries | None]]:
+    """Return a block that opens the index of the journal, if the runtime has one. It receives the journal, and the index or None.
 
-        async with open_index(journal) as index:
-            yield IndexedJournal(journal, index), index
+    Raises:
+        ConfigurationError: An index has no journal.
+    """
+    if not has_index:
+        return nullcontext((journal, None))
+    if journal is None:
+        raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
+    return _indexed(journal)
+
+
+@asynccontextmanager
+async def _indexed(journal: Journal) -> AsyncGenerator[tuple[Journal, IndexQueries], None]:
+    from actgent.session_index.session_index import IndexedJournal, open_index  # noqa: PLC0415 - loads 8 modules
+
+    async with open_index(journal) as index:
+        yield IndexedJournal(journal, index), index
 
 
 async def _acquire(journal: Journal) -> None:
@@ -794,13 +809,15 @@ async def open_runtime(
     )
     _check_policy(policy)
     _check_quotas(quotas, journal, is_cluster=cluster is not None)
+    _check_durability(durability)
+    check_redact(redact)
     tool_threads = Threads(at_least_one("max_threads", max_threads))
     error: BaseException | None = None
-    with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
+    with tuned_gc(), open_watch() as watch, EventStream(telemetry) as events:
         async with (
             open_membership(journal, cluster, advertise=advertise, node=node) as membership,
-            _owned(journal if membership is None else membership.journal, durability, redact) as owned,
-            _indexed(owned, has_index=index) as (opened, queries),
+            _open_journal(journal if membership is None else membership.journal, durability, redact) as owned,
+            _open_index(owned, has_index=index) as (opened, queries),
             trio.open_nursery() as nursery,
         ):
             runtime = Runtime(
@@ -835,8 +852,7 @@ async def open_runtime(
             nursery.cancel_scope.cancel()
             await runtime._system.finish_unused()  # noqa: SLF001
     try:
-        with trio.CancelScope(shield=True):
-            await tool_threads.wait_abandoned(thread_grace)
+        await tool_threads.wait_abandoned(thread_grace)
     except ThreadsStillRunning as left:
         if error is None or isinstance(error, trio.Cancelled):
             raise

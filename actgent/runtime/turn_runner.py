@@ -500,6 +500,11 @@ class TurnRunner:
         await self.turn_lifecycle.stop_turn(turn)
         self._release(context)
 
+    @property
+    def has_suspended(self) -> bool:
+        """True if turns are queued to resume, or suspended."""
+        return bool(self._held_up) or any(each.suspension is not None for each in self.sessions.values())
+
     async def stop_suspended(self) -> None:
         """End the turns that are queued to resume; without a journal, also the suspended turns."""
         for turn in self._held_up:

@@ -138,6 +138,13 @@ def convert_user_error(error: BaseException, kind: str, name: str) -> Exception:
         Cancelled: The current task is cancelled, and the exception results from that.
         KeyboardInterrupt: The exception is or contains a `KeyboardInterrupt`.
     """
+    if (
+        pure := _pure_cancellation(error)
+    ) is not None and _is_task_cancelled():  # each task of an agent ends with it
+        try:
+            raise pure
+        finally:
+            del pure, error  # avoids reference cycles, as below
     raised, error = error, safe_exception(error)
     if raised is not error or not isinstance(error, Exception):
         _raise_program_exit(raised)
@@ -171,6 +178,14 @@ def _raise_program_exit(error: BaseException) -> None:
 
 def _is_task_cancelled() -> bool:
     return trio.lowlevel.in_trio_task() and trio.current_effective_deadline() == -math.inf
+
+
+def _pure_cancellation(error: BaseException) -> trio.Cancelled | None:
+    """Return a `Cancelled` of an exception that contains no other exceptions; None if it contains others."""
+    if type(error) is not BaseExceptionGroup:
+        return error if type(error) is trio.Cancelled else None
+    found = [_pure_cancellation(each) for each in _members_of(error)]
+    return None if any(each is None for each in found) else found[0]
 
 
 def _cancellation_in(error: BaseException) -> trio.Cancelled | None:

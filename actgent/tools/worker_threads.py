@@ -218,15 +218,15 @@ class Threads:
         self._returned = trio.Event()
 
     async def wait_abandoned(self, grace: float) -> None:
-        """Wait until all abandoned threads have returned, at most `grace` seconds.
+        """Wait until all abandoned threads have returned, at most `grace` seconds. Cancellation does not end the wait.
 
         Raises:
             ThreadsStillRunning: Some threads still run; the text names their functions.
         """
         if not self.running:  # the usual case
             return
-        await trio.lowlevel.checkpoint()
-        with trio.move_on_after(grace):
+        with trio.move_on_after(grace, shield=True):
+            await trio.lowlevel.checkpoint()
             while self.abandoned:
                 await self._returned.wait()
         if names := self.abandoned:

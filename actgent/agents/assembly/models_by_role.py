@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 
 import attrs
+import trio
 
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
 from actgent.llm.model_settings import LLMSettings
+
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Maximum seconds to close the model clients when the agent stops."""
 
 
 @attrs.define(eq=False)
@@ -44,8 +48,13 @@ class AgentModels:
         }
 
     async def aclose(self) -> None:
-        """Close the model clients that were created from names and settings. Clients passed to `Agent` stay open."""
+        """Close the model clients that were created from names and settings. Clients passed to `Agent` stay open.
+
+        Cancellation does not shorten the time limit of `CLOSE_TIMEOUT_SECONDS`.
+        """
         clients, self.clients = self.clients or {}, None
-        for role, client in clients.items():
-            if not isinstance(self.named[role], LLM):
-                await client.aclose()
+        created = [client for role, client in clients.items() if client is not self.named[role]]
+        if created:  # a cancel scope takes 10 us
+            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
+                for client in created:
+                    await client.aclose()

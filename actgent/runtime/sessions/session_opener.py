@@ -554,7 +554,8 @@ class SessionInitializer:
         try:
             if self._opener.on_session:
                 await self._opener.call_on_session(context)
-            await trio.lowlevel.checkpoint()
+            if not self.ends:  # the message that ends the session passes a checkpoint
+                await trio.lowlevel.checkpoint()
         except BaseException as error:
             await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
             raise
