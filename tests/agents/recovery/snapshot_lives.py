@@ -16,7 +16,7 @@ from actgent.sessions import session_record_writer
 
 
 class DeadlyJournal(WrappedJournal):
-    """Counts what is written, snapshots twice: its process ends before they are kept, or behind that."""
+    """A journal that counts writes, and snapshots twice. Its process ends before or after it stores a snapshot."""
 
     def __init__(self, inner, writes):
         super().__init__(inner)
@@ -59,7 +59,7 @@ def make():
 
 
 async def live(url, turns, write):
-    """Go on from wherever the last life ended."""
+    """Resume where the last process ended."""
     session_record_writer.SNAPSHOT_RECORDS = 30
     async with open_journal(url) as inner, open_runtime(journal=DeadlyJournal(inner, write)) as runtime:
         session = await (await runtime.start(make())).ensure_session("ada", "s")

@@ -1,4 +1,4 @@
-"""An agent that fails starts again: what it was at ends as a failure, what waits goes on, and the journal knows of both."""
+"""A failing agent restarts: its running turn ends as a failure, queued messages are processed, and the journal has both."""
 
 import pytest
 import trio
@@ -54,7 +54,7 @@ def last_text(chat):
 
 
 class World:
-    """An agent whose model calls the tool that a message names, and says what it got."""
+    """An agent whose model calls the tool that a message names, and answers with the result."""
 
     def __init__(self):
         self.ran = []
@@ -145,7 +145,7 @@ async def test_a_suspended_turn_resumes_after_an_agent_restart(autojump_clock, j
 
 @pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose"])
 async def test_a_suspended_turn_is_withdrawn_while_the_agent_is_down(autojump_clock, journal, how):
-    """It ends in the new life, and what goes before it is answered there."""
+    """The turn ends after the restart, and the messages before it are answered."""
     world = World()
     async with open_runtime(journal=journal, supervision=PATIENT) as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(world.agent())
@@ -276,7 +276,7 @@ async def test_an_agent_that_fails_for_good_ends_its_messages(autojump_clock, jo
 
 
 async def test_an_agent_that_fails_too_often_stops_alone(autojump_clock, journal):
-    """By default what it had accepted ends as failures for its owners, other agents answer, and it can be started again."""
+    """By default its accepted messages end as failures, other agents answer, and it can be started again."""
     world, others = World(), World()
     async with open_runtime(journal=journal, supervision=Supervision(max_restarts=0)) as runtime:
         agent, other = await runtime.start(world.agent()), await runtime.start(others.agent("other"))
@@ -295,7 +295,7 @@ async def test_an_agent_that_fails_too_often_stops_alone(autojump_clock, journal
 
 
 async def test_a_stop_is_no_failure(autojump_clock):
-    """What runs when the block is left, in any order of its tasks, goes on at the next start, and is told as stopped."""
+    """Turns that run when the block is left resume at the next start, in any order of tasks; they are reported as stopped."""
     seconds = 100
 
     @tool(effect="pure")
@@ -371,7 +371,7 @@ async def test_cancellation_of_the_process_interrupts_no_turn(autojump_clock, ho
 
 
 async def test_calls_side_by_side_end_with_their_agent(autojump_clock):
-    """Where it is stopped, and where it fails: in both cases the turn's handlers hear of it, and the session goes on."""
+    """For a stop and for a failure: the handlers of the turn receive the result of each call, and the session continues."""
     world, heard = World(), []
 
     @tool

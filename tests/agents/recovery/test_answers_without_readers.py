@@ -1,4 +1,4 @@
-"""Answers that nobody hears in the process: they are written with the end of their turn, for who reads the journal."""
+"""Answers without a live handler are written with the end of their turn, for readers of the journal."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ from actgent.sessions.subscriptions import FollowedRecord
 
 
 class NotingJournal(MemoryJournal):
-    """Keeps the kinds of each row that it writes, with the time, and fails or stands still while it is told to."""
+    """A journal that records the kinds and the time of each written row. It fails or blocks while its flags are set."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ def kinds_of(journal):
 
 
 async def records_of(follower):
-    """The kinds of the records that come within ten seconds."""
+    """Return the kinds of the records that arrive within ten seconds."""
     kinds = []
     with trio.move_on_after(10):
         while True:
@@ -61,7 +61,7 @@ WHOLE = [MessageAppendedRecord, AgentMessageRecord, DeliveryRecord, MessageEndRe
 
 
 async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(autojump_clock):
-    """It is begun at once, and not when the delay of what nobody waits for is over."""
+    """The write begins at once, without the delay of steps without a waiting caller."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
@@ -154,7 +154,7 @@ async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
 
 
 async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that_fails(autojump_clock):
-    """The journal stands still from the first answer on, and nobody flushes it for the second message."""
+    """The journal blocks from the first answer on, and no caller flushes it for the second message."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         both_are_in = trio.Event()
 
@@ -179,7 +179,7 @@ async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that
 
 
 async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
-    """Nobody has heard of it; who follows hears it once, when the journal works, and the session goes on meanwhile."""
+    """No handler received the answer. A follower receives it once, when the journal works; the session continues meanwhile."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
 
         def answer(chat):
@@ -199,7 +199,7 @@ async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
 
 
 async def test_a_session_is_idle_where_another_process_has_its_journal(autojump_clock):
-    """What is not written is that one's to answer, and who waits hears of no error."""
+    """The other process answers unwritten messages, and waiting callers get no error."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
@@ -211,7 +211,7 @@ async def test_a_session_is_idle_where_another_process_has_its_journal(autojump_
 
 
 class Muttering(Protocol):
-    """Says something, thinks, and says something else, all in one turn."""
+    """A model that writes text, thinking and more text in one turn."""
 
     name = "muttering"
     template = "x"
@@ -241,7 +241,7 @@ async def test_answers_are_written_before_the_turn_continues(autojump_clock):
 
 
 async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
-    """It confirms what is queued, and writes that together, whoever reads."""
+    """Readers do not change the commit interval of a relaxed journal, which writes queued steps together."""
     async with NotingJournal().running() as journal:
         async with open_runtime(journal=journal, durability="relaxed") as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

@@ -19,7 +19,7 @@ async def deploy() -> str:
 
 
 def make_agents():
-    """The agents of a life, and what their sessions hear of failures."""
+    """Return the agents of one process and the failures that their handlers receive."""
     llm = ScriptedLLM(
         lambda chat: ToolCall("deploy", {}) if chat.messages[-1].parts[0].text == "go" else "ok"
     )
@@ -51,13 +51,13 @@ async def make_tree(journal):
 
 
 async def open_ones(journal):
-    """The ids of sessions that a next start would go on with."""
+    """Return the ids of sessions that the next start would resume."""
     page = await journal.page()
     return sorted(each.session_id for each in page if not each.closed)
 
 
 async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
-    """Whoever waits in it hears of its end, no date of it comes, and nothing of it is there after a further restart."""
+    """Waiting callers get its end, none of its schedules fires, and nothing of it runs after a further restart."""
     async with MemoryJournal().running() as journal:
         await make_tree(journal)
         assert await open_ones(journal) == ["last", "root", "waits"]
@@ -76,7 +76,7 @@ async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
 
 
 async def test_a_task_that_is_stopped_after_a_restart_ends_with_all_below_it(autojump_clock):
-    """Also with what the journal alone has."""
+    """Also with sessions that are only in the journal."""
     async with MemoryJournal().running() as journal:
         clerk, helper, _ = make_agents()
         async with open_runtime(journal=journal) as runtime:
@@ -184,7 +184,7 @@ async def test_session_that_could_not_be_erased_can_be_closed(autojump_clock, is
 
 
 class Counting(WrappedJournal):
-    """Counts how often it is asked what is below sessions."""
+    """A journal that counts queries for child sessions."""
 
     asked = 0
 
@@ -198,7 +198,7 @@ class Counting(WrappedJournal):
 
 
 async def test_a_journal_is_asked_once_for_a_whole_level_of_a_tree():
-    """However many sessions it has: when it is closed, and when it is erased; and once more whether others came meanwhile."""
+    """One query per level for a close and for an erasure, and one more that checks for new sessions."""
     async with MemoryJournal().running() as inner:
         agent = make_agents()[0]
         async with open_runtime(journal=inner) as runtime:
@@ -220,7 +220,7 @@ async def test_a_journal_is_asked_once_for_a_whole_level_of_a_tree():
 
 
 class SlowToRead(WrappedJournal):
-    """Takes its time to say what it knows of the helper's sessions."""
+    """A journal that reads the helper's sessions slowly."""
 
     async def head(self, agent, session_id):
         if agent == "helper":
@@ -234,7 +234,7 @@ class SlowToRead(WrappedJournal):
 
 
 async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(autojump_clock):
-    """It gives a task away meanwhile, and is refused when it comes to that: a crash before leaves the session closed."""
+    """The call delegates a task and gets an error. A crash before that leaves the session closed."""
     refused = []
     async with MemoryJournal().running() as inner:
         clerk, helper, _ = make_agents()
@@ -260,7 +260,7 @@ async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(auto
 
 
 class SlowBelow(WrappedJournal):
-    """Takes its time to say what is below sessions."""
+    """A journal that lists child sessions slowly."""
 
     async def children_of(self, keys):
         await trio.sleep(5)
@@ -303,7 +303,7 @@ async def test_a_crash_in_the_middle_of_a_close_leaves_it_to_be_done_again(autoj
 
 
 class FailsBelow(WrappedJournal):
-    """Cannot say what is below sessions for a time, or cannot read the last one."""
+    """A journal that fails for some time to list child sessions, or to read the last one."""
 
     works, fails_to_load = False, False
 
@@ -342,7 +342,7 @@ async def test_a_close_resumes_after_a_journal_failure(autojump_clock, fails_to_
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 async def test_a_close_that_failed_until_the_end_is_done_again_after_a_restart(autojump_clock, is_cancelled):
-    """The session above is open then, whatever of those below is closed."""
+    """The parent session is open, whichever of its children are closed."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, _ = make_agents()
@@ -395,7 +395,7 @@ class FailsToWrite(WrappedJournal):
 
 
 async def test_all_agents_at_a_task_are_stopped_though_the_journal_fails(autojump_clock):
-    """None of them works on for nobody: what they come to is not told any more."""
+    """No agent continues the task, and no result is reported."""
     async with MemoryJournal().running() as inner:
         journal, llm = FailsToWrite(inner), ScriptedLLM(["done"], repeat=True, delay=3600)
         agents = [BareAgent(name, llm=llm) for name in ("clerk", "left", "right")]

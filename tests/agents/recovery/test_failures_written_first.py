@@ -11,7 +11,7 @@ from actgent.testing import CrashingJournal, FaultyJournal
 
 
 def make_agent(answer, heard, **options):
-    """An agent whose handlers note the failures, replies and results that they get."""
+    """Return an agent whose handlers record failures, replies and results."""
     agent = BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), grace=0, **options)
 
     @agent.on_session
@@ -53,7 +53,7 @@ async def wait(session):
 
 
 async def test_a_notified_failure_is_final_at_every_crash(autojump_clock):
-    """A message whose failure a handler got is not answered by the next start, wherever the process died."""
+    """The next start does not answer a message whose failure a handler received, wherever the process died."""
     cut = 0
     for writes in range(1, 50):
         heard = []
@@ -279,7 +279,7 @@ async def test_without_a_journal_a_stop_cancels_the_calls(autojump_clock):
 
 
 async def test_two_handlers_that_fail_have_two_ids(autojump_clock):
-    """Each handler that fails at one reply makes a failure with an id of its own."""
+    """Each handler that fails at one reply causes a failure with a separate id."""
     heard = []
     async with BareAgent("clerk", llm=ScriptedLLM(["Yes."])) as agent:
         session = await agent.create_session("ada")

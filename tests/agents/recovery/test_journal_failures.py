@@ -51,7 +51,7 @@ class FailingJournal(MemoryJournal):
 
 @pytest.mark.parametrize("error", [JournalFull, JournalFailed, Fenced])
 async def test_a_journal_that_fails_in_a_turn_is_named(error, autojump_clock):
-    """The message ends as `Failure(kind="journal")`, nobody hears of an answer that was not kept, and the next is answered."""
+    """The message ends as `Failure(kind="journal")`, no handler receives the unwritten answer, and the next message is answered."""
     heard = []
     async with FailingJournal().running() as journal, open_runtime(journal=journal) as runtime:
 
@@ -76,7 +76,7 @@ async def test_a_journal_that_fails_in_a_turn_is_named(error, autojump_clock):
 
 
 class ForgetfulJournal(FailingJournal):
-    """Fails at one of its writes, once it is told at which."""
+    """A journal that fails at the chosen write."""
 
     left = math.inf
 
@@ -100,7 +100,7 @@ async def pay(what: str) -> str:
 
 
 def talker(wrong):
-    """An agent whose model calls two tools, and that notes conversations no provider would take."""
+    """Return an agent whose model calls two tools and records conversations that a provider would reject."""
 
     def answer(chat):
         wrong.extend(check_transcript(chat))
@@ -120,7 +120,7 @@ def unanswered(history):
 
 @pytest.mark.parametrize("at", range(1, 13))
 async def test_each_call_has_a_result_whatever_write_failed(at, autojump_clock):
-    """Of three turns with tools, in this process and after a restart; what is sent is always a valid conversation."""
+    """In three turns with tools, in this process and after a restart, each request is a valid conversation."""
     wrong = []
     async with ForgetfulJournal().running() as journal:
         for life in range(2):
@@ -141,7 +141,7 @@ async def test_each_call_has_a_result_whatever_write_failed(at, autojump_clock):
 
 
 async def test_calls_that_an_old_record_left_open_have_results_when_it_is_read(autojump_clock):
-    """By what it says of them: finished, perhaps begun, and never begun."""
+    """According to the record they finished, may have begun, or never began."""
     wrong, sender = [], Sender("a", "assistant")
     calls = [ToolCall("pay", {"what": word}, f"c{place}") for place, word in enumerate("xyz")]
     question = Message(session_id="s", sender=Sender("ada"), parts=(Text("Pay."),))
@@ -182,7 +182,7 @@ class ShortJournal(MemoryJournal):
 
 
 def payer(journal, paid, **options):
-    """An agent that pays what it is asked to; the disk is full from its first answer on, or late, when the tool has run."""
+    """Return an agent with a payment tool. The disk is full from its first answer on, or after the tool has run."""
 
     @tool
     async def transfer(order: str) -> str:
@@ -388,7 +388,7 @@ async def test_a_task_result_is_delivered_after_a_full_disk(autojump_clock, fail
 
 
 class StumblingJournal(MemoryJournal):
-    """Takes a second for its next write, and fails, once it is told so."""
+    """A journal whose next write takes a second and fails, once it is armed."""
 
     stumbles = False
 
@@ -401,7 +401,7 @@ class StumblingJournal(MemoryJournal):
 
 
 async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_turn_that_runs(autojump_clock):
-    """What its write had taken along, the beginning of that turn, stays before what the turn writes meanwhile."""
+    """The failed write contained the beginning of the running turn, which stays before the later records of that turn."""
     async with StumblingJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok", delay=0.5)))
@@ -424,7 +424,7 @@ async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_tur
 
 
 async def test_a_timer_set_during_a_turn_is_recorded(autojump_clock):
-    """The turn's records come first, and the time stays with the record that set it."""
+    """The records of the turn are first, and the due time belongs to the record that set it."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok", delay=0.5)))
         session = await agent.create_session("ada", session_id="s")
@@ -442,7 +442,7 @@ async def test_a_timer_set_during_a_turn_is_recorded(autojump_clock):
 
 
 class UnsureJournal(WrappedJournal):
-    """Commits, and may say that it failed, or take nothing more behind the next commit."""
+    """A journal that commits and may raise, or that rejects writes after the next commit."""
 
     says = ""
 
@@ -465,7 +465,7 @@ class UnsureJournal(WrappedJournal):
     ids=["yes-no", "no-yes"],
 )
 async def test_of_two_decisions_the_one_that_was_confirmed_counts(autojump_clock, first, last, payments):
-    """The other one is in the journal, too, though its caller was told that it failed; then the process dies."""
+    """The journal has the other decision too, although its caller got an error; then the process dies."""
     paid = []
 
     @tool(approval=True)

@@ -1,4 +1,4 @@
-"""Long sessions get snapshots beside their turns, and come back from them as they were."""
+"""Long sessions get snapshots during their turns, and are restored from them exactly."""
 
 import functools
 
@@ -32,7 +32,7 @@ def url(tmp_path):
 
 
 def clerk(memory=None, said=None):
-    """An agent that says how much it was shown."""
+    """Return an agent that answers with the number of messages in its request."""
 
     def answer(chat):
         if said is not None:
@@ -49,7 +49,7 @@ async def talk(session, count, first=0):
 
 
 async def snapshot_of(journal, session_id="s"):
-    """The session's snapshot, once it is there."""
+    """Return the snapshot of the session as soon as it exists."""
     with trio.fail_after(60):
         while (found := await journal.find_snapshot(session_id, agent="clerk")) is None:
             await trio.lowlevel.checkpoint()
@@ -94,7 +94,7 @@ async def test_a_long_session_is_restored_from_its_snapshot(url):
 
 
 async def test_a_snapshot_follows_the_one_before(url):
-    """As the session goes on, each covers more, and leaves less than it takes for the next."""
+    """Each later snapshot covers more records, and leaves fewer than the number that triggers the next."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="s")
@@ -111,7 +111,7 @@ async def test_a_snapshot_follows_the_one_before(url):
 
 
 async def test_a_session_of_before_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
-    """Nobody has to say anything in it."""
+    """No message is needed in the session."""
     with monkeypatch.context() as patched:
         patched.setattr(session_record_writer, "SNAPSHOT_RECORDS", 10_000)
         await live(url, memory=ShortTermMemory())
@@ -147,7 +147,7 @@ class Quiet(ShortTermMemory):
 
 @pytest.mark.parametrize("memory", [Shouting(), Quiet()])
 async def test_a_memory_that_cannot_be_saved_is_made_from_all_records(url, memory):
-    """Nothing is kept for it, and what another one left is not used."""
+    """No snapshot is stored for it, and a snapshot of another memory is not used."""
     history = await live(url)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk(memory))
@@ -162,7 +162,7 @@ async def test_a_memory_that_cannot_be_saved_is_made_from_all_records(url, memor
 
 
 async def test_other_settings_of_a_memory_pass_the_snapshot_over(url):
-    """What they show is made from all records."""
+    """The memory with other settings is built from all records."""
     history = await live(url)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk(ShortTermMemory(max_tokens=100)))
@@ -171,7 +171,7 @@ async def test_other_settings_of_a_memory_pass_the_snapshot_over(url):
 
 @pytest.mark.parametrize("lookback", [None, 33])
 async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback):
-    """Also where it says nothing of it."""
+    """Also if the protocol does not declare how far it reads back."""
     history = await live(url)
     async with open_runtime(journal=url) as runtime:
         agent = clerk()
@@ -181,7 +181,7 @@ async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback)
 
 
 async def test_a_form_that_is_not_known_is_passed_over(url):
-    """An older or a newer actgent wrote it; so are bytes that say nothing."""
+    """Snapshots of an older or newer version and invalid bytes are ignored."""
     history = await live(url)
     for version, body in (
         (99, b"of a newer one"),
@@ -219,14 +219,14 @@ async def test_a_failed_snapshot_does_not_disturb_the_session(caplog):
 
 
 class Slow(MemoryJournal):
-    """Has records read for ever."""
+    """A journal whose reads never end."""
 
     async def read(self, session_id, **options):
         await trio.sleep_forever()
 
 
 async def test_leaving_does_not_wait_for_snapshots():
-    """One that is being made is given up, and no turn has waited for it."""
+    """A snapshot in progress is abandoned, and no turn has waited for it."""
     async with Slow().running() as journal:
         with trio.fail_after(60):
             async with open_runtime(journal=journal) as runtime:
@@ -235,7 +235,7 @@ async def test_leaving_does_not_wait_for_snapshots():
 
 
 async def test_a_deleted_session_loses_its_snapshot(url):
-    """Whoever begins under its id begins anew."""
+    """A new session with the same id starts empty."""
     await live(url)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
@@ -283,7 +283,7 @@ async def pages_of(session, limit):
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 async def test_messages_are_read_in_pages(kind, url, request, monkeypatch):
-    """In any session: from memory what is there, from the journal what is older; none is left out, and none kept."""
+    """Recent messages come from memory and older ones from the journal; each message is read once, and none is retained."""
     monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 6)
     url = {"memory": "memory:", "sqlite": url}.get(kind) or request.getfixturevalue("postgres_url")
     async with open_journal(url) as journal:
@@ -319,7 +319,7 @@ async def test_a_page_has_a_size_and_one_place(url):
 
 
 async def test_older_messages_of_a_session_that_was_erased_are_gone(url):
-    """Who still holds it is told so."""
+    """A caller with a reference to the session gets an error."""
     await live(url)
     async with open_runtime(journal=url) as runtime:
         session = await (await runtime.start(clerk())).open_session("s")
@@ -332,7 +332,7 @@ async def test_older_messages_of_a_session_that_was_erased_are_gone(url):
 
 
 async def test_older_messages_need_their_journal(url):
-    """After its block they cannot be read any more, and that is said."""
+    """After the block of the journal a read raises an error that says so."""
     await live(url)
     async with open_runtime(journal=url) as runtime:
         session = await (await runtime.start(clerk())).open_session("s")
@@ -341,7 +341,7 @@ async def test_older_messages_need_their_journal(url):
 
 
 async def test_tool_calls_are_whole_in_pages(url, monkeypatch):
-    """Also those that a turn left without results, which get them where the session is made again; ids do not come twice."""
+    """Calls without a result get one when the session is rebuilt; ids are unique."""
     monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 4)
 
     @tool

@@ -1,4 +1,4 @@
-"""What handlers got stands in the journal: replies, events and routes, why a message failed, and what a call took."""
+"""The journal has what handlers received: replies, events, routes, reasons of failures, and durations of calls."""
 
 import json
 
@@ -31,7 +31,7 @@ NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
 
 @attrs.frozen
 class Order:
-    """What an agent answers."""
+    """The answer of an agent."""
 
     article: str
     count: int
@@ -226,7 +226,7 @@ async def test_durations_of_model_calls_are_recorded(autojump_clock):
 
 
 async def test_reacting_agents_tell_what_they_decided():
-    """The text of the final answer, which stands somewhere in the form."""
+    """The reply is the text of the final answer, at any position of the answer format."""
     text = answer(
         question_nature={"category": "SIMPLE", "confidence_level": 90},
         context={"what_we_know": "all"},

@@ -1,4 +1,4 @@
-"""A crash at every write of the journal, and what the next start makes of it."""
+"""A crash at every write of the journal, and the recovery at the next start."""
 
 import collections
 import itertools
@@ -27,7 +27,7 @@ SESSIONS, STEPS = 5, 3
 
 
 class World:
-    """What is outside of the process: tool effects, and what handlers heard, over all restarts."""
+    """Data outside of the process: effects of tools and values received by handlers, over all restarts."""
 
     def __init__(self):
         self.paid = collections.Counter()
@@ -70,7 +70,7 @@ class World:
 
 
 async def live(journal, world):
-    """One life of the process, which goes on with what is there."""
+    """Run one process that resumes the journal."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
         for context in list(agent._opener.running.sessions.values()):
@@ -78,7 +78,7 @@ async def live(journal, world):
 
 
 async def die(inner, world, writes):
-    """A life that ends at its n-th write; whether it got that far, and what it had accepted by then."""
+    """Run a process that ends at its n-th write. Return whether it reached that write, and its accepted messages."""
     dying = CrashingJournal(inner, writes)
     accepted = []
 
@@ -105,7 +105,7 @@ async def die(inner, world, writes):
 
 
 def outcomes_of(world, session_id, kind):
-    """By what each is an outcome of: the ids and statuses under which handlers heard it."""
+    """Return the ids and statuses that handlers received for each outcome."""
     told = collections.defaultdict(set)
     for outcome in world.heard[session_id]:
         if isinstance(outcome, kind):
@@ -114,7 +114,7 @@ def outcomes_of(world, session_id, kind):
 
 
 async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
-    """Of 5 sessions with 3 steps: what was accepted is answered, and each call and answer is heard under one id.
+    """In 5 sessions with 3 steps each accepted message is answered, and each call and answer has one id.
 
     `once` tools run at most once, `idempotent` ones under one key.
     """
@@ -211,7 +211,7 @@ async def test_queued_messages_keep_their_order_after_a_restart(autojump_clock):
 
 
 async def test_state_and_usage_survive(autojump_clock):
-    """What was dispatched, and what model calls took, is there after a restart."""
+    """Dispatched actions and the usage of model calls exist after a restart."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

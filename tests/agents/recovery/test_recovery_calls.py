@@ -1,4 +1,4 @@
-"""Tool calls over a crash: which of them had begun, and what is written of their results."""
+"""Tool calls across a crash: which calls had begun, and which results are written."""
 
 import trio
 
@@ -55,7 +55,7 @@ async def _live(journal, agent, *, until):
 
 
 async def test_a_call_that_never_began_is_run_after_a_crash(autojump_clock):
-    """At whichever write the process dies: nothing runs twice, and `outcome_unknown` is only what was about to begin."""
+    """At every write: nothing runs twice, and only a call that was about to begin is `outcome_unknown`."""
     unknown = set()
     for writes in range(1, 60):
         begun = []

@@ -1,4 +1,4 @@
-"""What one turn or one session was told apart from its agent, over a crash."""
+"""Options of one turn or one session across a crash."""
 
 import contextlib
 
@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 def make_agent(seen):
-    """An agent that notes all that its model is asked, calls a tool, and answers once in a wrong form."""
+    """Return an agent that records its requests, calls a tool, and answers once in an invalid format."""
 
     @tool(effect="idempotent")
     async def add(a: int, b: int) -> int:
@@ -56,7 +56,7 @@ def make_agent(seen):
 
 
 async def _ask_all(journal, agent):
-    """One after the other, in a session with a prompt of its own; failures are answers, too."""
+    """Send messages one by one in a session with its own system prompt. Return answers and failures."""
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", session_id="s", prompt="It is late.")

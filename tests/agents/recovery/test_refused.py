@@ -1,4 +1,4 @@
-"""Whoever was told that something is refused or stopped: it does not run, even where the process dies just then on a slow disk."""
+"""A message that was rejected or stopped never runs, even if the process dies at that moment on a slow disk."""
 
 import copy
 from functools import partial
@@ -15,7 +15,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 
 
 class SlowJournal(MemoryJournal):
-    """Takes a second to write while it is slow; `stored()` is what a process finds that starts just then."""
+    """A journal whose writes take a second while it is slow; `stored()` returns the records that a new process would find."""
 
     is_slow = False
 
@@ -33,7 +33,7 @@ class SlowJournal(MemoryJournal):
 
 @attrs.define(eq=False)
 class Life:
-    """A process, which dies as soon as somebody is told something."""
+    """A process that dies as soon as a caller gets a result."""
 
     agent: Agent
     session: Session
@@ -63,7 +63,7 @@ class Life:
 
 
 async def busy(life, *said):
-    """A turn that runs, in front of what else is said, before the disk becomes slow."""
+    """Start a turn before the disk becomes slow; later messages queue behind it."""
     await life.session.chat("first")
     for text in said:
         await life.session.chat(text, message_id=text)
@@ -81,7 +81,7 @@ async def behind_a_person(life, *calls):
 
 
 async def closed_beside(life, call):
-    """A call whose session is closed while it waits."""
+    """Return a call whose session is closed while the call waits."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(life.until_told, call)
         await trio.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Sessions that come back while somebody else already talks to them, or whose handlers fail."""
+"""Reopened sessions with concurrent callers, and with failing handlers."""
 
 import pytest
 import trio
@@ -39,7 +39,7 @@ def make_agent(problems):
 
 
 async def interrupt_at(inner, writes):
-    """A session whose process died at this write of its first turn."""
+    """Return a session whose process died at the given write of its first turn."""
     dying = CrashingJournal(inner, writes)
 
     async def run():
@@ -94,7 +94,7 @@ async def test_queued_messages_run_before_new_ones_after_a_restart(writes, who, 
 
 @pytest.mark.parametrize("how", ["wait_idle", "run"])
 async def test_a_handler_cannot_wait_for_the_session_that_it_opens(how, autojump_clock):
-    """It would wait for ever for what goes on only behind it; the session comes back all the same."""
+    """The handler would wait for work that runs only after it; the session is reopened nevertheless."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
         agent, heard = make_agent([]), []
@@ -135,7 +135,7 @@ async def test_a_session_with_failing_handlers_keeps_its_messages(autojump_clock
 
 
 async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autojump_clock):
-    """Who waited for the first one opens it again, and handlers open the session that they are called for."""
+    """A caller that waited for the first opening opens the session, and handlers may open the session they are called for."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
         async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
@@ -190,7 +190,7 @@ async def test_concurrent_ensure_session_calls_share_one_session(url, autojump_c
 @pytest.mark.parametrize("writes", range(1, 6))
 @pytest.mark.parametrize("how", ["delete", "close"])
 async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how, autojump_clock):
-    """Nothing of it goes on but the telling of an answer that stood there, nothing is left behind, and nobody waits."""
+    """Only the delivery of a stored answer continues, nothing remains, and no caller waits."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, writes)
         agent, heard = make_agent([]), []
@@ -244,7 +244,7 @@ ACCEPTED = MessageAcceptedRecord(
     ],
 )
 async def test_a_session_that_lacks_a_record_says_which_builds_on_it(records, number):
-    """As one that the storage has damaged: others go on, and it is left out when its agent starts."""
+    """As for a damaged session: other sessions continue, and the start of the agent skips it."""
     async with MemoryJournal().running() as journal:
         entry = Entry(session_id="s", agent="clerk", records=records)
         await journal.commit(entry, epoch=await journal.acquire())

@@ -1,8 +1,8 @@
-"""A session that is opened from a snapshot is the one that all of its records make, byte for byte.
+"""A session opened from a snapshot equals the session built from all its records, byte for byte.
 
-Random lives of sessions, with tools, people, schedules, delegated tasks, state, modes, notices, system prompts, collected,
-repeated and failed messages, are recorded by a real runtime. Then each moment between two turns gives a snapshot, made from
-the one before, and from it the session is made again up to later moments, in all of which nothing may differ.
+A real runtime records random sessions with tools, approvals, schedules, delegated tasks, state, modes, notices, system prompts,
+and collected, repeated and failed messages. Each moment between two turns gives a snapshot that is made from the one before. The
+session is rebuilt from it up to later moments, and no value may differ.
 """
 
 import functools
@@ -84,7 +84,7 @@ async def buy(what: str) -> str:
 
 
 def answers(dice):
-    """What the model says, drawn for each call."""
+    """Return the model's answer, drawn for each call."""
 
     def answer(chat):
         last = chat.messages[-1]
@@ -105,7 +105,7 @@ def answers(dice):
 
 
 async def decide(session, dice):
-    """Answer for a person, until nothing is asked any more."""
+    """Decide open approvals until none is left."""
     while session.approvals:
         for approval in session.approvals:
             decision = dice.choice(
@@ -292,7 +292,7 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
 
 
 def test_the_lives_had_it_all():
-    """Whatever a snapshot has to hold, one of them had; it runs behind them."""
+    """Each part of a snapshot occurred in at least one recorded session. Runs after them."""
     expected = {
         SessionCreatedRecord,
         MessageAcceptedRecord,
@@ -327,7 +327,7 @@ def shared_url(request, tmp_path):
 
 
 async def test_sessions_are_restored_exactly_after_kills(shared_url, lives):
-    """Before and after any write of records or snapshots, both ways of opening give the same session."""
+    """Before and after any write of records or snapshots, both ways of opening return the same session."""
     confirmed, covered, memory = [], set(), ShortTermMemory()
     for write in WRITES:
         command = [sys.executable, str(LIVES), shared_url, "25", str(write)]

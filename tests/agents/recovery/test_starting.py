@@ -1,4 +1,4 @@
-"""Agents that are started one after the other, while the journal has turns that call those to come."""
+"""Agents that start one after the other, while the journal has turns that call agents which start later."""
 
 import logging
 
@@ -31,7 +31,7 @@ def worker(name="beta"):
 
 
 def told(chat):
-    """What the tool said, as an answer."""
+    """Return the result of the tool as an answer."""
     last = chat.messages[-1]
     return last.parts[0].text if last.role == "tool" else [ASK]
 
@@ -57,7 +57,7 @@ async def leave_unfinished(journal, *agents):
 
 
 async def leave_from_before(journal, agent):
-    """An unfinished session of an agent whose name was taken before names had to be printable."""
+    """Leave an unfinished session of an agent whose name is from before names had to be printable."""
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)
     said = Message(session_id="old", sender=Sender("ada"), parts=(Text("go"),))
     entry = Entry(session_id="old", agent=agent, records=(opened, MessageAcceptedRecord(message=said)))
@@ -71,7 +71,7 @@ async def answers_of(agent):
 
 
 async def test_a_recovered_turn_waits_for_an_agent_that_is_started_later(autojump_clock):
-    """Without a word from the program; the call is answered as soon as the agent is there."""
+    """The call is answered as soon as the agent starts, without code in the program."""
     async with MemoryJournal().running() as journal:
         await leave_unfinished(journal, "alpha")
         async with open_runtime(journal=journal) as runtime:

@@ -1,4 +1,4 @@
-"""A message that is stopped before it comes, over deaths of its process; and stops of messages that wait since before one."""
+"""Messages that are stopped before they arrive, across deaths of their process, and stops of messages queued before a restart."""
 
 import copy
 
@@ -23,7 +23,7 @@ class SlowJournal(MemoryJournal):
         await super()._write(*args)
 
     def stored(self):
-        """What a process finds that starts now."""
+        """Return the records that a process would find now."""
         found = SlowJournal()
         for name in ("_stored_heads", "_stored_rows", "_stored_snapshots"):
             setattr(found, name, copy.deepcopy(getattr(self, name)))
@@ -45,7 +45,7 @@ class FailingJournal(SlowJournal):
 
 
 class Life:
-    """A process with one session, what its model was asked, and what its handlers heard."""
+    """A process with one session, the requests of its model, and the values received by its handlers."""
 
     def __init__(self, journal):
         self.journal, self.asked, self.failed = journal, [], []
@@ -58,7 +58,7 @@ class Life:
         session.on_exception(lambda failure: self.failed.append((failure.kind, failure.message_id)))
 
     async def run(self, deed, **options):
-        """Live as long as a deed; returns what the journal has then."""
+        """Run a process for the duration of one operation. Return the journal's records afterwards."""
         async with self.journal.running() as journal, open_runtime(journal=journal) as runtime:
             agent = self.agent = BareAgent("a", llm=ScriptedLLM(self.answer, delay=10), grace=0, **options)
             agent.on_session(self.hear)
@@ -122,7 +122,7 @@ async def stop_and_go_on(life, session):
 async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
     deed, autojump_clock, monkeypatch
 ):
-    """Whether it came before that one died, or comes now; and it ends once, whoever says it again."""
+    """Whether it arrived before the death or arrives now; it ends once, also if it is sent again."""
     monkeypatch.setattr("actgent.sessions.session_record_writer.SNAPSHOT_RECORDS", 10)
     left = await Life(SlowJournal()).run(deed)
 
@@ -140,7 +140,7 @@ async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
 
 
 async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_clock):
-    """Said again it is no second record; a new message under the id of one that has ended is none that anybody stopped."""
+    """A repeated stop writes no second record; a new message with the id of an ended one is not stopped."""
 
     async def deed(life, session):
         for _ in range(3):
@@ -160,7 +160,7 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
 
 
 async def test_messages_that_wait_since_before_a_restart_are_stopped_by_their_ids(autojump_clock):
-    """As those that came since: they waited on, and were answered."""
+    """As messages sent after the restart are; otherwise they would stay queued and be answered."""
 
     async def say(life, session):
         for number in range(3):
@@ -177,7 +177,7 @@ async def test_messages_that_wait_since_before_a_restart_are_stopped_by_their_id
 
 
 async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_clock):
-    """It was taken out, and the agent broke down when its turn came."""
+    """It had left the queue, and the agent failed as its turn began."""
 
     async def deed(life, session):
         await session.chat("first", message_id="m0")
@@ -203,7 +203,7 @@ async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_cl
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same process", "next process"])
 async def test_a_stop_outlives_a_journal_that_failed_for_the_end_of_its_message(restarts, autojump_clock):
-    """A message whose end could not be written may be sent again. It is stopped again, and not answered."""
+    """A message whose end was not written may be sent again. It is stopped again, and not answered."""
     journal = FailingJournal()
     outcomes = []
 

@@ -1,4 +1,4 @@
-"""What somebody was told of a session while its agent stops holds at the next start, whatever of it has stopped by then."""
+"""Results that callers received while an agent stops hold at the next start."""
 
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -42,7 +42,7 @@ async def be_slow(failure):
 
 
 async def stop_in_a_turn(journal, how, act):
-    """A process that is ended in the turn of a session whose handler is slow; meanwhile, and until it ends, it calls `act` again and again."""
+    """Run a process that ends during the turn of a session with a slow handler; `act` is called repeatedly until then."""
 
     async def answer(chat):
         await trio.sleep(1)
@@ -113,7 +113,7 @@ async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock,
 
 
 async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
-    """No task has run since, so that none of its own knows of it."""
+    """No task has run since the call, so no task of the agent knows of the stop."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")

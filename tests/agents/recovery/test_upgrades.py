@@ -1,4 +1,4 @@
-"""A session in the middle of a turn, whose agent is another one at the next start."""
+"""A session with an unfinished turn whose agent differs at the next start."""
 
 import json
 
@@ -36,7 +36,7 @@ REACT_PUT = json.dumps(
 def putting(ran, **options):
     @tool(name="put", **{"effect": "idempotent", **options})
     async def put(order: str) -> str:
-        """Put an order away."""
+        """Store an order permanently."""
         ran.append(order)
         return "put"
 
@@ -55,7 +55,7 @@ async def _begin(journal, *, answers, kind=BareAgent, **options):
 
         @tool(effect="idempotent")
         async def put(order: str) -> str:
-            """Put an order away, for ever."""
+            """Store an order permanently."""
             scope.cancel()
             await trio.sleep_forever()
 
@@ -66,7 +66,7 @@ async def _begin(journal, *, answers, kind=BareAgent, **options):
 
 
 async def _go_on(journal, agent, *, decision=None):
-    """The next process; returns the results that handlers and model were told."""
+    """Run the next process. Return the results that handlers and model received."""
     told = []
     agent.on_session(lambda session: session.on_tool_result(told.append))
     async with open_runtime(journal=journal) as runtime:
@@ -84,7 +84,7 @@ async def _go_on(journal, agent, *, decision=None):
 def changed_schema(ran):
     @tool(name="put", effect="idempotent")
     async def put(order_id: int) -> str:
-        """Put an order away."""
+        """Store an order permanently."""
         ran.append(order_id)
         return "put"
 
@@ -129,7 +129,7 @@ async def test_a_started_call_after_a_lowered_limit_has_an_unknown_outcome(autoj
 
 
 async def test_a_begun_call_of_a_turn_that_is_interrupted_has_an_unknown_outcome(autojump_clock):
-    """An urgent message that goes before the recovered turn ends the turn before its call runs again."""
+    """An urgent message that precedes the recovered turn ends this turn before its call runs again."""
     ran = []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT]])
@@ -164,7 +164,7 @@ async def test_a_begun_call_runs_again_where_it_may(autojump_clock):
 
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
 async def test_a_begun_call_in_text_that_the_new_protocol_does_not_read(autojump_clock, effect):
-    """The model hears that nobody knows what came of it, and the JSON that asked for it is no answer."""
+    """The model reads that the outcome is unknown, and the JSON of the call is not an answer."""
     ran, said = [], []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[REACT_PUT], kind=ReActAgent)
@@ -227,7 +227,7 @@ async def test_a_turn_resumes_with_another_model_prompt_or_protocol(autojump_clo
     ],
 )
 async def test_an_open_approval_after_an_upgrade(autojump_clock, tools, says):
-    """A person still decides; what is approved and cannot run is an error, and never an effect."""
+    """The approval can still be decided; an approved call that cannot run is an error without an effect."""
     async with MemoryJournal().running() as journal:
         await _leave(journal, [PUT], tools=[putting([], approval=True)])
         preview = await preview_restart(bare(*tools), "s", await journal.load("s"))

@@ -50,7 +50,7 @@ class Notified:
 
 
 def make_agent(rng, notified, asked):
-    """An agent whose model answers late, calls tools, or fails; it notes which message each model call answers."""
+    """Return an agent whose model answers late, calls tools, or fails. It records the message of each model call."""
 
     @tool(effect="idempotent")
     async def store(order: str) -> str:
@@ -88,7 +88,7 @@ def make_agent(rng, notified, asked):
 
 
 async def act(rng, session, notified):
-    """What one caller does: says, asks, stops, decides."""
+    """Run one caller, which sends, asks, stops and decides."""
     for _ in range(rng.randint(2, 4)):
         await trio.sleep(rng.choice([0, 0, 0.05, 0.5, 2]))
         message_id = rng.choice(MESSAGES)
@@ -149,7 +149,7 @@ async def live(rng, journal, notified, asked, seconds):
 
 
 def written(records):
-    """What the journal has of outcomes: replies and results by id, failures by message."""
+    """Return the outcomes in the journal: replies and results by id, failures by message."""
     found = {}
     for record in records:
         match record:

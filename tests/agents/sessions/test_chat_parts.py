@@ -1,4 +1,4 @@
-"""The two halves of `chat`, what a program gives to handlers itself, and the sentences for users."""
+"""The two halves of `chat`, values that a program passes to handlers, and sentences for users."""
 
 import pytest
 
@@ -28,7 +28,7 @@ from actgent import (
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_a_message_is_made_and_received_as_chat_does(journal):
-    """Made, it is not said; received, it is answered, once, with its sender and priority."""
+    """A made message is not sent; a received one is answered once, with its sender and priority."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["Hello."])))
         session = await agent.create_session("ada")

@@ -1,4 +1,4 @@
-"""Never more than the memory allows goes to a model, and a session goes on after something that was too much."""
+"""A request never exceeds the limit of the memory, and a session continues after a message that was too large."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def sent(chat):
 
 
 class Desk:
-    """A model that asks for big results when it is told to, and what it was sent."""
+    """A model that requests large results on demand, with its recorded requests."""
 
     def __init__(self):
         self.chats = []
@@ -51,7 +51,7 @@ def agent_of(desk, **options):
 
 
 async def test_a_message_that_does_not_fit_ends_its_turn_alone(autojump_clock):
-    """It is a failure of the kind `context`; the next message is answered with a note in its place, and all that was said before."""
+    """It ends as a failure of the kind `context`. The next request has a notice in its place, and all earlier messages."""
     desk = Desk()
     async with agent_of(desk) as agent:
         session = await agent.create_session("ada")
@@ -79,7 +79,7 @@ async def test_the_default_is_a_bound_too(autojump_clock):
 
 @pytest.mark.parametrize("durable", [False, True])
 async def test_results_that_do_not_fit_end_the_turn_and_are_left_out_as_a_whole(durable, autojump_clock):
-    """Twenty results of 50,000 characters are not sent; the session goes on, after a restart with the same view."""
+    """Twenty results of 50,000 characters are not sent; the session continues with the same view after a restart."""
     desk = Desk()
     async with MemoryJournal().running() as journal:
         for life in range(2):
@@ -103,7 +103,7 @@ async def test_results_that_do_not_fit_end_the_turn_and_are_left_out_as_a_whole(
 
 @pytest.mark.parametrize("kind", [StepsAgent, ReActAgent])
 async def test_every_protocol_has_the_bound(kind, autojump_clock):
-    """What a stage says at the end of the prompt counts with the conversation."""
+    """The text of a stage at the end of the prompt counts with the conversation."""
     chats = []
 
     def answer(chat):

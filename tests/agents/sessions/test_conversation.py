@@ -142,7 +142,7 @@ async def test_a_single_call_in_text_is_linked_after_a_restart(tmp_path):
 
 
 async def test_the_answer_of_a_mapped_tool_is_part_of_the_conversation():
-    """The user was told its words before the tool ran."""
+    """The user received its text before the tool ran."""
     kind = Instruction(
         "Look", schema={"type": "object", "properties": {"what": {"type": "string"}}}, tool="look"
     )

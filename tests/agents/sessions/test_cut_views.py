@@ -1,4 +1,4 @@
-"""What models are shown where a conversation begins strangely, or is too long to be shown whole."""
+"""Views of conversations with an unusual beginning or too many messages."""
 
 import itertools
 import json
@@ -72,7 +72,7 @@ async def test_mode_notice_follows_each_cut(autojump_clock):
 
 
 async def test_a_mode_change_after_a_cut_follows_the_earlier_mode(autojump_clock):
-    """The prefix stays; with the next cut only the new one is told, and a restart shows the same."""
+    """The prefix stays. After the next cut only the new mode is stated, and a restart has the same view."""
     talk = Talk()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -102,7 +102,7 @@ def say(view, sender, *parts, **options):
 
 
 def test_limited_view_contains_the_mode():
-    """The notice comes first. A mode change during a turn keeps the turn whole and the first notice in place."""
+    """The notice is first. A mode change during a turn keeps the turn complete and the first notice in place."""
     view = LimitedMemory(ShortTermMemory()).open_view()
     view.limit = 2
     say(view, MODE, Text("integration"), causation_id="0")
@@ -145,7 +145,7 @@ def roles(request):
 @pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
 @pytest.mark.parametrize("kind", ["agent", "assistant"])
 async def test_a_conversation_that_another_agent_begins_is_a_users_to_every_provider(wire, kind):
-    """Its words are the assistant's once they are answered, so something of the user's goes before them."""
+    """The agent's first text becomes an assistant message, so a user message precedes it."""
     async with open_provider(["one", "two", "three"]) as provider:
         llm = client(wire, provider)
         async with BareAgent("clerk", llm=llm) as agent:

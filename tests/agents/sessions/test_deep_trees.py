@@ -1,4 +1,4 @@
-"""Trees of sessions that are deeper than Python's stack: closed, forgotten, erased, asked and held."""
+"""Session trees deeper than Python's stack: close, evict, erase, ask and hold."""
 
 import math
 
@@ -50,7 +50,7 @@ def chain_of(runtime_limits, count):
 @pytest.mark.parametrize("how", ["aclose", "delete_session", "leave"])
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_long_chain_of_tasks_ends_with_its_root(durable, how, autojump_clock):
-    """All of it is closed at once, and other sessions of its agents go on."""
+    """The whole chain is closed at once, and other sessions of its agents continue."""
     limits = Limits(depth=10_000, tree_model_calls=10_000, tree_tool_calls=10_000)
     x, y, done = chain_of(limits, 400)
     answers = []
@@ -79,7 +79,7 @@ async def test_a_long_chain_of_tasks_ends_with_its_root(durable, how, autojump_c
 
 
 async def test_sessions_as_deep_as_a_program_likes(autojump_clock):
-    """They are created, listed, asked at the bottom and closed, whatever the depth; those above stay when one is closed."""
+    """Sessions are created, listed, asked at the bottom and closed at any depth; the ancestors of a closed session stay."""
 
     @tool(approval=True)
     async def delete() -> str:
@@ -107,7 +107,7 @@ async def test_sessions_as_deep_as_a_program_likes(autojump_clock):
 
 
 async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
-    """Time stands still for all who wait for a turn that waits for people, however many in a row."""
+    """Time limits pause for each caller in a chain that waits for an approval."""
 
     class Asker:
         def __init__(self, future):

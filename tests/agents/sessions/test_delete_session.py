@@ -21,7 +21,7 @@ def agent_of(script, **options):
 
 
 async def ids(journal):
-    """What the journal knows of."""
+    """Return the ids of all sessions in the journal."""
     return [summary.session_id for summary in await journal.sessions()]
 
 
@@ -79,7 +79,7 @@ async def test_a_session_of_an_earlier_run_is_deleted():
 
 
 class _EndingJournal(MemoryJournal):
-    """Has somebody else do something just before a session is erased."""
+    """A journal that runs a callback just before it erases a session."""
 
     meanwhile = None
 
@@ -115,7 +115,7 @@ async def test_session_cannot_be_opened_during_its_deletion():
 
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_a_session_is_deleted_while_its_handlers_wait_for_that(autojump_clock, is_new):
-    """They may take for ever before its first message; whoever makes or opens it hears that it is closed."""
+    """The handlers may wait forever before its first message; a caller that creates or opens the session gets SessionClosed."""
     async with MemoryJournal().running() as journal:
         if not is_new:
             async with open_runtime(journal=journal) as runtime:
@@ -144,7 +144,7 @@ async def test_a_session_is_deleted_while_its_handlers_wait_for_that(autojump_cl
 
 
 async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
-    """Both calls return, in whichever order trio has them go on."""
+    """Both calls return, in any order that trio resumes them."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_of(["hi"]))
         for number in range(40):
@@ -158,7 +158,7 @@ async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
 
 
 async def test_a_tool_cannot_delete_its_own_session():
-    """It would wait for itself; the turn goes on with the error."""
+    """The tool would wait for itself; it gets an error and the turn continues."""
     runtimes = []
 
     @tool
@@ -203,7 +203,7 @@ async def test_a_tool_cannot_delete_a_session_above_its_own():
 
 
 class SlowBelow(WrappedJournal):
-    """Takes its time to tell what it has found below sessions."""
+    """A journal that lists child sessions slowly."""
 
     async def children_of(self, keys):
         found = await super().children_of(keys)
@@ -233,7 +233,7 @@ async def test_child_created_during_a_deletion_is_deleted(autojump_clock, above)
 
 
 class SlowToLoad(WrappedJournal):
-    """Takes its time to tell what it has read of a session."""
+    """A journal that returns loaded sessions slowly."""
 
     seconds = 1
 
@@ -245,7 +245,7 @@ class SlowToLoad(WrappedJournal):
 
 @pytest.mark.parametrize("by_handler", [False, True])
 async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_clock, by_handler):
-    """Also by who opens another one. What is said in it would be written as of a session without a beginning, which nobody can open, and whose id is taken."""
+    """Also if another session is opened. A write would make a session without a first record, which cannot be opened and blocks its id."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             await (await (await runtime.start(agent_of(["hi"]))).create_session("ada", session_id="s")).chat(
@@ -285,7 +285,7 @@ class SlowToErase(WrappedJournal):
 
 @pytest.mark.parametrize("first", ["delete", "start"])
 async def test_an_agent_that_starts_while_its_session_is_deleted(autojump_clock, first):
-    """Its model is not shown the deleted session, and nothing of the session comes back into the journal."""
+    """Its model receives nothing of the deleted session, and no record returns to the journal."""
     asked = []
 
     async def answer(chat):
@@ -388,7 +388,7 @@ async def test_a_session_that_two_tasks_load_is_deleted(autojump_clock):
 
 
 async def test_records_of_an_erased_session_are_refused_by_the_journal():
-    """A step that does not begin a session is not written if the session is gone, and its writer is told."""
+    """A step that does not begin a session is rejected if the session does not exist, and its caller gets the error."""
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
         owner = Sender("ada")

@@ -1,4 +1,4 @@
-"""Following a session: its records once and in order from any cursor, and what grows in between."""
+"""Followers of a session: records once and in order from any cursor, and streamed text in between."""
 
 import random
 
@@ -38,7 +38,7 @@ async def runtime(journal):
 
 
 class Gated:
-    """A model that says its pieces one by one, each when the test lets it."""
+    """A model that streams its pieces one by one, each when the test releases it."""
 
     def __init__(self, *pieces):
         self.pieces = pieces
@@ -60,7 +60,7 @@ class Gated:
 
 
 async def records_of(follower, count):
-    """So many records of a follower; what grows is left out."""
+    """Return the given number of records of a follower, without streamed text."""
     found = []
     with trio.fail_after(60):
         while len(found) < count:
@@ -71,7 +71,7 @@ async def records_of(follower, count):
 
 
 async def texts_of(follower, wanted=None):
-    """What has grown, as its reader shows it: until it has the text `wanted`, or if that is None, what comes at once."""
+    """Return the streamed text as a reader shows it, until it equals `wanted`; None returns what is available at once."""
     shown = ""
     await trio.testing.wait_all_tasks_blocked()
     while wanted is None or wanted not in shown:
@@ -110,7 +110,7 @@ async def test_history_and_what_comes_is_one_stream(runtime, journal):
 
 
 async def test_a_follower_resumes_within_a_turn(runtime, journal):
-    """Its turn is told by records before the cursor."""
+    """The turn is known from records before the cursor."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
     session = await agent.create_session("ada", session_id="s")
     message = await session.chat("1")
@@ -145,7 +145,7 @@ async def test_messages_that_are_answered_together_are_one_turn(runtime, journal
 
 
 async def test_a_slow_reader_loses_no_record(runtime, journal):
-    """It reads the journal where the feed has let go what waited for it; the writer never waits."""
+    """It reads records from the journal that the feed has dropped; the writer never waits."""
     epoch = journal.epoch_of("s")
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
     await journal.commit(Entry(session_id="s", agent="gone", records=(opened,)), epoch=epoch)
@@ -179,7 +179,7 @@ async def test_reader_of_whole_steps_gets_long_steps_record_by_record(runtime, j
 
 
 async def test_two_readers_and_a_writer_that_never_pauses(runtime, journal):
-    """One reads each record as it comes, the other sleeps between two; both see the same."""
+    """One reads each record immediately, the other sleeps between two; both receive the same records."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
     session = await agent.create_session("ada", session_id="s")
     seen = {"quick": [], "slow": []}
@@ -219,7 +219,7 @@ async def write_anything(session, dice):
 
 
 async def read_for_a_while(session, known, seconds):
-    """Follow from what is known, and leave in the middle of something."""
+    """Follow from the known cursor, and leave at any point."""
     async with session.follow(after=len(known)) as follower:
         with trio.move_on_after(seconds):
             async for item in follower:
@@ -229,7 +229,7 @@ async def read_for_a_while(session, known, seconds):
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_whatever_happens_followers_see_the_record(runtime, journal, seed):
-    """Readers come, leave, and come back by their cursors while turns, state and schedules are written."""
+    """Readers join, leave and resume by their cursors while turns, state and schedules are written."""
     dice = random.Random(seed)
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi there"], repeat=True, chunk=2)))
     session = await agent.create_session("ada", session_id="s")
@@ -274,7 +274,7 @@ async def test_it_ends_with_the_session(runtime):
 
 @pytest.mark.parametrize("after", [None, 1, 2])
 async def test_it_ends_with_a_session_that_was_closed_before(runtime, after):
-    """Also for a reader that had all of it, and was away before it heard that this was the end."""
+    """Also for a reader that had all records and left before it received the end."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     await (await agent.create_session("ada", session_id="one")).aclose()
     with trio.fail_after(60):
@@ -283,7 +283,7 @@ async def test_it_ends_with_a_session_that_was_closed_before(runtime, after):
 
 
 async def test_it_ends_with_the_journal():
-    """The reader is told, not cancelled."""
+    """The reader gets an error and is not cancelled."""
     items, following = [], trio.Event()
 
     async def read(session):
@@ -300,7 +300,7 @@ async def test_it_ends_with_the_journal():
 
 
 async def test_cursors_of_others_are_refused(runtime):
-    """Behind the end there is another session, or an older copy; an error says what to do."""
+    """A cursor behind the end belongs to another session or an older copy; the error states a remedy."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
     with pytest.raises(InvalidCursor, match="'s' has 1 record, but the cursor is 7") as caught:
@@ -321,7 +321,7 @@ async def test_cursors_of_others_are_refused(runtime):
 
 
 async def test_an_answer_is_streamed_while_it_is_followed():
-    """Piece by piece, until its record comes; then the session streams no more."""
+    """Text arrives in pieces until its record; then streaming ends."""
     gated = Gated("Good ", "day, ", "Ada. ")
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=gated.llm))
@@ -466,7 +466,7 @@ async def test_first_follower_gets_the_streamed_text():
 
 
 async def test_a_session_that_comes_back_is_streamed(tmp_path, monkeypatch):
-    """Also for who followed it before it was loaded; to be followed does not keep it in memory."""
+    """Also for a follower from before the load; a follower does not keep the session in memory."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     gated = Gated("Good ", "day. ")
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
@@ -513,7 +513,7 @@ async def test_calls_tell_followers_how_far_they_are():
 
 
 async def test_accepted_messages_come_before_their_turn(runtime):
-    """A message waits in the inbox as a record of its own turn."""
+    """A queued message is a record of its own turn."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada")
     async with session.follow(after=None) as follower:
@@ -527,7 +527,7 @@ async def test_accepted_messages_come_before_their_turn(runtime):
 
 
 async def talk(runtime, *texts):
-    """A session in which these are said."""
+    """Return a session in which the given texts were sent."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
     session = await agent.ensure_session("ada", session_id="s")
     for text in texts:
@@ -537,7 +537,7 @@ async def talk(runtime, *texts):
 
 
 async def test_a_cursor_is_valid_up_to_the_end_of_a_backup(tmp_path):
-    """What was told behind it is not there: who has seen that is told so, and gets no record that is another."""
+    """Later records do not exist in the backup: a reader with a later cursor gets an error and no other record."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
         session = await talk(runtime, "1")
         kept = await runtime.journal.load("s")

@@ -1,4 +1,4 @@
-"""Whose a session is: one agent's and one owner's, by an id that is bounded printable text."""
+"""The identity of a session: one agent, one owner, and an id of bounded printable text."""
 
 import unicodedata
 
@@ -39,7 +39,7 @@ async def agent(request):
 
 
 async def test_a_session_of_another_owner_is_not_ensured(agent):
-    """Mallory does not get Ada's by knowing its id, and is not told that there is one."""
+    """Mallory cannot get Ada's session by its id, and the error does not reveal that it exists."""
     session = await agent.create_session("ada", "my pin is 1234", session_id="s")
     await session.wait_idle()
     with pytest.raises(WrongOwner) as caught:
@@ -83,7 +83,7 @@ async def test_an_owner_is_checked_after_a_restart():
 
 @pytest.mark.parametrize("name", ["ada\0", "\ud800", "ada\udfff"], ids=ascii)
 async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
-    """Of `ada` with NUL a database keeps `ada?`, who is somebody else."""
+    """A database stores `ada` with NUL as `ada?`, which is a different owner."""
     for owner in (name, Sender(name)):
         for call in (agent.create_session(owner), agent.ensure_session(owner, "s")):
             with pytest.raises(ConfigurationError, match="which databases cannot store"):
@@ -92,7 +92,7 @@ async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
 
 
 async def test_a_stranger_does_not_wake_a_session():
-    """Nothing is loaded, no handler attached and nothing goes on because somebody else asks for it by its id."""
+    """A request by another owner loads nothing, attaches no handler and resumes nothing."""
     async with open_journal("memory:") as journal:
         async with open_runtime(journal=journal) as runtime:
             await (await runtime.start(bare())).create_session("ada", session_id="s")
@@ -110,7 +110,7 @@ async def test_a_stranger_does_not_wake_a_session():
 
 
 async def test_a_session_below_another_users_is_refused(agent):
-    """Its approvals would be decided, and its calls paid, by somebody else."""
+    """Another owner would decide its approvals and pay its calls."""
     parent = await agent.create_session("ada", session_id="parent")
     with pytest.raises(WrongOwner):
         await agent.create_session("mallory", parent=parent)
@@ -133,7 +133,7 @@ async def test_duplicate_session_id_raises_session_exists(agent):
 
 
 async def test_one_of_many_creations_of_an_id_wins(agent):
-    """Whoever is second is told so, whatever pauses there are."""
+    """The others get an error, at any interleaving."""
     won, lost = [], []
 
     async def create(owner):
@@ -182,7 +182,7 @@ BAD = {
     ],
 )
 async def test_ids_are_printable_text(name, give, value):
-    """They reach logs and terminals; the error says which character it is, and where, and is printable itself."""
+    """Ids reach logs and terminals. The error names the character and its position, and is printable."""
     async with bare() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=f"{name}=.*character 2, U\\+[0-9A-F]{{4}}") as caught:
@@ -219,7 +219,7 @@ def test_agents_have_names_that_can_be_printed(name):
 
 
 class Bookkeeping:
-    """Two agents that pay once for each order, and what was paid with which key."""
+    """Two agents that pay once for each order, and the payments by key."""
 
     def __init__(self):
         self.paid = []
@@ -256,7 +256,7 @@ async def get(agent):
 
 
 async def test_two_agents_have_a_session_of_one_id_each(journal_url):
-    """Nothing of the one is in the other, what has an effect has it once for each, and a restart changes nothing."""
+    """The sessions share nothing, each has its own effect once, and a restart changes nothing."""
     books = Bookkeeping()
     expected = {name: ["Pay order 7 at {}.", "", "", "I am {}"] for name in ("shop", "bank")}
     async with open_runtime(journal=journal_url) as runtime:
@@ -305,7 +305,7 @@ async def test_an_agent_does_not_find_anothers_session(journal_url):
 
 
 async def test_approvals_of_equal_calls_have_different_ids(journal_url):
-    """What a person allows one agent, no other one does."""
+    """An approval for one agent does not permit the call of another."""
     paid = []
 
     def clerk(name):
@@ -364,7 +364,7 @@ async def test_a_tree_decides_for_the_session_that_asked(autojump_clock):
 
 
 def worker(name="worker", *, until=trio.lowlevel.checkpoint):
-    """Does what it is told, once it may."""
+    """Return an agent that executes its task when it is released."""
 
     async def answer(chat):
         await until()
@@ -382,7 +382,7 @@ def boss(name):
 
 
 def reports_to(agent):
-    """A channel with what other agents tell this one."""
+    """Return a channel with the reports of other agents to this one."""
     send, receive = trio.open_memory_channel(100)
 
     @agent.on_message
@@ -394,7 +394,7 @@ def reports_to(agent):
 
 
 async def test_tasks_of_one_name_never_meet(journal_url):
-    """Two agents with a session of one id, and two sessions of one agent, give the same agent a task of the same id."""
+    """Two agents with a session of one id, and two sessions of one agent, delegate a task with the same id to the same agent."""
     gate = trio.Event()
     async with open_runtime(journal=journal_url) as runtime:
         await runtime.start(worker(until=gate.wait))
@@ -420,7 +420,7 @@ async def test_tasks_of_one_name_never_meet(journal_url):
 
 
 async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
-    """So that whoever gave it finds its session; other sessions that have this id are left alone."""
+    """So the delegating agent finds its session; other sessions with this id are not changed."""
     async with open_runtime(journal=journal_url) as runtime:
         helper = await runtime.start(worker(until=trio.sleep_forever))
         lead = await runtime.start(boss("lead"))
@@ -440,7 +440,7 @@ async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
 
 
 async def test_two_agents_are_given_tasks_of_one_name(journal_url):
-    """Both are done, told once each, and stopped together."""
+    """Both tasks complete, are reported once each, and are stopped together."""
     gates = [trio.Event()]
 
     async def may_begin():
@@ -505,7 +505,7 @@ async def test_routes_of_two_routers_use_separate_sessions(journal_url):
 
 
 async def test_a_session_is_erased_with_its_own_tree_alone(journal_url):
-    """Where several agents have one of its id, it is said whose."""
+    """If several agents have a session with its id, the call must name the agent."""
     async with open_runtime(journal=journal_url) as runtime:
         shop, bank = [await runtime.start(boss(name)) for name in ("shop", "bank")]
         helper = await runtime.start(worker())

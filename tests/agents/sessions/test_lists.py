@@ -1,4 +1,4 @@
-"""Lists of sessions, and sessions that begin with what was said elsewhere."""
+"""Lists of sessions, and sessions with an imported history."""
 
 import pytest
 import trio
@@ -61,7 +61,7 @@ async def all_of(runtime, **wanted):
 
 
 async def test_pages_come_newest_first_and_fit_what_is_wanted(journal):
-    """By owner, agent and state; each session stands in one page."""
+    """By owner, agent and state; each session is in one page."""
     async with open_runtime(journal=journal) as runtime:
         first, second = await runtime.start(clerk("first")), await runtime.start(clerk("second"))
         for agent in (first, second):
@@ -110,7 +110,7 @@ async def test_invalid_list_filter_is_rejected(journal, wrong):
 
 @pytest.mark.parametrize("also", [False, True])
 async def test_a_history_precedes_the_new_message(journal, also):
-    """The model is shown it, with the calls and their results; hooks and handlers hear nothing of it."""
+    """The request has the history with its calls and results; hooks and handlers receive nothing of it."""
     heard, shown = [], []
 
     def answer(chat):
@@ -134,7 +134,7 @@ async def test_a_history_precedes_the_new_message(journal, also):
 
 
 async def test_a_history_survives_a_restart(tmp_path):
-    """It is in the journal with the session's first step, whether anything was said behind it or not."""
+    """The journal has it in the first step of the session, with or without later messages."""
     url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=llm))
@@ -151,7 +151,7 @@ async def test_a_history_survives_a_restart(tmp_path):
 
 
 async def test_calls_of_a_history_keep_their_ids(journal):
-    """A provider that gives an id of them again gets another one."""
+    """A later call for which the provider repeats one of the ids gets a new id."""
     again = ToolCall("add", {"a": 4}, provider_id="c1")
 
     async def add(a: int) -> int:
@@ -168,7 +168,7 @@ async def test_calls_of_a_history_keep_their_ids(journal):
 
 
 async def test_a_history_is_made_from_dictionaries(journal):
-    """As other programs keep it; memory counts it like what was said here."""
+    """Dictionaries of other programs are accepted; memory counts the history as other messages."""
     old = [{"role": role, "content": "long " * 50} for role in ("user", "assistant") * 10]
     agent = clerk(memory=ShortTermMemory(max_tokens=200))
     async with open_runtime(journal=journal) as runtime:
@@ -179,7 +179,7 @@ async def test_a_history_is_made_from_dictionaries(journal):
 
 
 def one_by_one(call_id="call_0"):
-    """Two calls under one id, with a message for each result, as servers send that count anew in each answer."""
+    """Return two calls with one id and a message for each result, as from servers that count ids anew in each answer."""
     calls = tuple(ToolCall("add", {"a": a}, id=call_id) for a in (1, 2))
     results = [
         ChatMessage("tool", (ToolResult(call_id=call_id, tool_name="add", content=str(a)),)) for a in (1, 2)
@@ -267,7 +267,7 @@ async def test_invalid_history_is_rejected(journal, wrong, way):
 
 
 async def test_a_session_is_made_once_with_what_it_is_given(tmp_path):
-    """Of callers that come together one makes it; later ones find it as it is, after a restart, too."""
+    """One of several concurrent callers creates it; later callers find it unchanged, also after a restart."""
     url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
     found = []
     async with open_runtime(journal=url) as runtime:
@@ -312,7 +312,7 @@ async def test_a_session_is_made_once_with_what_it_is_given(tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"limits": 7}, {"on_busy": "wait"}, {"history": "x"}])
 async def test_wrong_options_are_refused_also_where_there_is_a_session(journal, wrong):
-    """A mistake shows at the first call, and not when the first user without a session comes."""
+    """A mistake raises at the first call, before the first user without a session arrives."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         await agent.ensure_session("ada", "ada-1")

@@ -1,4 +1,4 @@
-"""What messages and sessions carry beside their words: metadata, descriptions, links; and finding them."""
+"""Metadata, descriptions and links of messages and sessions, and searches for messages."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -102,7 +102,7 @@ async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
     ],
 )
 async def test_metadata_is_plain_and_bounded(wrong, words):
-    """What JSON cannot carry, or is too long, is refused where it is given, and nothing is said."""
+    """Values that are not JSON or too long raise an error in the call, and no message is sent."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=words):
@@ -111,7 +111,7 @@ async def test_metadata_is_plain_and_bounded(wrong, words):
 
 
 async def test_metadata_and_descriptions_are_redacted(tmp_path):
-    """redact= takes texts out of both, as out of words."""
+    """`redact=` applies to both, as to message texts."""
     address = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=address, redact=lambda text: text.replace("secret", "***")) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["a", "b"])))
@@ -128,7 +128,7 @@ async def test_metadata_and_descriptions_are_redacted(tmp_path):
 
 
 async def test_a_session_knows_its_description(tmp_path):
-    """It is what the session was opened with, bounded, also after a restart; a session without one has none."""
+    """The description is bounded and survives a restart; a session without one has None."""
     address = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=address) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["a", "b"])))
@@ -147,7 +147,7 @@ async def test_a_session_knows_its_description(tmp_path):
 
 
 async def test_messages_are_found_by_role_and_date(monkeypatch):
-    """Roles, dates, and both with places; pages go on by first and last."""
+    """Roles, dates and positions can be combined; pages continue by first and last."""
     monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE", 3)
     async with BareAgent("clerk", llm=ScriptedLLM([f"a{n}" for n in range(6)])) as agent:
         session = await agent.create_session("ada")
@@ -244,7 +244,7 @@ async def test_links_need_no_journal():
 
 
 async def test_a_schedule_has_metadata_for_its_messages_also_after_a_restart(autojump_clock, tmp_path):
-    """Each time, from the record and from a snapshot; what it is set with can be read, and no model sees it."""
+    """From the record and from a snapshot. The metadata can be read and is not sent to a model."""
     url, noted, heard = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
     llm = ScriptedLLM(lambda chat: str("ticket" in str(chat)))
     for life in range(3):
@@ -267,7 +267,7 @@ async def test_a_schedule_has_metadata_for_its_messages_also_after_a_restart(aut
 
 
 async def test_a_task_has_metadata_also_after_a_restart(autojump_clock, tmp_path):
-    """In the session of whoever works at it, whose turn goes on; what it came to has none."""
+    """The session of the working agent has it, and its turn continues; the report has none."""
     url, noted, children = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
 
     async def work(chat):
@@ -291,7 +291,7 @@ async def test_a_task_has_metadata_also_after_a_restart(autojump_clock, tmp_path
 
 @pytest.mark.parametrize("metadata", ["x", {1: 2}, {"x": object()}, {"x": "y" * 20_000}])
 async def test_wrong_metadata_sets_and_gives_nothing(metadata):
-    """Neither a schedule nor a session of the other agent is there."""
+    """Neither a schedule nor a session of the other agent is created."""
     async with open_runtime() as runtime:
         await runtime.start(BareAgent("worker", llm=ScriptedLLM(["dug"])))
         lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM([])))

@@ -17,7 +17,7 @@ NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
 
 @tool(effect="pure")
 async def depth(lake: str) -> int:
-    """Tell how deep a lake is."""
+    """Return the depth of a lake."""
     return {"Baikal": 1642}[lake]
 
 
@@ -33,7 +33,7 @@ PLAN = json.dumps(
 
 
 async def collected(reader, until):
-    """What is observed, up to the first of a type."""
+    """Return the observations up to the first of the given type."""
     found = []
     with trio.fail_after(60):
         while not (found and found[-1].type == until):
@@ -84,7 +84,7 @@ async def test_a_turn_is_observed_in_order(runtime):
 
 
 async def test_native_calls_are_the_parents_of_their_results(runtime):
-    """Each call is observed when it is asked for and once when it has its result, also where several run."""
+    """Each call is observed when it is requested and once when its result exists, also for concurrent calls."""
     calls = [ToolCall("depth", {"lake": "Baikal"}), ToolCall("depth", {"lake": "Baikal"})]
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([calls, "done"]), tools=[depth]))
     session = await agent.create_session("ada")
@@ -156,7 +156,7 @@ async def test_failures_and_suspensions_are_observed(runtime):
 
 
 async def test_typed_answers_and_changes_of_the_state_are_observed(runtime):
-    """The answer as handlers get it, and what changed under which name."""
+    """The answer as handlers receive it, and the changed value with its name."""
     text = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Good day."})
     agent = await runtime.start(SimpleAgent("a", llm=ScriptedLLM([text]), **NAMES))
     session = await agent.create_session("ada")
@@ -195,7 +195,7 @@ async def test_state_updates_have_a_title_and_structured_content(runtime):
 
 
 async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
-    """Memory is bounded; the numbers of what is left stay the same."""
+    """Memory is bounded, and the numbers of the retained observations do not change."""
     monkeypatch.setattr("actgent.sessions.in_memory_records.MAX_RECORDS", 40)
     monkeypatch.setattr("actgent.sessions.in_memory_records.RecentRecords.TRIM_AT", 50)
     async with BareAgent("a", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text)) as agent:
@@ -215,7 +215,7 @@ async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
 
 
 async def test_a_subscription_ends_with_a_session_without_a_journal():
-    """What was there is received first."""
+    """Earlier observations are received first."""
     async with BareAgent("a", llm=ScriptedLLM(["one"])) as agent:
         session = await agent.create_session("ada")
         async with session.observe() as reader:

@@ -1,4 +1,4 @@
-"""A session that nobody got leaves no trace, and one that is asked for twice is there once."""
+"""A session that no caller received leaves no trace, and one that is requested twice is created once."""
 
 import gc
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ STEPS = 12
 
 
 class SlowJournal(MemoryJournal):
-    """A journal whose disk takes a second while it is slow, and that erases nothing while it is stiff."""
+    """A journal whose disk takes a second while it is slow, and that rejects erasures while it is stiff."""
 
     is_slow = is_stiff = False
 
@@ -39,7 +39,7 @@ async def pause(_):
 
 
 def attended(name="a", **options):
-    """An agent whose new sessions meet a handler that takes a while."""
+    """Return an agent whose new sessions run a slow handler."""
     agent = BareAgent(name, llm=ScriptedLLM(["ok"], repeat=True), **options)
     agent.on_session(pause)
     return agent
@@ -113,7 +113,7 @@ async def test_a_first_message_without_room_leaves_no_session(fails, journal, au
 
 @JOURNALS
 async def test_a_handler_that_fails_leaves_no_session(journal):
-    """Nor what it did to the state of that."""
+    """Its changes of the session's state are dropped as well."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(attended())
 
@@ -169,7 +169,7 @@ async def test_a_task_of_a_handler_does_not_wait_for_what_waits_for_it(use, refu
 
 @pytest.mark.parametrize("fate", ["erased", "not erased", "not erased by this process"])
 async def test_a_call_cancelled_during_the_write_frees_its_id(fate, autojump_clock):
-    """Whether it is erased then, or by the next one who wants the id, in this process or another."""
+    """The session is erased at once, or by the next caller with the id in any process."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(attended())
@@ -194,7 +194,7 @@ async def test_a_call_cancelled_during_the_write_frees_its_id(fate, autojump_clo
 
 @JOURNALS
 async def test_a_cancelled_question_leaves_no_session(journal, cancelled_at):
-    """At whichever step `run`, `stream`, `ask` or `tell` are cancelled before anything is accepted."""
+    """`run`, `stream`, `ask` or `tell` may be cancelled at any step before the message is accepted."""
 
     async def read():
         async with agent.stream("hi") as events:

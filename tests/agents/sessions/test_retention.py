@@ -1,4 +1,4 @@
-"""What leaves the journal by itself, and what does not."""
+"""Automatic erasure of sessions from the journal."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ async def ids_in(journal):
 
 
 async def test_sessions_of_run_leave_the_journal(autojump_clock):
-    """Of `run`, `stream` and `tell` without a session; those that have a name stay."""
+    """Sessions of `run`, `stream` and `tell` without a session are erased; named sessions stay."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(agent_of())
@@ -150,7 +150,7 @@ async def test_nothing_else_leaves_by_itself(autojump_clock):
 
 
 async def test_old_sessions_leave_with_those_below_them(autojump_clock):
-    """Closed and idle ones by their own times; a session in use, or with something to come in its tree, stays."""
+    """Closed and idle sessions have separate times; a session in use or with pending work in its tree stays."""
     async with MemoryJournal().running() as journal:
         retention = Retention(closed=timedelta(days=1), idle=10 * DAY)
         async with open_runtime(journal=journal, retention=retention) as runtime:
@@ -210,7 +210,7 @@ async def test_working_and_suspended_sessions_are_retained(autojump_clock):
 
 
 class Counting(MemoryJournal):
-    """Counts how often it is asked what is below sessions."""
+    """A journal that counts queries for child sessions."""
 
     asked = 0
 
@@ -241,7 +241,7 @@ async def test_a_tree_that_is_idle_is_looked_for_once_a_level(autojump_clock):
 
 
 class Slow(MemoryJournal):
-    """Lets something happen just before it erases."""
+    """A journal that runs a callback just before it erases."""
 
     meanwhile = None
 
@@ -398,7 +398,7 @@ async def test_open_child_of_a_closed_session_is_unloaded_with_it(autojump_clock
 
 
 class AwayAtFirst(MemoryJournal):
-    """Cannot say for some times what is to be erased."""
+    """A journal that fails several times to list the sessions to erase."""
 
     away = 2
 
@@ -410,7 +410,7 @@ class AwayAtFirst(MemoryJournal):
 
 
 async def test_a_journal_that_fails_as_the_runtime_begins_is_asked_again(autojump_clock):
-    """The runtime goes on meanwhile, without retention, too; then what had ended leaves."""
+    """The runtime works meanwhile, also without retention; then ended sessions are erased."""
     async with AwayAtFirst().running() as journal:
         records = (
             SessionCreatedRecord(owner=Sender("ada"), created_at=1.0, transient=True),

@@ -1,4 +1,4 @@
-"""Sessions: how they begin, what they belong to, and what can be seen of them."""
+"""Sessions: creation, ownership and attributes."""
 
 import pytest
 import trio
@@ -136,7 +136,7 @@ async def test_run_rejected_by_a_full_inbox_removes_its_session(autojump_clock):
 
 
 async def test_a_session_id_of_ones_own_finds_the_session_again(make):
-    """`open_session` gives the open session of an id, and knows no other."""
+    """`open_session` returns the open session with an id, and raises for an unknown one."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada", session_id="lesson-1")
@@ -153,7 +153,7 @@ async def test_a_session_id_of_ones_own_finds_the_session_again(make):
 
 @pytest.mark.parametrize("owner", ["", "  ", None, 7])
 async def test_an_empty_owner_is_rejected(make, owner):
-    """A session belongs to someone; the text says what is missing."""
+    """The error states that a session needs an owner."""
     agent, _ = make("x")
     async with agent:
         with pytest.raises(ConfigurationError, match="owner"):
@@ -161,7 +161,7 @@ async def test_an_empty_owner_is_rejected(make, owner):
 
 
 async def test_sessions_form_a_tree_that_closes_with_its_root(make):
-    """A child knows its parent, the parent its open children, and closing goes down."""
+    """A child has its parent, a parent has its open children, and a close includes all descendants."""
     agent, _ = make(lambda _: "x")
     async with agent:
         root = await agent.create_session("ada")
@@ -220,7 +220,7 @@ async def test_history_is_a_tuple_of_what_happened(make):
 
 
 async def test_the_state_is_a_mapping_that_only_actions_change(make):
-    """Actions give one pair, several or nothing; what else they give changes nothing."""
+    """An action returns one pair, several or none; other return values change nothing."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -253,7 +253,7 @@ async def test_chat_requires_a_running_agent(make):
 
 
 async def test_one_agent_does_not_answer_in_the_session_of_another(make):
-    """A session belongs to its agent; another one refuses it and goes on."""
+    """Another agent rejects the session and keeps running."""
     agent, _ = make("mine")
     other = BareAgent("other", llm=ScriptedLLM(["yours"]))
     async with agent, other:

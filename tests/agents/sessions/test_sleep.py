@@ -1,4 +1,4 @@
-"""With a journal, idle sessions leave memory and come back on their next message."""
+"""With a journal, idle sessions are evicted from memory and loaded at their next message."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ async def runtime(monkeypatch):
 
 @pytest.fixture
 async def agent(runtime):
-    """An agent there; its answers tell how much the model was shown."""
+    """Return an agent whose answers state the number of messages in the request."""
     llm = ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0)
     return await runtime.start(BareAgent("a", llm=llm))
 
@@ -35,7 +35,7 @@ async def say(agent, session_id, text):
 
 
 async def test_idle_sessions_leave_memory(agent):
-    """Of many sessions only the latest stay, and all answer with their whole conversation when they are asked."""
+    """Only the most recent of many sessions stay in memory, and all answer with their whole conversation."""
     for number in range(20):
         await agent.create_session("ada", f"hello {number}", session_id=f"s{number}")
     await trio.testing.wait_all_tasks_blocked()
@@ -46,7 +46,7 @@ async def test_idle_sessions_leave_memory(agent):
 
 
 async def test_an_unreferenced_session_is_freed_immediately(agent):
-    """No cycle keeps it until the collector comes."""
+    """No reference cycle delays it until a garbage collection."""
     gc.disable()
     try:
         session = await agent.create_session("ada", "hello", session_id="s")
@@ -61,7 +61,7 @@ async def test_an_unreferenced_session_is_freed_immediately(agent):
 
 
 async def test_a_held_session_stays_the_same_object(agent):
-    """Whoever holds a sleeping session keeps its handlers, and no second one is made beside it."""
+    """A referenced evicted session keeps its handlers, and no second object is created."""
     heard = []
     session = await agent.create_session("ada", "hello", session_id="s")
     session.on_conversation(lambda reply: heard.append(str(reply)))
@@ -85,7 +85,7 @@ async def test_a_sleeping_sessions_id_is_taken(agent):
 
 
 async def test_many_callers_may_open_the_same_sleeping_session(agent):
-    """However many ask at once, there is one session, and no message is lost."""
+    """Concurrent callers get one session object, and no message is lost."""
     await agent.create_session("ada", session_id="s")
     for number in range(5):
         await agent.create_session("ada", session_id=f"t{number}")
@@ -105,7 +105,7 @@ async def test_many_callers_may_open_the_same_sleeping_session(agent):
 
 
 async def test_sessions_of_a_tree_stay(agent):
-    """A session with children, and a child, are not taken apart."""
+    """A session with children and a child session are not evicted."""
     parent = await agent.create_session("ada", session_id="parent")
     child = await agent.create_session("ada", session_id="child", parent=parent)
     for number in range(6):
@@ -116,7 +116,7 @@ async def test_sessions_of_a_tree_stay(agent):
 
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_a_child_that_fell_asleep_before_its_parent_came_back_wakes_with_it(is_held, monkeypatch):
-    """After a restart, where somebody holds it; else it finds its parent when it is opened."""
+    """A referenced child is loaded with its parent after a restart; otherwise it finds its parent when it is opened."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -242,7 +242,7 @@ async def closed_tree(agent, _, number):
 
 
 async def moved(agent, runtime, number):
-    """One with which another process goes on."""
+    """Return a session with which another process continued."""
     session = await agent.create_session("ada", "hello", session_id=f"s{number}")
     await session.wait_idle()
     await runtime.evict(lambda session_id: session_id == session.id)
@@ -250,7 +250,7 @@ async def moved(agent, runtime, number):
 
 
 async def approved(_, runtime, number):
-    """One in which somebody allowed a call."""
+    """Return a session in which a call was approved."""
 
     @tool(approval=True)
     async def deploy() -> str:
@@ -280,7 +280,7 @@ async def test_evicted_session_is_freed_without_the_garbage_collector(agent, run
 
 
 async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
-    """Also where nobody holds that one: another user's end is made of it, and stays the same while it is held."""
+    """Also without a reference to the parent: a new object of the ended parent is created, and stays the same while it is referenced."""
     parent = await agent.create_session("ada", session_id="above")
     child = await agent.create_session("ada", parent=parent)
     await parent.aclose()
@@ -293,7 +293,7 @@ async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
 
 
 async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_end(agent, runtime):
-    """Those that came back alone, and left again, leave nothing that is kept for the one that they belong to."""
+    """Children that were loaded and evicted alone leave no entry for their parent."""
     for number in range(2 * session_table.PURGE_THRESHOLD):
         parent = await agent.create_session("ada", session_id=f"s{number}")
         child = await agent.create_session("ada", session_id=f"s{number}/child", parent=parent)
@@ -305,7 +305,7 @@ async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_e
 
 
 async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
-    """Where a write of it finds that another process has it by then, it can be opened again when it comes back."""
+    """If a write finds that another process owns the session, it can be opened again when it returns."""
     session = await agent.create_session("ada", "hello", session_id="s")
     await session.wait_idle()
     context = session._context

@@ -64,7 +64,7 @@ def test_invalid_reducer_is_rejected(reducers):
 
 
 async def test_history_and_branches_survive(autojump_clock):
-    """What failed and what was rolled back is the same after a restart, and reducers go on."""
+    """Failed and rolled-back changes are equal after a restart, and reducers continue."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"]), reducers={"n": append}))
@@ -116,7 +116,7 @@ async def test_unserializable_state_is_rejected_by_a_journal(autojump_clock):
 
 
 class Counting(Bare):
-    """Changes the state with every answer, and says what it has read there."""
+    """An agent that changes the state with every answer and answers with the value that it read."""
 
     def read(self, answer, view):
         seen = view.state.get("n", 0)
@@ -167,7 +167,7 @@ async def restarted(make, records):
 
 
 async def test_no_change_is_made_twice_after_a_crash(autojump_clock):
-    """Wherever it was cut: an answer that changes the state does so once, and is read as it was the first time."""
+    """At every cut an answer changes the state once, and is read as the first time."""
     records = await whole_run(counting_agent)
     assert sum(isinstance(record, StateChangeRecord) for record in records) == 4
     for cut in range(1, len(records) + 1):

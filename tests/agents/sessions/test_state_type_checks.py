@@ -75,7 +75,7 @@ EVALUATE = json.dumps({"action": "evaluate", "params": {"achieved": True, "answe
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 async def test_an_update_that_does_not_fit_is_an_error_for_the_model(kind):
-    """The state stays as it was, the model reads why, and the run goes on."""
+    """The state does not change, the model reads the reason, and the run continues."""
     llm = ScriptedLLM([execute("count", 1), execute("count", "many"), execute("cuont", 3), execute("names", ["a"]), EVALUATE])  # fmt: skip
     result = await run_agent("count", llm, tools={"put": put}, state=kind)
     assert (result.status, result.raw_data) == ("completed", {"count": 1, "names": ["a"]})
@@ -118,7 +118,7 @@ async def test_validators_of_the_class_see_the_whole_state():
 
 
 async def test_the_model_gets_the_error_of_an_invalid_custom_action():
-    """The next call says what was wrong; one that insists ends as malformed answers do."""
+    """The next request states the error; a model that repeats it ends as for malformed answers."""
     act = json.dumps({"action": "set", "params": {"n": "many"}})
     right = json.dumps({"action": "set", "params": {"n": 2}})
     own = CustomAction("set", "Set the count.", lambda _, params: ("count", params["n"]))
