@@ -310,11 +310,8 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
     except AnswerError:
         outcomes = []
     last = answers[-1]
-    replies = to_deliveries(outcomes, last.id, NO_USAGE, last.origin, last.via)
-    return next(
-        (each for each in replies if isinstance(each, Reply)),
-        Reply(id=last.id, text=last.text, origin=last.origin, via=last.via),
-    )
+    replies = to_deliveries(outcomes or [SendReply(last.text)], last.id, NO_USAGE, last.origin, last.via)
+    return next(each for each in replies if isinstance(each, Reply))
 
 
 def _session_of(context: ToolContext) -> Session:

@@ -660,8 +660,9 @@ async def test_a_chain_of_agents(sink, is_report, autojump_clock):
     sink.assert_asked("page")
 
 
+@pytest.mark.parametrize("texts", [("go",), ("go", "read")], ids=["one", "two"])
 @pytest.mark.parametrize("has_origin", [True, False])
-async def test_a_handoff_over_a_restart(has_origin):
+async def test_a_handoff_over_a_restart(has_origin, texts):
     """The session that was handed off keeps the sources of the other agent's answers."""
     helper, between = middle("other")
     other = reader(name="other") if has_origin else between
@@ -678,7 +679,7 @@ async def test_a_handoff_over_a_restart(has_origin):
                 await runtime.start(desk)
                 session = await desk.ensure_session("ada", "s")
                 if is_first:
-                    for text in ("go", "read"):
+                    for text in texts:
                         await session.chat(text)
                         await session.wait_idle()
                 assert session.label == Label({"page"})
