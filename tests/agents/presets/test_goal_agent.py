@@ -51,7 +51,7 @@ WAY = [PLAN, use("ok"), SUMMARY, ACHIEVED]
 
 
 def ok(state, args):
-    """Give one, or n."""
+    """Return one, or n."""
     return ("v", args.get("n", 1))
 
 
@@ -65,7 +65,7 @@ def broken(state, args):
 
 
 def unsaid(chat):
-    """What the model was told at the end of a chat."""
+    """Return the text at the end of a request."""
     return chat.messages[-1].parts[0].text
 
 
@@ -78,7 +78,7 @@ async def run(*script, tools=(ok,), **options):
 
 
 async def test_a_goal_is_achieved():
-    """Case 3 (want): the result comes back without an output form, with all that led to it."""
+    """Case 3 (want): the result is returned without an output format, with all steps."""
     result, llm = await run(*WAY)
     assert isinstance(result, GoalResult)
     assert (result.status, result.achieved, result.error) == ("completed", True, None)
@@ -94,7 +94,7 @@ async def test_used_tools_are_those_that_gave_something():
 
     @tool(effect="pure")
     def more(n: int = 2) -> dict[str, int]:
-        """Give another value."""
+        """Return another value."""
         return {"w": n}
 
     @tool(effect="pure")
@@ -114,7 +114,7 @@ async def test_used_tools_are_those_that_gave_something():
 
 
 async def test_the_answer_of_the_evaluation_is_the_users():
-    """Where the evaluation says what the user reads, that is it."""
+    """If the evaluation has a text for the user, the result is that text."""
     result, _ = await run(*WAY[:3], act("evaluate", achieved=True, answer="One."))
     assert result.data == "One."
 
@@ -126,13 +126,13 @@ async def test_tool_results_replace_a_missing_goal_answer():
 
 
 async def test_an_old_summary_is_no_answer():
-    """What was found after a summary is not hidden behind it."""
+    """Results after a summary are included."""
     result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), use("ok", n=2), ACHIEVED)
     assert result.data == '- ok: {"v": 1}\n- ok: {"v": 2}'
 
 
 async def test_a_decision_is_one_call():
-    """Weakness 6: nobody asks for what a decision said already."""
+    """Weakness 6: no further call repeats a decision."""
     _, llm = await run(*WAY)
     assert len(llm.chats) == len(WAY)
 
@@ -147,7 +147,7 @@ async def test_native_and_text_calls():
 
 
 async def test_a_summary_is_followed_by_one_evaluation():
-    """Case 18: it is asked for alone, once; case 19: after a failed one a plan may follow."""
+    """Case 18: one separate call evaluates it; case 19: after a failed evaluation a plan may follow."""
     _, llm = await run(
         PLAN, use("ok"), SUMMARY, unmet(), act("plan", steps=["again"]), use("ok"), SUMMARY, ACHIEVED
     )
@@ -174,7 +174,7 @@ async def test_repeated_calls_are_reported_to_the_model():
 
 
 async def test_each_role_has_its_model():
-    """Case 21, in our form: models by role; those that are not given are the default."""
+    """Case 21, in our form: models by role; missing roles use the default."""
     models = {
         role: ScriptedLLM([said], name=role) for role, said in [("planner", PLAN), ("evaluator", ACHIEVED)]
     }
@@ -186,7 +186,7 @@ async def test_each_role_has_its_model():
 
 
 async def test_without_tools():
-    """What a model knows by itself is planned, summed up and judged."""
+    """Knowledge of the model alone is planned, summarized and evaluated."""
     result, _ = await run(PLAN, SUMMARY, ACHIEVED, tools=())
     assert result.achieved
 
@@ -200,7 +200,7 @@ class Found:
 
 
 async def test_output_of_a_form():
-    """Case 4: the achieved goal is asked for its form; the words stay words."""
+    """Case 4: the achieved goal is requested in its output type; the text stays text."""
     result, llm = await run(*WAY, '{"answer": "42"}', output=Found)
     assert (result.status, result.data, result.text) == ("completed_with_formatting", Found("42"), "v is 1")
     assert '"answer"' in unsaid(llm.chats[4])
@@ -208,7 +208,7 @@ async def test_output_of_a_form():
 
 
 async def test_output_that_never_has_its_form():
-    """Case 4: after three tries the words and the data are left, and the error says what was wrong."""
+    """Case 4: after three attempts text and data remain, and the error has the reason."""
     result, llm = await run(*WAY, "{}", "{}", "{}", output=Found)
     assert (result.status, result.data, result.achieved) == ("completed_without_formatting", None, True)
     assert (result.raw_data, result.text) == ({"v": 1}, "v is 1")
@@ -239,7 +239,7 @@ async def test_output_of_one_run():
 
 
 async def test_an_unknown_tool_is_an_observation():
-    """Case 6: the model reads that there is none, and goes on."""
+    """Case 6: the model reads that the tool does not exist, and continues."""
     result, llm = await run(PLAN, use("zz"), use("ok"), SUMMARY, ACHIEVED)
     assert result.achieved
     assert result.tool_results[0].text.startswith("Error: tool 'zz' not found")
@@ -252,7 +252,7 @@ class Thing:
 
 
 async def test_tools_that_fail_do_not_end_the_run():
-    """Case 7 (want), weaknesses 1 and 2: what a tool raises or cannot be written is an observation."""
+    """Case 7 (want), weaknesses 1 and 2: errors of tools and results that cannot be encoded are observations."""
 
     def odd(state, args):
         return ("object", object())
@@ -331,7 +331,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_every_end_of_the_work_keeps_what_was_found(end, autojump_clock):
-    """The status and the error say how the work ended; state, results, tools, history and metrics are there."""
+    """Status and error state how the run ended; state, results, tools, history and metrics are returned."""
     script, options, status, failure, words = ENDS[end]
     result = await run_agent("find v", Gone(script), tools=[ok], **options)
     assert (result.status, result.achieved, result.data) == (status, False, None)
@@ -423,7 +423,7 @@ def test_run_agent_sync_works_in_a_script():
 
 
 def test_run_agent_sync_is_refused_in_a_running_event_loop():
-    """In trio and in asyncio the error says what to write there."""
+    """In trio and in asyncio the error states the call to use."""
 
     async def in_a_loop():
         run_agent_sync("find v", ScriptedLLM(WAY), tools=[ok])
@@ -435,7 +435,7 @@ def test_run_agent_sync_is_refused_in_a_running_event_loop():
 
 
 async def test_five_failed_evaluations_end_the_run():
-    """Case 9 (want): the run stops, and what was found does not make it a success."""
+    """Case 9 (want): the run stops, and its results do not make it a success."""
     tools = dict.fromkeys(("a", "b", "c"), ok)
     script = [PLAN, use("a"), use("b"), use("c"), SUMMARY]
     for n in range(5):
@@ -509,13 +509,13 @@ async def test_the_loop_of_the_example():
 
 
 async def test_an_action_without_a_result_can_reach_a_goal():
-    """A tool that only does something, and has nothing to say, is enough to be judged."""
+    """A tool without a result value is enough for an evaluation."""
     result, _ = await run(use("none"), act("evaluate", achieved=True, answer="It is sent."), tools=[none])
     assert (result.status, result.text) == ("completed", "It is sent.")
 
 
 async def test_six_iterations_are_six_calls():
-    """The caller's limit counts all calls, on whatever way they are spent; the text names the caller's argument."""
+    """The caller's limit counts all model calls of any kind; the error names the caller's argument."""
     ways = {
         "acts and judges": [step for n in range(9) for step in (use("ok", n=n), unmet())],
         "plans and acts": [PLAN, *(use("ok", n=n) for n in range(20))],
@@ -531,7 +531,7 @@ async def test_six_iterations_are_six_calls():
 
 
 async def test_standing_still_ends_the_run():
-    """A circle of five calls, which nobody notices by its last actions, ends when it goes round again."""
+    """A cycle of five calls, longer than the checked last actions, ends when it repeats."""
     script = [use("ok", n=n % 5) for n in range(40)]
     result, llm = await run(*script, max_iterations=40, limits=Limits(max_repeated_calls=20))
     assert (result.status, len(llm.chats)) == ("incomplete", 5 + MAX_STALLED)
@@ -552,7 +552,7 @@ async def test_evaluation_at_the_iteration_limit_is_requested_once(insists):
 
 
 async def test_a_summary_at_the_limit_is_not_lost():
-    """Who sums up with the last call, or does anything else than judge the summary, ends the goal, with the summary."""
+    """A summary with the last call, or any other step instead of its evaluation, ends the goal with the summary."""
     result, llm = await run(PLAN, use("ok"), SUMMARY, max_iterations=3)
     assert (result.status, len(llm.chats)) == ("incomplete", 3)
     assert "v is 1" in result.text
@@ -581,7 +581,7 @@ async def test_at_the_limit_without_results():
     ids=["model_calls", "tool_calls", "max_repeated_calls", "tokens"],
 )
 async def test_limits_bound_a_goal(limits, asked, ran):
-    """What was found by then comes back, with the limit that was reached and the calls that it took."""
+    """The results so far are returned, with the reached limit and the number of calls."""
     wish = (ToolCall("ok", {"n": 1 if limits.max_repeated_calls == 1 else n}) for n in range(100))
 
     def answer(_):
@@ -596,7 +596,7 @@ async def test_limits_bound_a_goal(limits, asked, ran):
 
 
 async def test_a_model_that_only_calls_tools_is_stopped():
-    """Native calls never reach the protocol; at the hard limit what was found comes back all the same."""
+    """Native calls never reach the protocol; at the hard limit the results so far are returned nevertheless."""
     calls = iter(range(1000))
     llm = ScriptedLLM(lambda _: ToolCall("ok", {"n": next(calls)}))
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
@@ -643,7 +643,7 @@ async def test_tool_results_update_the_goal_state():
 
 
 async def test_tools_get_a_copy_of_the_state():
-    """Case 2 (want), weakness 7: nothing but what a tool returns changes the state."""
+    """Case 2 (want), weakness 7: only the return value of a tool changes the state."""
     seen = []
 
     def first(state, args):
@@ -679,7 +679,7 @@ async def test_tools_cannot_achieve_the_goal():
 
 
 async def test_tools_of_all_kinds():
-    """Tools, functions of the state and other functions, async or not, under names of their own."""
+    """Tools, functions of the state and other functions, async or not, with chosen names."""
 
     @tool
     def add(a: int, b: int) -> int:
@@ -706,7 +706,7 @@ async def test_tools_of_all_kinds():
 
 
 async def test_a_second_goal_in_a_session():
-    """Each message of a session is a goal of its own; the record and the data are shared."""
+    """Each message of a session is a separate goal; record and data are shared."""
     llm = ScriptedLLM([*WAY, *WAY])
     async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
         session = await agent.create_session("ada")
@@ -718,7 +718,7 @@ async def test_a_second_goal_in_a_session():
 
 
 async def test_the_prompt_does_not_grow_with_the_state():
-    """Weakness 7: the state and former prompts are not told again; the prefix never moves."""
+    """Weakness 7: state and earlier prompts are not repeated; the prefix never changes."""
     _, llm = await run(*WAY)
     for earlier, later in zip(llm.chats, llm.chats[1:], strict=False):
         assert later.system == earlier.system
@@ -726,7 +726,7 @@ async def test_the_prompt_does_not_grow_with_the_state():
 
 
 async def test_limits_of_an_agent_end_a_goal_as_a_failure():
-    """`agent.run` raises what `run_agent` tells as a result."""
+    """`agent.run` raises an error where `run_agent` returns a result."""
     llm = ScriptedLLM(lambda chat: ToolCall("ok", {"n": len(chat.messages)}))
     async with GoalAgent("tutor", llm=llm, tools=[ok], max_iterations=1) as agent:
         with pytest.raises(LimitReached):
@@ -742,7 +742,7 @@ async def test_any_agent_can_have_the_protocol():
 
 
 async def test_tools_that_are_added_later_count():
-    """An agent that was made without tools may be given some: the loop offers them from then on."""
+    """An agent without tools may get some later; the loop then offers them."""
     llm = ScriptedLLM([PLAN, use("look"), act("summarize", summary="a fjord"), ACHIEVED])
 
     @tool
@@ -783,7 +783,7 @@ async def test_an_output_handler_makes_the_data_of_the_state():
 
 
 async def test_an_output_handler_that_raises_is_an_error_of_the_result():
-    """What was found is there; an async handler is refused."""
+    """The results are returned; an async handler is rejected."""
     result, _ = await run(*WAY, output=lambda state: state["missing"])
     assert (result.status, result.data, result.raw_data) == ("completed_without_formatting", None, {"v": 1})
     assert "the output handler failed: KeyError" in result.error

@@ -1,4 +1,4 @@
-"""What is told of the work towards a goal: its figures, and what goes on meanwhile."""
+"""Reports about the work on a goal: metrics and progress."""
 
 import json
 
@@ -21,7 +21,7 @@ ACHIEVED = act("evaluate", achieved=True, answer="done")
 
 
 def ok(state, args):
-    """Give one, or n."""
+    """Return one, or n."""
     return ("v", args.get("n", 1))
 
 
@@ -54,14 +54,14 @@ async def test_metrics_of_a_run():
 
 
 async def test_metrics_without_tools_or_prices():
-    """What is not known is None, and no division by nothing."""
+    """Unknown metrics are None, and no division by zero happens."""
     script = [act("summarize", summary="so"), ACHIEVED]
     result = await run_agent("know", ScriptedLLM([paid(text, cost=None) for text in script]))
     assert (result.metrics.success_rate, result.metrics.cost, result.metrics.tool_calls) == (None, None, 0)
 
 
 async def test_metrics_at_a_limit():
-    """A run that is cut has figures, too: of all calls, also those whose answers nobody could read."""
+    """A run that ends at a limit has metrics of all calls, also of calls with unreadable answers."""
     llm = ScriptedLLM([paid(use("ok")), *[paid("hm")] * 5])
     result = await run_agent("find v", llm, tools=[ok], limits=Limits(output_retries=5), max_iterations=4)
     assert (result.status, result.metrics.model_calls, result.metrics.tokens) == ("incomplete", 4, 440)
@@ -88,7 +88,7 @@ async def test_verbose_prints_all_events_in_order():
 
 
 async def test_verbose_at_a_limit():
-    """A run that is cut says so at its end."""
+    """A run that ends at a limit reports it at its end."""
     lines = []
     llm = ScriptedLLM([ToolCall("ok", {"n": n}) for n in range(9)])
     await run_agent("find v", llm, tools=[ok], verbose=lines.append, max_iterations=2)
@@ -96,7 +96,7 @@ async def test_verbose_at_a_limit():
 
 
 async def test_verbose_on_standard_error(capsys):
-    """`verbose=True` is for a person; an agent tells of all its sessions, and without it nothing is said."""
+    """`verbose=True` prints for a person. An agent reports all its sessions; without it nothing is printed."""
     for verbose, times in ((True, 2), (False, 0)):
         async with GoalAgent(
             "worker", llm=ScriptedLLM([use("ok"), ACHIEVED] * 2), tools=[ok], verbose=verbose

@@ -1,4 +1,4 @@
-"""Large intermediate results of a goal: the state stays small, and what was moved out of it is read by reference."""
+"""Large intermediate results of a goal: the state stays small, and moved values are read by reference."""
 
 import json
 
@@ -27,7 +27,7 @@ def read(state, args):
 
 
 def measure(state, args):
-    """Measure what was read."""
+    """Measure a read value."""
     every = {key: len(value[0]) for key, value in state.items() if key == "pages"}
     assert dict(state)["pages"] == {**state}["pages"] == json.loads(json.dumps(state))["pages"]
     return ("lengths", [state["pages"][0][:3], len(state.get("pages")[0]), len(state.values()), every])
@@ -127,7 +127,7 @@ async def test_custom_actions_get_whole_values():
 
 @pytest.mark.parametrize("size", [50_000])
 async def test_after_a_restart(size, tmp_path):
-    """What was moved is in the journal, and read by the next process."""
+    """The journal has the moved values, and the next process reads them."""
     place = f"sqlite:///{tmp_path}/state.db"
     for script in ([use("read", size=size), ACHIEVED], [use("measure"), ACHIEVED]):
         agent = GoalAgent("worker", llm=ScriptedLLM(script), tools=[read, measure], state_characters=1_000)

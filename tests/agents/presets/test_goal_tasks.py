@@ -1,4 +1,4 @@
-"""Plans of tasks, carried out at once: references, retries, reasons for the next plan, and what a crash leaves."""
+"""Plans of tasks in one decision: references, retries, reasons for the next plan, and crashes."""
 
 import json
 
@@ -37,7 +37,7 @@ def fetch(state, args):
 
 
 def flaky(times):
-    """A tool that fails so often, and what it was called with."""
+    """Return a tool that fails the given number of times, and its recorded calls."""
     calls = []
 
     def fails(state, args):
@@ -50,12 +50,12 @@ def flaky(times):
 
 
 def told(llm):
-    """What the model was told at the end of its last chat."""
+    """Return the text at the end of the model's last request."""
     return llm.chats[-1].messages[-1].parts[0].text
 
 
 async def test_a_plan_of_tasks_runs_without_further_model_calls():
-    """One decision, many calls: later tasks read what came of earlier ones, with its type."""
+    """One decision, many calls: later tasks read typed results of earlier ones."""
     first = plan(
         task("search", query="a"),
         task("search", query="b"),
@@ -107,7 +107,7 @@ async def test_tasks_are_tried_again():
 
 
 async def test_reasons_reach_the_next_plan():
-    """Case 22: what failed, and why, stands in the next prompt; the next plan refers to the tasks of the first."""
+    """Case 22: the next prompt has failures and reasons; the next plan refers to the tasks of the first."""
     fails, _ = flaky(4)
     first = plan(task("search", query="a"), task("fails", say="d"))
     second = plan(task("fetch", urls="{{tasks.0.output.results.0.url}}"))
@@ -124,7 +124,7 @@ async def test_reasons_reach_the_next_plan():
 
 
 async def test_planning_stops():
-    """Case 22: after five plans there is no sixth; the model is told, and what it does else goes on."""
+    """Case 22: a sixth plan is rejected; the model reads it, and other steps continue."""
     plans = [plan(task("search", query=f"q{n}")) for n in range(MAX_PLANS + 1)]
     llm = ScriptedLLM([*plans, ACHIEVED])
     result = await run_agent("read", llm, tools=[search], tasks=True)
@@ -141,7 +141,7 @@ async def test_the_same_plan_again_is_no_progress():
 
 
 async def test_tasks_see_the_goal_and_its_results():
-    """Functions of the state see what tasks before them came to, as what any call came to."""
+    """Functions of the state read results of earlier tasks as results of calls."""
     seen = []
 
     def look(state, args):
@@ -156,7 +156,7 @@ async def test_tasks_see_the_goal_and_its_results():
 
 
 async def test_malformed_plans_are_asked_again():
-    """What are no tasks is told, and never carried out; a plan of steps is one still."""
+    """Malformed tasks are reported to the model and never run; a plan of steps is accepted."""
     wrong = act("plan", tasks=[{"tool": "search"}])
     script = [
         wrong,
@@ -187,7 +187,7 @@ async def test_without_tasks_nothing_is_offered():
 
 
 async def test_limits_hold_in_tasks():
-    """Calls of tasks are calls of the turn: where those are used up, the rest of the tasks fail, and the model is told."""
+    """Calls of tasks count as calls of the turn. At the limit the remaining tasks fail, and the model reads it."""
     first = plan(*(task("search", query=f"q{n}") for n in range(5)))
     unmet = act("evaluate", achieved=False)
     llm = ScriptedLLM([first, *[unmet] * 5])

@@ -1,4 +1,4 @@
-"""Functions `(state, args)` as tools of a goal: what they find in the state, and what the model is told of their arguments."""
+"""Functions `(state, args)` as tools of a goal: contents of the state, and their arguments for the model."""
 
 import json
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def look(state, args):
 
 
 class Seen:
-    """A tool that remembers the state that it was given."""
+    """A tool that records its state argument."""
 
     def __init__(self):
         self.states = []
@@ -83,7 +83,7 @@ async def test_results_written_by_a_tool_take_precedence():
 
 
 async def test_each_goal_of_a_session_has_its_own():
-    """The second goal begins with no results; what was written into the state stays."""
+    """The second goal begins without results; written state stays."""
     seen = Seen()
     llm = ScriptedLLM([use("look"), ACHIEVED, use("show"), ACHIEVED])
     async with GoalAgent("worker", llm=llm, tools=[look, seen.tool()]) as agent:
@@ -110,7 +110,7 @@ async def test_custom_actions_see_the_same():
 
 
 async def test_tools_that_were_found_in_files_see_the_goal(tmp_path):
-    """A file `NAME.tools.py` is found beside those with a name of their own, and its functions see the goal as others do."""
+    """Files named `NAME.tools.py` are found among other tool files, and their functions get the state of the goal."""
     for name in ("tagent.tools.py", "shop.tools.py", "tools.py"):
         function = name.partition(".")[0]
         (tmp_path / name).write_text(
@@ -134,7 +134,7 @@ async def test_the_result_of_discover_is_accepted_as_tools(tmp_path):
 
 @pytest.mark.parametrize("tools", [5, look, "look"])
 def test_tools_that_are_no_list_are_refused_with_the_right_form(tools):
-    """A goal agent refuses a single tool, and names what it expects."""
+    """A goal agent rejects a single tool, and the error names the expected type."""
     with pytest.raises(ConfigurationError, match=r"tools= takes a list of tools: tools=\["):
         GoalAgent("worker", llm=ScriptedLLM([]), tools=tools)
 
@@ -236,7 +236,7 @@ async def test_a_docstring_describes_the_arguments():
 
 
 async def test_arguments_below_args():
-    """The form that the seed's own docstrings have is read, too; what is not listed may be given as well."""
+    """The docstring format of the earlier system is read too; unlisted arguments are accepted."""
     llm = ScriptedLLM([use("nested", query="tea", more=1), use("nested", query=7), ACHIEVED])
     result = await run_agent("search", llm, tools=[nested])
     assert list(spec_of(llm, "nested").parameters["properties"]) == ["query", "limit"]
@@ -247,7 +247,7 @@ async def test_arguments_below_args():
 
 @pytest.mark.parametrize("function", [by_dict, by_dataclass, by_attrs, by_model])
 async def test_the_type_of_args(function):
-    """A type says which there are, and the function gets a value of it; what does not fit never comes to it."""
+    """A type defines the arguments, and the function gets a value of it; an invalid value never reaches it."""
     name = function.__name__
     llm = ScriptedLLM([use(name, query="tea"), use(name, query=7), ACHIEVED])
     result = await run_agent("search", llm, tools=[function])
@@ -258,7 +258,7 @@ async def test_the_type_of_args(function):
 
 
 def test_a_type_without_a_schema_is_rejected():
-    """What no model can fill in is refused when the agent is made."""
+    """A type that has no schema is rejected when the agent is created."""
 
     def wrong(state, args: "Missing"):  # noqa: F821
         """Search."""

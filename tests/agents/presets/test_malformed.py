@@ -1,7 +1,7 @@
-"""Malformed answers to each stage of steps, plan and goal: nothing comes of them, whatever is wrong with them.
+"""Malformed answers to each stage of steps, plan and goal have no effect.
 
-They are made by kind from answers that are right, and each goes through the whole agent: after it there is no event, no
-reply, no tool that ran and no change of the state, only a failure that says why.
+They are derived by kind from valid answers, and each passes through the whole agent. Afterwards there is no event, reply, tool run
+or state change, but only a failure with the reason.
 """
 
 import json
@@ -164,7 +164,7 @@ STAGES = (
 
 
 def cut(stage):
-    """The connection broke, or the tokens were over, and nobody said so."""
+    """Return an answer that a lost connection or the token limit truncated without notice."""
     text = json.dumps(stage.right)
     return [text[:place] for place in range(1, len(text), max(1, len(text) // 12))]
 
@@ -202,7 +202,7 @@ def dressed(stage):
 
 
 def several(stage):
-    """Two answers that differ. Of two plans in words, which have no effect, `steps` takes the first."""
+    """Return two different answers. Of two plans as text, which have no effect, `steps` uses the first."""
     if stage.right is S_PLAN:
         return []
     text = json.dumps(stage.right)
@@ -222,7 +222,7 @@ def cases(kind):
 
 
 def more_keys(stage):
-    """What stands beside the form."""
+    """Return an answer with additional keys."""
     right = stage.right
     return [
         json.dumps(value)
@@ -235,7 +235,7 @@ def more_keys(stage):
 
 
 def whole_in_words(stage):
-    """Whole and alone, with a fence or words round it."""
+    """Return a complete answer alone, in a fence, or within text."""
     text = json.dumps(stage.right)
     return [
         f"```json\n{text}\n```",
@@ -251,7 +251,7 @@ KIND_OF = {"steps": StepsAgent, "plan": PlanAgent, "goal": GoalAgent}
 
 @attrs.define
 class Fate:
-    """What came of one answer: all that was heard after it, what ran, and the state after its pass."""
+    """The result of one answer: all received values, the calls that ran, and the state after its pass."""
 
     heard: list = attrs.field(factory=list)
     ran: list = attrs.field(factory=list)
@@ -264,7 +264,7 @@ class Fate:
 
 
 async def fates(loop, asked):
-    """The fate of each `(stage, text)`, all in sessions of one agent; what follows them is not told."""
+    """Return the result of each `(stage, text)`, all in sessions of one agent, without later events."""
     found = {f"s{number}": Fate() for number in range(len(asked))}
     running = set()
 

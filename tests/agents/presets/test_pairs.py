@@ -19,7 +19,7 @@ from actgent.testing import assert_valid_transcript
 
 
 class Shouting(Protocol):
-    """Answers are shouted; what does not shout is asked again."""
+    """A classifier that requires capital letters and retries other answers."""
 
     name = "shouting"
     template = "You are {{ profile.name }}, {{ profile.role }}. SHOUT."
@@ -72,7 +72,7 @@ class Everything(Protocol):
 
 
 class Torn(Protocol):
-    """Says in pieces what to go on with."""
+    """A protocol whose answers continue in pieces."""
 
     name = "torn"
     template = "x"
@@ -89,7 +89,7 @@ class Torn(Protocol):
 
 
 class Endless(Protocol):
-    """Never comes to an end by itself."""
+    """A protocol that never ends its turn."""
 
     name = "endless"
     template = "x"
@@ -106,7 +106,7 @@ def look() -> str:
 
 
 async def test_a_pair_of_ones_own(make, listen):
-    """Its template is the system prompt, its classifier reads, and its errors are asked again."""
+    """Its template is the system prompt, its classifier reads answers, and its errors cause retries."""
     agent, llm = make("hello", "HELLO", kind=Agent, protocol=Shouting(), role="loud")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -137,7 +137,7 @@ async def test_two_stages_are_two_model_calls_of_one_turn(listen):
 
 
 async def test_a_stage_that_says_nothing_still_ends_with_a_user(listen):
-    """Neither note nor tail: the model's own words must not come last, which would be a prefill."""
+    """Without notice and tail the request must not end with the model's own text, which would be a prefill."""
     llm = ScriptedLLM(['["a"]', "A."])
     async with Agent("author", llm=llm, protocol=Drafting(tail="")) as agent:
         session = await agent.create_session("ada", "write")
@@ -148,7 +148,7 @@ async def test_a_stage_that_says_nothing_still_ends_with_a_user(listen):
 
 
 async def test_a_repair_stays_in_its_stage(listen):
-    """A bad plan is asked for again, with the error."""
+    """An invalid plan is requested again, with the error."""
     planner, writer = ScriptedLLM(["no plan", '["a"]']), ScriptedLLM(["A."])
     async with Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting()) as agent:
         assert (await agent.run("write")).data == ["a"]
@@ -156,7 +156,7 @@ async def test_a_repair_stays_in_its_stage(listen):
 
 
 async def test_conflicting_outcomes_have_an_order(make, listen):
-    """All tools together, at the stage of those named last, before going on without; and the end before all."""
+    """All tools together, at the stage of the last ones, precede a continuation without tools; the end precedes all."""
     for said, expected in (("go", ["seen", "seen", "seen", "last"]), ("stop", [])):
         agent, _ = make(said, "y", kind=Agent, protocol=Torn(), tools=[look])
         async with agent:
@@ -167,7 +167,7 @@ async def test_conflicting_outcomes_have_an_order(make, listen):
 
 
 async def test_outcomes_are_acted_on_in_one_order(make, listen):
-    """State, events, routing, conversation, tools; whatever order the protocol gave them."""
+    """State, events, routing, conversation, tools, in any order of the protocol's outcomes."""
     seen = []
     agent, _ = make("x", "y", kind=Agent, protocol=Everything(), tools=[look])
     async with agent:
@@ -220,7 +220,7 @@ async def test_native_calls_are_read_before_any_text_in_every_protocol(make, lis
 
 
 async def test_an_unknown_role_of_a_model_is_the_default(listen):
-    """A protocol may ask for a model that the agent does not have."""
+    """A protocol may request a model role that the agent does not have."""
     llm = ScriptedLLM(['["a"]', "A."])
     async with BareAgent("author", llm=llm, protocol=Drafting()) as agent:
         assert str(await agent.run("write")) == "A."

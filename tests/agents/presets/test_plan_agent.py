@@ -1,4 +1,4 @@
-"""`PlanAgent`: the plan protocol in the core, with tools, failures and sessions of their own configuration."""
+"""`PlanAgent`: the plan protocol in the core, with tools, failures and options of sessions."""
 
 import json
 
@@ -52,7 +52,7 @@ def search(query: str) -> str:
 
 @tool(effect="pure")
 def offline(query: str) -> str:
-    """Search what is not there."""
+    """Search a service that is offline."""
     raise ConnectionError("no net")
 
 
@@ -124,7 +124,7 @@ async def test_case_36_what_it_took_is_counted(autojump_clock):
 
 
 async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
-    """The other tools run, and the answer can tell of the error."""
+    """The other tools run, and the answer can mention the error."""
     agent, llm = plan_agent(calls(("offline", {"query": "a"}), ("search", {"query": "b"})), "Half of it.")
     async with agent:
         result = await agent.process("What is it?")
@@ -140,7 +140,7 @@ async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
 
 
 async def test_case_33_a_model_that_fails(plan_agent, listen):
-    """The failure reaches the handlers, and the result says what it was."""
+    """The handlers receive the failure, and the result has its reason."""
     error = ProviderUnavailable("down")
     agent, _ = plan_agent(error)
     async with agent:
@@ -153,7 +153,7 @@ async def test_case_33_a_model_that_fails(plan_agent, listen):
 
 
 async def test_an_unreadable_plan_is_an_error(plan_agent):
-    """No synthesis over nothing: it is asked again, and then it is over."""
+    """There is no synthesis without a plan: the plan is requested again, and then the turn fails."""
     agent, llm = plan_agent("no plan", '{"todoList": [', "[]")
     async with agent:
         result = await agent.process("q")
@@ -182,7 +182,7 @@ async def test_case_34_history_and_events(plan_agent, listen):
 
 
 async def test_case_35_one_id_for_all(plan_agent):
-    """All that a request leads to carries the id of its message; it is made where nobody gives one."""
+    """All results of a request have the id of its message, which is generated if the caller passes none."""
     agent, _ = plan_agent(PLAN, CONTENT, "It is 42.")
     async with agent:
         session = await agent.create_session("ada")
@@ -193,7 +193,7 @@ async def test_case_35_one_id_for_all(plan_agent):
 
 
 async def test_a_failed_step_is_partial(plan_agent):
-    """A required tool of an item fails: the reply says partial, and items that depend on the failed item do not run."""
+    """A required tool of an item fails: the reply is partial, and items that depend on the failed item do not run."""
     items = [
         STEP | {"requiredTools": ["offline"]},
         {"description": "then", "dependencies": ["step_1"]},
@@ -213,7 +213,7 @@ async def test_a_failed_step_is_partial(plan_agent):
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("count", [1, 4])
 async def test_a_turn_whose_tools_all_failed_is_an_error(plan_agent, native, count):
-    """The answer is there all the same, and the error names the tools."""
+    """The answer exists nevertheless, and the error names the tools."""
     queries = [str(n) for n in range(count)]
     wish = [ToolCall("offline", {"query": query}) for query in queries]
     text = calls(*[("offline", {"query": query}) for query in queries], intent="i", plan="p")
@@ -273,7 +273,7 @@ def react(text):
 
 
 class Loud(AgentCore):
-    """A core of one's own: it says everything in capitals."""
+    """A core of a user that answers in capitals."""
 
     async def reply(self, context, turn, deliveries):
         shout = [
@@ -357,7 +357,7 @@ async def test_models_by_stage():
 
 
 async def test_the_system_prompt_never_moves(plan_agent):
-    """Stages speak at the end of the conversation."""
+    """Instructions of stages are at the end of the conversation."""
     agent, llm = plan_agent(PLAN, CONTENT, "So.", goal="find out")
     async with agent:
         await agent.process("q")
@@ -390,7 +390,7 @@ async def test_at_the_protocols_limit_the_answer_is_partial(plan_agent):
 
 
 async def test_a_follow_up_refines(plan_agent):
-    """The model is shown the plan; what was completed keeps its result and is not done again."""
+    """The request has the plan; completed items keep their results and are not repeated."""
     items = [STEP | {"status": "completed"}, {"id": "step_2", "description": "more"}]
     agent, llm = plan_agent(PLAN, CONTENT, "42.", json.dumps({"todoList": items}), CONTENT, "And 42.")
     async with agent:
@@ -406,7 +406,7 @@ async def test_a_follow_up_refines(plan_agent):
 
 
 async def test_an_interrupted_plan_is_refined(plan_agent):
-    """What was in progress when a turn ended is pending again."""
+    """Items in progress at the end of a turn are pending again."""
     items = {"todoList": [STEP | {"status": "in_progress"}]}
     agent, _ = plan_agent(PLAN, ProviderUnavailable("down"), json.dumps(items), CONTENT, "42.")
     async with agent:
@@ -426,7 +426,7 @@ class City:
 
 
 async def test_output_is_the_synthesis(plan_agent):
-    """The form is asked for at the end only, and only there it is an answer."""
+    """The output type is requested at the end only, and only there it is an answer."""
     city = '{"name": "Oslo", "people": 718000}'
     agent, llm = plan_agent(city, PLAN, CONTENT, "Oslo!", city, output=City)
     async with agent:
@@ -445,7 +445,7 @@ async def test_output_of_one_run(plan_agent):
 
 
 async def test_with_output_of_the_protocol():
-    """What `output=` does is the protocol's own matter."""
+    """The protocol itself handles `output=`."""
     city = '{"name": "Oslo", "people": 718000}'
     llm = ScriptedLLM([PLAN, city, CONTENT, city])
     async with Agent("planner", llm=llm, protocol=Planning().with_output(City)) as agent:
@@ -530,7 +530,7 @@ async def test_a_session_of_another_agent_is_not_configured(plan_agent):
 
 
 async def test_model_of_a_session():
-    """A session may ask another model than its agent's."""
+    """A session may use another model than its agent."""
     big, small = ScriptedLLM([DIRECT, "big"], repeat=True), ScriptedLLM([DIRECT, "small"], repeat=True)
     agent = PlanAgent("tutor", llm=big, models={"small": small})
 
@@ -547,7 +547,7 @@ async def test_model_of_a_session():
 
 @pytest.mark.parametrize(("history", "shown"), [(0, 0), (1, 0), (2, 3), (3, 3), (4, 6)])
 async def test_history_of_a_session(plan_agent, history, shown):
-    """The limit counts user messages and final answers; plans between them come along, and a notice counts the others."""
+    """The limit counts user messages and final answers; plans between them are included, and a notice counts the rest."""
     agent, llm = plan_agent(*[DIRECT, "So."] * 3)
     async with agent:
         session = await agent.create_session("ada")
@@ -563,7 +563,7 @@ async def test_history_of_a_session(plan_agent, history, shown):
 
 @pytest.mark.parametrize("memory", [lambda history: history, Truncation(), SlidingWindow(turns=50)])
 async def test_history_of_a_session_counts_the_same_with_every_memory(plan_agent, memory):
-    """Also with a memory that makes the shown messages anew in each turn, and if the limit is set between two turns."""
+    """Also with a memory that rebuilds its view in each turn, and if the limit is set between two turns."""
     agent, llm = plan_agent(*[DIRECT, "So."] * 4, memory=memory)
     async with agent:
         session = await agent.create_session("ada")
@@ -580,7 +580,7 @@ async def test_history_of_a_session_counts_the_same_with_every_memory(plan_agent
     "config", [{"model": "huge"}, {"models": {"thinking": "default"}}, {"tools": ["fly"]}, {"history": -1}]
 )
 async def test_a_configuration_is_checked(plan_agent, config):
-    """A wrong name is said at once."""
+    """A wrong name raises immediately."""
     agent, _ = plan_agent("never asked")
     async with agent:
         session = await agent.create_session("ada")

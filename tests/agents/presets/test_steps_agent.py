@@ -130,7 +130,7 @@ async def test_run_gives_the_final_answer():
 
 @pytest.mark.parametrize("taken", [STEP, NATIVE])
 async def test_run_takes_steps(taken):
-    """24: a step is a call of the model, written as text or native, and its result is what the next one is told."""
+    """24: a step is a model call, as text or native, and the next request has its result."""
     agent, llm = make(taken, FINAL)
     async with agent:
         assert str(await agent.run("5 + 3?")) == "The sum of 5 and 3 is 8"
@@ -140,7 +140,7 @@ async def test_run_takes_steps(taken):
 
 
 async def test_run_plans_first():
-    """25: plan, step, final answer are three calls; the plan stands in the session's state."""
+    """25: plan, step and final answer are three calls; the session's state has the plan."""
     agent, llm = make(PLAN, STEP, FINAL)
     async with agent:
         talk = await agent.open_conversation()
@@ -181,7 +181,7 @@ async def test_plans_without_end_end_at_the_limit():
     ],
 )
 async def test_results_and_errors_go_to_the_model(asked, told):
-    """27, 38, 16: what a tool gave, or what was wrong, is what the model reads; the loop goes on."""
+    """27, 38, 16: the model reads results and errors of tools; the loop continues."""
     agent, llm = make(step(asked), FINAL)
     async with agent:
         assert (await agent.run("go")).text
@@ -191,7 +191,7 @@ async def test_results_and_errors_go_to_the_model(asked, told):
 
 
 async def test_case_38_a_further_key_is_an_error_and_the_tool_does_not_run():
-    """38: the model hears which key it is."""
+    """38: the model reads the name of the key."""
     ran = []
 
     @tool
@@ -208,7 +208,7 @@ async def test_case_38_a_further_key_is_an_error_and_the_tool_does_not_run():
 
 
 async def test_a_result_that_begins_with_error_is_no_failure():
-    """Weakness 5: only what a tool raises is an error."""
+    """Weakness 5: only a raised exception is an error."""
 
     @tool
     def search(text: str) -> str:
@@ -222,7 +222,7 @@ async def test_a_result_that_begins_with_error_is_no_failure():
 
 
 async def test_bad_answers_are_asked_again_and_then_fail():
-    """9: a cut answer is never shown; the model hears of it, twice, and then the run fails."""
+    """9: a truncated answer is never shown; the model reads it twice, and then the run fails."""
     agent, llm = make('{"final_answer": "The su', FINAL)
     async with agent:
         assert str(await agent.run("go")) == "The sum of 5 and 3 is 8"
@@ -235,7 +235,7 @@ async def test_bad_answers_are_asked_again_and_then_fail():
 
 
 async def test_a_failing_model_is_no_answer():
-    """Weakness 3: what the model's client raises is raised, and no text about it is an answer."""
+    """Weakness 3: an error of the model client is raised and never becomes an answer."""
     agent, _ = make(NotAuthorized("no"), NotAuthorized("no"))
     async with agent:
         with pytest.raises(NotAuthorized):
@@ -249,7 +249,7 @@ async def test_a_failing_model_is_no_answer():
     [(int, 8, 8), (int, "8", 8), (dict[str, int], {"sum": 8}, {"sum": 8}), (list[str], ["a"], ["a"])],
 )
 async def test_output_is_a_declared_type(output, answer, value):
-    """14: the final answer as a value of the declared type, whatever steps came before it."""
+    """14: the final answer is a value of the declared type, after any steps."""
     agent, _ = make(PLAN, STEP, json.dumps({"final_answer": answer}), output=output)
     async with agent:
         assert (await agent.run("5 + 3?")).data == value
@@ -276,7 +276,7 @@ async def test_invalid_step_is_not_accepted_as_output(wrong):
 
 
 async def test_the_output_alone_is_an_answer():
-    """Where a model leaves out the envelope; no provider is asked to press plans and steps into the form."""
+    """A model may omit the envelope; no provider is asked to enforce the output schema on plans and steps."""
     agent, llm = make(PLAN, '{"sum": 8}', output=dict[str, int])
     async with agent:
         assert (await agent.run("5 + 3?")).data == {"sum": 8}
@@ -284,7 +284,7 @@ async def test_the_output_alone_is_an_answer():
 
 
 async def test_calls_that_are_not_run_do_not_start():
-    """A model that repeats itself is stopped: what it asked for last was never begun."""
+    """A model that repeats itself is stopped: its last requested call never began."""
     again = step(call("add", a=1, b=1))
     agent, _ = make(*[again] * 4)
     async with agent:
@@ -349,7 +349,7 @@ async def test_stream_of_a_step(taken):
 
 
 async def test_a_tool_starts_before_it_runs():
-    """A reader hears of a tool's start while it runs, of native calls too."""
+    """A reader receives the start of a tool while it runs, also for native calls."""
     heard, release = [], trio.Event()
 
     @tool
@@ -419,7 +419,7 @@ async def test_stream_emits_calls_after_they_are_recorded(autojump_clock):
 
 
 async def test_run_and_handlers_need_no_stream(listen):
-    """Weakness 11: tool results and answers are heard without streaming, too."""
+    """Weakness 11: handlers receive tool results and answers without streaming too."""
     agent, _ = make(PLAN, STEP, FINAL)
     async with agent:
         session = await agent.create_session("ada", "5 + 3?")
@@ -429,7 +429,7 @@ async def test_run_and_handlers_need_no_stream(listen):
 
 
 async def test_leaving_a_stream_early_stops_the_run():
-    """Nothing goes on for nobody."""
+    """No work continues without a reader."""
     agent, llm = make(PLAN, STEP, FINAL)
     async with agent, agent.stream("go") as events:
         async for event in events:
@@ -439,7 +439,7 @@ async def test_leaving_a_stream_early_stops_the_run():
 
 
 async def test_streams_side_by_side_do_not_mix():
-    """Each reader hears of its own run only."""
+    """Each reader receives only events of its own run."""
 
     def answer(chat):
         return json.dumps({"final_answer": chat.messages[0].parts[0].text * 9})
@@ -459,7 +459,7 @@ async def test_streams_side_by_side_do_not_mix():
 
 
 async def test_an_interrupted_step_ends_its_tools():
-    """A tool that was stopped is told as failed, then the run's failure, and nothing is complete."""
+    """A stopped tool is reported as failed, then the run as failed, and no completion is reported."""
 
     @tool
     async def wait() -> None:
@@ -505,7 +505,7 @@ def test_growing_plan():
 
 @pytest.mark.parametrize("text", ["not json at all", "", "{", '{"mood": "good"}', "null", "[1]"])
 def test_growing_nothing(text):
-    """31: what shows no kind gives no event."""
+    """31: text without a known kind causes no event."""
     assert grow(text) == []
 
 
@@ -529,7 +529,7 @@ def test_growing_final_answer(text):
 
 
 def test_kind_is_decided_once():
-    """33: what shows first stays the kind of the partial events."""
+    """33: the first recognized kind stays the kind of the partial events."""
     assert {
         type(event) for event in grow('{"plan": "add", "tool_calls": [{"tool_name": "add", "x": 1}]}')
     } == {PlanEvent}
@@ -544,7 +544,7 @@ def test_empty_members_decide_nothing():
 
 
 def test_a_new_attempt_restarts_the_stream():
-    """What a retried answer said before counts no more."""
+    """Text of a retried answer is dropped."""
     growing = PartialStep("s")
     growing.add('{"plan": "a')
     assert growing.add('{"final_answer": "b', 1) == FinalEvent(step_id="s", text="b", complete=False)
@@ -572,7 +572,7 @@ def test_answers_that_are_not_acted_on(stop):
 
 
 async def test_stream_state():
-    """30: one object, given again after each change; at the end it has query, steps and answer."""
+    """30: one object is passed again after each change; at the end it has query, steps and answer."""
     agent, _ = make(PLAN, STEP, FINAL)
     async with agent:
         answers, states = await states_of(agent)
@@ -635,7 +635,7 @@ TAKEN = StepEvent(step_id="s", calls=(ToolCall("add", {"a": 1}, "s/0"),))
     ],
 )
 def test_one_execution_a_call(events):
-    """34: in whatever order the events come, one execution with parameters and result."""
+    """34: in any order of events there is one execution with parameters and result."""
     answer = AgentAnswer("q")
     for event in events:
         assert answer.apply(event)
@@ -664,7 +664,7 @@ def test_executions_do_not_mix():
 
 
 async def test_a_conversation_remembers_until_reset():
-    """28: what was said is shown to the model, until it is forgotten."""
+    """28: requests have the earlier messages until the reset."""
     agent, llm = make(FINAL, FINAL, FINAL)
     async with agent:
         talk = await agent.open_conversation("ada")
@@ -681,7 +681,7 @@ async def test_a_conversation_remembers_until_reset():
 
 
 async def test_added_messages_keep_their_order():
-    """28: what is added is part of the history, in its order, and nobody answers it."""
+    """28: added messages are part of the history in order, and cause no answer."""
     agent, llm = make(FINAL)
     async with agent:
         talk = await agent.open_conversation()
@@ -707,7 +707,7 @@ async def test_added_messages_keep_their_order():
 
 @pytest.mark.parametrize(("role", "text"), [("tool", "x"), ("user", " "), ("owner", "x")])
 async def test_messages_that_cannot_be_added(role, text):
-    """Another role, or no text, is said at once."""
+    """Another role or a missing text raises immediately."""
     agent, _ = make(FINAL)
     async with agent:
         talk = await agent.open_conversation()
@@ -716,7 +716,7 @@ async def test_messages_that_cannot_be_added(role, text):
 
 
 async def test_nothing_is_added_while_an_answer_is_worked_on():
-    """It would come between calls and their results."""
+    """The message would be between calls and their results."""
     agent, _ = make(PLAN, FINAL)
     async with agent:
         talk = await agent.open_conversation()
@@ -727,7 +727,7 @@ async def test_nothing_is_added_while_an_answer_is_worked_on():
 
 
 async def test_system_prompt_of_a_conversation():
-    """Other words about the agent, the rules of its answers stay, also after a reset; other sessions keep theirs."""
+    """A new description of the agent keeps the rules for its answers, also after a reset; other sessions keep theirs."""
     agent, llm = make(FINAL, FINAL, FINAL, body="You are kind.")
     async with agent:
         talk = await agent.open_conversation()

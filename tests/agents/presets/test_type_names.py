@@ -139,7 +139,7 @@ async def test_react_takes_the_format_of_the_document(content):
 
 
 async def test_react_takes_data_without_a_description():
-    """An agent without types shows the data as JSON; a tool call with the wrong purpose is asked again."""
+    """An agent without types shows the data as JSON; a tool call with a wrong purpose is requested again."""
     _, _, reply, calls = await results_of((), react({"sum": 3}))
     assert (str(reply), reply.data, calls) == ('{"sum": 3}', {"sum": 3}, 1)
     _, _, reply, calls = await results_of((), react({"name": "add", "parameters": {}}), react("ok"))
@@ -173,7 +173,7 @@ async def test_simple_refuses_content_that_names_another_type():
     ],
 )
 async def test_a_member_with_two_values_is_asked_again(content, beside, runs):
-    """A value beside the content that differs from the one in it may be the one that is meant."""
+    """A value next to the content that differs from the one inside may be the intended one."""
     answer = json.dumps({"messageType": "Delete", "content": content, **beside})
     plain = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Done."})
     _, results, _, _ = await results_of((CREATE, DELETE), answer, plain, kind=SimpleAgent)
@@ -181,7 +181,7 @@ async def test_a_member_with_two_values_is_asked_again(content, beside, runs):
 
 
 async def test_the_router_refuses_an_intent_and_another_type():
-    """An answer that names an action and another type is asked again."""
+    """An answer that names an action and another type is requested again."""
     both = {
         "top_level_intent": "ACTION",
         "second_level_intent": "Create",
@@ -198,7 +198,7 @@ async def test_the_router_refuses_an_intent_and_another_type():
 
 @pytest.mark.parametrize("other", ["Create", "create", " CREATE "])
 def test_two_types_with_one_name_are_refused(other):
-    """The error names both types and says what to do."""
+    """The error names both types and a remedy."""
     twin = {"name": other, "schema": {"id": "<id>"}}
     with pytest.raises(ConfigurationError, match=r"'Create'.*rename one of them"):
         SimpleAgent("a", llm=ScriptedLLM([]), types=[CREATE, twin], tools=[create_user])
@@ -211,7 +211,7 @@ def test_two_types_with_one_name_are_refused(other):
 
 
 def test_a_type_that_is_given_twice_counts_once():
-    """Instructions and the types that `SchemaBuilder` makes of them may be given together."""
+    """Instructions and the types that `SchemaBuilder` makes of them may be passed together."""
     types = SchemaBuilder([CREATE]).build()
     agent = SimpleAgent("a", llm=ScriptedLLM([]), instructions=[CREATE], types=types, tools=[create_user])
     assert agent.profile.types == types
@@ -234,7 +234,7 @@ def test_tool_with_a_reserved_protocol_name_is_rejected(kind, name):
     ],
 )
 def test_a_schema_with_the_name_of_another_type_is_refused(schema):
-    """The prompt would ask for one name and the classifier for another."""
+    """Prompt and classifier would use different names."""
     with pytest.raises(ConfigurationError, match="'Create' has messageType"):
         SimpleAgent(
             "a",
@@ -349,7 +349,7 @@ def test_instructions_and_types_are_taken_as_dicts_and_json_text():
     ],
 )
 def test_a_wrong_dict_is_named(given, reason):
-    """The error says what is wrong with which value."""
+    """The error names the invalid value and the reason."""
     for arguments in ({"instructions": [given]}, {"types": [given]}):
         with pytest.raises(ConfigurationError, match=reason):
             SimpleAgent("a", llm=ScriptedLLM([]), **arguments)

@@ -1,4 +1,4 @@
-"""`verbose=`: what an agent does, in plain words while it happens."""
+"""`verbose=`: a plain-text report of an agent's actions while they happen."""
 
 import io
 import json
@@ -56,7 +56,7 @@ async def test_the_steps_of_an_agent_are_lines_of_plain_words():
 
 
 async def test_native_calls_plain_text_and_failures():
-    """Of agents of all kinds; a turn that fails says so."""
+    """For agents of all kinds; a failed turn is reported."""
     lines = []
 
     def gone(chat):

@@ -1,4 +1,4 @@
-"""`model=` of one call, the options of `process`, and what is gathered before a stage."""
+"""`model=` of one call, the options of `process`, and context gathered before a stage."""
 
 import json
 
@@ -30,12 +30,12 @@ def look(what: str) -> str:
 
 
 def last_words(chat):
-    """What is said at the very end of a request."""
+    """Return the text at the end of a request."""
     return chat.messages[-1].parts[-1].text
 
 
 async def test_one_call_asks_another_model():
-    """All calls of the turn ask the model of that role, the next turn the agent's own; an unknown role is refused."""
+    """All calls of the turn use the model of that role, the next turn uses the agent's own; an unknown role is rejected."""
     usual, fast = ScriptedLLM(["usual"]), ScriptedLLM(["fast", "faster"])
     async with BareAgent("clerk", llm=usual, models={"fast": fast}) as agent:
         session = await agent.create_session("ada")
@@ -92,7 +92,7 @@ async def test_limits_of_one_request():
 
 
 async def test_context_is_gathered_before_the_synthesis():
-    """It goes with the synthesis alone, sees what the tools found, and is not remembered."""
+    """Only the synthesis request has it. It includes the tools' results and is not stored."""
     llm = ScriptedLLM(WHOLE * 2)
     async with PlanAgent("planner", llm=llm, tools=[look]) as agent:
         gathered = []
@@ -120,7 +120,7 @@ async def test_context_is_gathered_before_the_synthesis():
 
 
 async def test_context_of_a_stage_is_gathered_once_a_call():
-    """An answer that is asked for again is asked with the same."""
+    """A retried answer is requested with the same context."""
     llm = ScriptedLLM(["no plan at all {", json.dumps({"intent": "greet", "plan": "answer"}), "Hello."])
     async with PlanAgent("planner", llm=llm) as agent:
         gathered = []

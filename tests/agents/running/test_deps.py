@@ -1,4 +1,4 @@
-"""`deps=`: what a program gives its tools, for a run, a session or an agent, and what no journal holds."""
+"""`deps=`: values that a program passes to its tools for a run, a session or an agent, and that no journal stores."""
 
 import functools
 import logging
@@ -28,7 +28,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 
 @attrs.frozen
 class Shop:
-    """What a tool sells from."""
+    """The value that a tool uses."""
 
     name: str
 
@@ -60,7 +60,7 @@ async def wait(context: ToolContext[Shop]) -> str:
 
 
 def selling(*names):
-    """A model that calls these tools, and then says what came of it."""
+    """Return a model that calls these tools, and then answers with the results."""
 
     def answer(chat):
         last = chat.messages[-1]
@@ -116,7 +116,7 @@ async def test_ready_agents_take_deps():
 
 
 async def test_a_function_gives_each_session_its_own():
-    """It is called once a session, before its first message, and never where the session was given some."""
+    """It is called once per session, before its first message, and not for sessions with explicit deps."""
     opened = []
 
     async def open_shop(session):
@@ -133,7 +133,7 @@ async def test_a_function_gives_each_session_its_own():
 
 
 async def test_a_function_that_fails_leaves_no_session():
-    """Whoever creates one is told why."""
+    """The creator of the session gets the error."""
 
     async def open_shop(_, number):
         await trio.lowlevel.checkpoint()
@@ -148,7 +148,7 @@ async def test_a_function_that_fails_leaves_no_session():
 
 
 async def test_another_type_is_refused():
-    """Before anything runs, for an agent, a session, a run and what a function returns."""
+    """Before anything runs: for an agent, a session, a run, and the result of a function."""
 
     async def open_bank(_):
         await trio.lowlevel.checkpoint()
@@ -170,7 +170,7 @@ async def test_another_type_is_refused():
 
 
 async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
-    """Whoever waits is told, and else the handlers are; the model is never asked."""
+    """The waiting caller gets the error, otherwise the handlers do; the model is never called."""
     async with clerk("sell") as agent:
         with pytest.raises(DepsMissing, match=r"tool 'sell' needs deps, and none are set; pass deps= to"):
             await agent.run("?")
@@ -184,7 +184,7 @@ async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
 
 
 async def test_a_tool_of_no_known_type_asks_for_itself():
-    """It gets what there is, and an error result where there is nothing; an envelope hides no needs."""
+    """The tool gets the existing value, or has an error result without one; an envelope does not hide the requirement."""
 
     @tool
     async def ask(context: ToolContext) -> str:
@@ -206,7 +206,7 @@ async def test_a_tool_of_no_known_type_asks_for_itself():
 
 
 async def test_an_agent_that_is_a_tool_has_those_of_its_asker():
-    """Of the run that asks, unless it has its own."""
+    """It uses the deps of the calling run, unless it has its own."""
     inner, own = clerk("sell", name="inner"), clerk("sell", name="own", deps=Shop("own"))
     model = ScriptedLLM([[ToolCall("inner", {"task": "?"}), ToolCall("own", {"task": "?"})], "done"])
     async with BareAgent("outer", llm=model, tools=[inner.as_tool(), own.as_tool()]) as outer:
@@ -241,7 +241,7 @@ async def die(journal, *, agent=None, session=None, run=None):
 
 
 async def test_the_function_is_called_again_after_a_restart(journal):
-    """The turn goes on with what it returns then."""
+    """The turn resumes with the new return value."""
     opened = []
 
     async def open_shop(session):
@@ -260,7 +260,7 @@ async def test_the_function_is_called_again_after_a_restart(journal):
 
 @pytest.mark.parametrize("given", ["session", "run"])
 async def test_a_session_whose_deps_are_gone_is_left_out_and_named(journal, given, caplog):
-    """The agent's own are not what it was given; with deps it goes on where it was."""
+    """The agent's own deps do not replace explicit ones; opened with deps, the session resumes."""
     await die(journal, **{given: Shop("")})
     for _ in range(2):
         caplog.clear()
@@ -307,7 +307,7 @@ async def test_a_deps_function_that_fails_at_a_restart_affects_one_session(journ
 
 
 async def test_a_session_that_is_due_without_its_deps_waits_for_them(autojump_clock, caplog):
-    """It is named once, and fires when somebody has opened it with deps."""
+    """The log names it once, and the schedule fires when the session is opened with deps."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(clerk("sell"))
@@ -326,7 +326,7 @@ async def test_a_session_that_is_due_without_its_deps_waits_for_them(autojump_cl
 
 
 async def test_nothing_of_them_is_written(journal):
-    """Neither the value nor its words."""
+    """Neither the value nor its text is in the journal."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk("sell"))
         session = await agent.create_session("ada", session_id="ada", deps=Shop("secret-of-session"))

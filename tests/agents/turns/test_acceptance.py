@@ -1,4 +1,4 @@
-"""What was accepted runs once; what was refused or cancelled never does, and nothing is left of it."""
+"""An accepted message runs once; a rejected or cancelled one never runs and leaves nothing."""
 
 import gc
 from functools import partial
@@ -15,7 +15,7 @@ from actgent.runtime.sessions import session_table
 
 
 def texts(session):
-    """What people said, as the record has it."""
+    """Return the users' messages in the record."""
     return [message.text for message in session.history if message.sender.kind == "user"]
 
 
@@ -39,7 +39,7 @@ async def fill(agent, name="ada"):
 
 
 async def outcome_of(call, *args, **options):
-    """What a call comes to: "in", or the name of its error."""
+    """Return the result of a call: "in", or the name of its error."""
     try:
         await call(*args, **options)
     except ActgentError as error:
@@ -131,7 +131,7 @@ async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_
 @pytest.mark.parametrize("when", ["before it comes", "while it is written"])
 @pytest.mark.parametrize("is_busy", [False, True])
 async def test_a_message_that_is_stopped_before_it_is_in(when, is_busy, autojump_clock):
-    """It ends as one that is stopped later; what else is said is answered, and a repetition changes nothing."""
+    """It ends as one that is stopped later; other messages are answered, and a repetition changes nothing."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         model = ScriptedLLM(lambda chat: f"re: {chat.messages[-1].parts[0].text}", delay=10)
         agent = await runtime.start(BareAgent("a", llm=model))
@@ -158,7 +158,7 @@ async def test_a_message_that_is_stopped_before_it_is_in(when, is_busy, autojump
 
 
 async def test_a_chat_that_meets_the_end_of_its_session_is_durably_refused(autojump_clock):
-    """Its caller hears of it when no restart can run it any more."""
+    """Its caller gets the error when no restart can run the message."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), grace=0))
@@ -204,7 +204,7 @@ async def test_a_place_is_kept_for_what_is_being_written(autojump_clock):
 @pytest.mark.parametrize("journal", [None, "memory:"])
 @pytest.mark.parametrize("first_is", ["cancelled", "refused", "in"])
 async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_clock):
-    """It takes its place where that does not get in, so what is confirmed is answered, once."""
+    """If the first is rejected, the repetition takes its place, so a confirmed message is answered once."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=5), session_inbox_capacity=1)
@@ -268,7 +268,7 @@ async def test_an_id_that_chat_returned_is_accepted_once(moment, journal, tmp_pa
 
 
 async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
-    """Its own deadline counts, and what the first took of it."""
+    """Its own deadline counts, including the time that it waited for the first."""
     async with BareAgent(
         "a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox_capacity=1, grace=0
     ) as agent:
@@ -331,7 +331,7 @@ async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autoju
 
 
 async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(autojump_clock):
-    """Nobody was told that it is set, so its key is free."""
+    """No caller got a confirmation, so its key is free."""
     async with SlowJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:
@@ -349,7 +349,7 @@ async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(au
 
 
 def left_in(session):
-    """What a session's memory keeps of messages that have ended."""
+    """Return the entries of ended messages that a session keeps in memory."""
     context = session._context
     return (context.acceptances, context.pending, context.pins, context._idle)
 

@@ -111,7 +111,7 @@ async def test_every_kind_of_agent_runs_calls_in_the_order_of_the_answer(kind):
 
 
 async def test_an_agent_lets_calls_overlap():
-    """`Agent(parallel_tools=True)` also lets calls with an effect overlap; they start in order all the same."""
+    """`Agent(parallel_tools=True)` also runs calls with an effect concurrently; they start in order nevertheless."""
     log = []
     llm = ScriptedLLM([native(), "done"])
     async with BareAgent("a", llm=llm, tools=tools_noting(log), parallel_tools=True) as agent:

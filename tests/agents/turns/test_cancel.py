@@ -32,7 +32,7 @@ async def never(chat):
 
 
 def hear(session):
-    """What the session's handlers hear, in order."""
+    """Record the values that the session's handlers receive, in order."""
     log = []
     session.on_conversation(lambda reply: log.append(reply.text))
     session.on_exception(lambda failure: log.append(failure.kind))
@@ -42,7 +42,7 @@ def hear(session):
 
 @attrs.define(eq=False)
 class Stage:
-    """Where a turn is held: `reached` when it is there, `go` lets it on."""
+    """A point at which a turn is held: `reached` is set when the turn arrives, `go` releases it."""
 
     reached: trio.Event = attrs.field(factory=trio.Event)
     go: trio.Event = attrs.field(factory=trio.Event)
@@ -63,7 +63,7 @@ class Stage:
 
 
 class Model(LLM):
-    """Does what the first message of a session says, and answers everything else."""
+    """A model that acts as the first message of a session says, and answers everything else."""
 
     name = "test:model"
 
@@ -96,7 +96,7 @@ async def streaming(stage, on_text):
 
 @asynccontextmanager
 async def held(phase):
-    """An agent with a session whose first turn is held in `phase`."""
+    """Return an agent with a session whose first turn is held in `phase`."""
     stage = Stage()
 
     @tool
@@ -189,7 +189,7 @@ async def test_interrupt_stops_a_turn_where_it_is(phase):
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_an_urgent_message_stops_a_turn_and_is_answered_next(phase):
-    """What waits in the queue comes after it; the stopped message ends as interrupted."""
+    """Queued messages follow it; the stopped message ends as interrupted."""
     async with assert_no_leaks(), held(phase) as (session, model, _, log):
         await session.chat("later")
         await session.chat("soon", priority="high")
@@ -201,7 +201,7 @@ async def test_an_urgent_message_stops_a_turn_and_is_answered_next(phase):
 
 
 async def test_partial_text_stays_in_the_record_marked_as_cut():
-    """Only what had come, as the assistant's, and the next request is valid with it."""
+    """The received part is an assistant message, and the next request is valid with it."""
     async with held("streaming") as (session, model, _, _):
         await session.interrupt()
         cut = [message for message in session.history if message.cut]
@@ -265,7 +265,7 @@ async def test_a_token_handler_is_never_cancelled(how):
 
 
 async def test_a_turn_that_has_not_begun_can_be_interrupted():
-    """Right after chat(), before its task ran: the model is not asked."""
+    """Right after `chat`, before its task ran: the model is not called."""
     model = ScriptedLLM(["answer"], repeat=True)
     async with BareAgent(name="a", llm=model) as agent:
         session = await agent.create_session("ada", "first")
@@ -281,7 +281,7 @@ async def test_a_turn_that_has_not_begun_can_be_interrupted():
 
 
 async def test_an_urgent_message_right_after_the_first_is_answered_alone():
-    """The first message is stopped before the model was asked."""
+    """The first message is stopped before the model call."""
     model = ScriptedLLM(lambda chat: f"re: {last_text(chat)}")
     async with BareAgent(name="a", llm=model) as agent:
         session = await agent.create_session("ada", "first")
@@ -311,7 +311,7 @@ async def test_interrupt_can_drop_what_is_queued():
 @pytest.mark.parametrize("second", ["message", "all", "close"])
 @pytest.mark.parametrize("first", ["message", "all"])
 async def test_two_callers_stop_one_queued_message(first, second, with_journal, autojump_clock):
-    """Both callers return, the message has one failure, and the turn that runs goes on if nobody stops it."""
+    """Both callers return, the message has one failure, and the running turn continues."""
 
     async def disk(_):
         await trio.sleep(0.2)
@@ -345,7 +345,7 @@ async def test_two_callers_stop_one_queued_message(first, second, with_journal, 
 
 
 async def test_a_cancelled_interrupt_still_ends_the_dropped_messages():
-    """Nobody's message is lost when the caller of interrupt() gives up."""
+    """Each dropped message ends although the caller of `interrupt` is cancelled."""
     async with held("handler") as (session, _, stage, log):
         await session.chat("queued")
         with trio.move_on_after(0) as scope:
@@ -428,7 +428,7 @@ async def test_a_repair_round_can_be_stopped():
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_aclose_stops_a_turn_where_it_is(phase):
-    """Its message ends as interrupted, what waits as stopped; further messages are refused."""
+    """Its message ends as interrupted, queued ones as stopped; further messages are rejected."""
     async with assert_no_leaks(), held(phase) as (session, model, _, log):
         await session.chat("queued")
         await session.aclose()
@@ -439,7 +439,7 @@ async def test_aclose_stops_a_turn_where_it_is(phase):
 
 
 async def test_aclose_closes_the_whole_tree():
-    """A child whose handler is slow keeps neither its siblings nor its parent running."""
+    """A child with a slow handler does not delay the end of its siblings or its parent."""
     release, stopped = trio.Event(), []
 
     async def wait(chat):
@@ -544,7 +544,7 @@ async def test_other_sessions_notice_nothing():
 
 
 async def test_a_cancelled_run_stops_its_turn_and_its_session():
-    """Nobody waits for the answer any more, so no model call goes on."""
+    """No caller waits for the answer, so no model call continues."""
     stage = Stage()
     model = Model(stage, in_call)
     async with assert_no_leaks(), BareAgent(name="a", llm=model) as agent:
@@ -608,7 +608,7 @@ async def test_a_timeout_of_the_model_is_no_interruption(autojump_clock):
 
 
 async def test_an_interrupt_during_a_drain_is_one(autojump_clock):
-    """What a handler stops while the block is left ends as interrupted, not as stopped."""
+    """A turn that a handler interrupts while the block is left ends as interrupted, not as stopped."""
     async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
         slow = await agent.create_session("ada", "one")
         log = hear(slow)
@@ -626,7 +626,7 @@ async def test_an_interrupt_during_a_drain_is_one(autojump_clock):
 
 @pytest.mark.parametrize("first", ["interrupt", "stop"])
 async def test_an_interruption_and_the_end_of_the_block_at_the_same_moment(first):
-    """Two reasons to stop are one end: the message fails once, and who waits for its end is woken."""
+    """Two reasons to stop cause one end: the message fails once, and waiting callers are resumed."""
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as scope:

@@ -1,4 +1,4 @@
-"""What can be said to an agent, by whom, and how it reaches the model."""
+"""Contents and senders of messages, and their form in requests."""
 
 import pytest
 import trio
@@ -49,7 +49,7 @@ async def test_content_is_text_or_parts(make, content, parts):
 
 @pytest.mark.parametrize("content", [None, 5, {"text": "hi"}, b"hi", [None]])
 async def test_content_that_is_neither_text_nor_parts_is_refused(make, content):
-    """The text names what was given, and nothing is queued."""
+    """The error names the value, and no message is queued."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -71,7 +71,7 @@ async def test_calls_and_results_are_not_said_by_users(make, part):
 
 @pytest.mark.parametrize("content", ["", "  \n", [], Text("")])
 async def test_an_empty_message_is_rejected(make, content):
-    """No provider takes an empty message, so the sender is told."""
+    """No provider accepts an empty message, so the sender gets an error."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -96,7 +96,7 @@ async def test_an_empty_message_is_rejected(make, content):
     ],
 )
 async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, sender, expected):
-    """A name is a user's but for three words; whoever speaks last is shown as user, so nothing is prefilled."""
+    """A name is a user's except for three words. The message to answer has the role user, so nothing is prefilled."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -110,7 +110,7 @@ async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, se
 
 
 async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
-    """Roles of what was said earlier: users and system as user, assistant and agent as assistant."""
+    """Roles of earlier messages: users and system as user, assistant and agent as assistant."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -137,7 +137,7 @@ async def test_owner_is_the_default_user_sender(make):
 
 
 async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(make):
-    """There is one system prompt; later instructions stand where they were said."""
+    """There is one system prompt; later instructions stay at their position."""
     agent, llm = make(lambda _: "ok", role="tutor")
     async with agent:
         session = await agent.create_session("ada", "one")
@@ -150,7 +150,7 @@ async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(ma
 
 
 async def test_a_picture_in_a_system_message_reaches_the_model(make):
-    """Only the words of a system message are marked; its other parts come with them."""
+    """Only the text of a system message is marked; its other parts are included."""
     agent, llm = make("ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -176,7 +176,7 @@ async def test_the_same_message_id_is_accepted_once(make, listen):
 
 
 async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_clock, listen):
-    """Only what was accepted counts as accepted."""
+    """Only an accepted id is a duplicate."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "one")
@@ -191,7 +191,7 @@ async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_cl
 
 
 async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
-    """A full inbox holds its senders back; the bound and the remedy stand in the error."""
+    """Senders wait for room in a full inbox; the error has the bound and the remedy."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "one")
@@ -205,7 +205,7 @@ async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
 
 
 async def test_priorities_order_what_waits(autojump_clock, listen):
-    """HIGH before NORMAL before LOW, whoever came first."""
+    """HIGH precedes NORMAL, and NORMAL precedes LOW, in any order of arrival."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text, delay=1))
     async with agent:
         session = await agent.create_session("ada", "begin")
@@ -217,7 +217,7 @@ async def test_priorities_order_what_waits(autojump_clock, listen):
 
 
 async def test_a_closed_session_rejects_messages(make):
-    """The error says what to do instead."""
+    """The error states a remedy."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -231,7 +231,7 @@ async def test_a_closed_session_rejects_messages(make):
 
 
 async def test_a_model_client_that_returns_something_else_is_named(listen):
-    """It is the client's fault, and the error says what to do."""
+    """The error names the client and states a remedy."""
 
     class Chatty(LLM):
         name = "own:chatty"

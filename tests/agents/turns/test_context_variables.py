@@ -1,4 +1,4 @@
-"""Each turn runs with the context variables of whoever sent its message."""
+"""Each turn runs with the context variables of its sender."""
 
 import contextvars
 import gc
@@ -50,7 +50,7 @@ TOOLS = [read_file, read_in_thread, delete_all]
 
 
 def calls(name):
-    """A model that calls one tool, and then says what the tool said and who asked it."""
+    """Return a model that calls one tool, and then answers with the result and the sender."""
 
     def answer(chat):
         if chat.messages[-1].role == "tool":
@@ -69,7 +69,7 @@ def agent_that(calls_tool, **options):
 
 
 async def say_as(tenant, session, text="go", **options):
-    """Say something as a tenant, in a task of one's own."""
+    """Send a message as a tenant, in a separate task."""
 
     async def say():
         TENANT.set(tenant)
@@ -80,7 +80,7 @@ async def say_as(tenant, session, text="go", **options):
 
 
 def hear(session):
-    """Who the tools, the model and the handlers of a session take for its tenant."""
+    """Record the tenant that tools, model and handlers of a session see."""
     heard = []
     session.on_tool_result(lambda result: heard.append(result.content))
     session.on_conversation(lambda reply: heard.append(f"{reply.text}, told {TENANT.get()}"))
@@ -91,7 +91,7 @@ def hear(session):
 @pytest.mark.parametrize("name", ["read_file", "read_in_thread"])
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_tools_see_the_variables_of_the_sender(name, journal):
-    """However few turns run at a time, and whoever gives their slot to the next."""
+    """At any concurrency, and with lent slots."""
     heard, sessions = {}, []
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_that(name, max_concurrent_sessions=2))
@@ -154,7 +154,7 @@ async def test_approved_tool_runs_with_the_sender_context(decision, told, journa
 
 
 async def test_messages_that_are_dropped_fail_in_the_variables_of_their_senders(autojump_clock):
-    """Not in those of whoever drops them, closes the session, or leaves the block."""
+    """Not in the variables of the task that drops them, closes the session, or leaves the block."""
     async with agent_that("read_file", grace=0) as agent:
         dropped, closed, left = [await agent.create_session("room") for _ in range(3)]
         logs = [hear(each) for each in (dropped, closed, left)]
@@ -181,7 +181,7 @@ async def test_delegated_turns_run_with_the_sender_context(autojump_clock):
 
     @tool
     async def hand_on(context: ToolContext) -> str:
-        """Give a task away."""
+        """Delegate a task."""
         await context.session.delegate("worker", "work")
         return (await worker.run("ask")).text
 
@@ -203,7 +203,7 @@ async def test_delegated_turns_run_with_the_sender_context(autojump_clock):
 
 
 async def test_a_turn_that_a_tool_starts_is_not_inside_of_the_tools_turn(autojump_clock):
-    """It may wait for what the other may not, and the other way round."""
+    """Each turn has separate rules about waits that would block it."""
     errors = []
 
     @tool
@@ -232,7 +232,7 @@ async def test_a_turn_that_a_tool_starts_is_not_inside_of_the_tools_turn(autojum
 
 
 async def test_a_parked_worker_releases_the_context_of_a_sender():
-    """What a request put into a variable can go with the request."""
+    """Values that a request stored in a variable are freed with the request."""
 
     class Request:
         pass
@@ -272,7 +272,7 @@ def what_is_seen():
 
 
 def watcher(seen, *, hangs=True):
-    """An agent whose model notes what it sees, unless it is asked to hang."""
+    """Return an agent whose model records the variables that it sees, or blocks on request."""
 
     async def answer(chat):
         if hangs and last_text(chat) == "hang":
@@ -302,7 +302,7 @@ async def as_ada(fn):
 
 @pytest.mark.parametrize("waits", ["in its turn", "queued", "for its time"])
 async def test_a_message_from_the_journal_has_what_is_registered(waits, autojump_clock):
-    """The others are those of the program that goes on, not of whoever opens the session."""
+    """Other variables have the values of the resuming program, not of the caller that opens the session."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal, context=[TENANT]) as runtime:
             agent = await runtime.start(watcher([]))
@@ -404,7 +404,7 @@ async def test_values_that_a_journal_cannot_keep_are_refused(value):
 @pytest.mark.parametrize("journal", [None, "memory:"])
 @pytest.mark.parametrize("value", [object(), "x" * 5000])
 async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal, caplog, autojump_clock):
-    """Its agent goes on, and the parent has the result; the log names the variable."""
+    """Its agent continues, and the parent gets the result; the log names the variable."""
 
     async def work(chat):
         TENANT.set(value)
@@ -427,7 +427,7 @@ async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_a_schedule_fires_after_its_sender_changed_a_value(journal, autojump_clock):
-    """A list that was short enough when the schedule was set is too long when it fires: the message comes without it."""
+    """A list that was short when the schedule was set is too long when it fires: the message has no list."""
     value = ["ada"]
     async with open_runtime(journal=journal, context=[TENANT]) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"])))
@@ -443,7 +443,7 @@ async def test_a_schedule_fires_after_its_sender_changed_a_value(journal, autoju
 
 @pytest.mark.parametrize("wrong", [["TENANT"], [TENANT, contextvars.ContextVar("TENANT")]])
 async def test_only_context_variables_of_different_names_are_registered(wrong):
-    """Said when the runtime is opened."""
+    """The runtime raises when it is opened."""
     with pytest.raises(ConfigurationError, match="context="):
         async with open_runtime(context=wrong):
             pass

@@ -1,4 +1,4 @@
-"""What a message does whose session is busy: queue, collect, interrupt, reject. No interleaving corrupts a session."""
+"""Rules for a message to a busy session: queue, collect, interrupt, reject. No interleaving corrupts a session."""
 
 import collections
 import contextlib
@@ -31,12 +31,12 @@ RULES = ("queue", "collect", "interrupt", "reject")
 
 
 def words(chat):
-    """What the model is shown: the texts, in order."""
+    """Return the texts of the request, in order."""
     return [" ".join(part.text for part in said.parts) for said in chat.messages]
 
 
 def echo(chat):
-    """An answer that names all that was asked since the last answer."""
+    """Return an answer with all questions since the last answer."""
     asked = []
     for said in reversed(chat.messages):
         if said.role == "assistant":
@@ -54,7 +54,7 @@ def told(heard):
 
 
 async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
-    """Send texts while the first is answered; what the handlers heard."""
+    """Send texts while the first is answered. Return the values that the handlers received."""
     async with agent:
         session = await agent.create_session("ada", **options)
         heard = listen(session)
@@ -70,7 +70,7 @@ async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
 
 
 async def test_queue_answers_one_after_the_other(autojump_clock, listen):
-    """The rule where nothing is said."""
+    """This is the default rule."""
     heard, _ = await texting(slow(), None, "a", "b", "c", listen=listen)
     assert told(heard) == ["re: a", "re: b", "re: c"]
 
@@ -100,7 +100,7 @@ async def test_collect_keeps_the_message_order(autojump_clock, listen):
 
 
 async def test_interrupt_stops_what_runs_and_goes_next(autojump_clock, listen):
-    """What waited keeps its order behind it."""
+    """Queued messages keep their order after it."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a")
         heard = listen(session)
@@ -116,14 +116,14 @@ async def test_interrupt_stops_what_runs_and_goes_next(autojump_clock, listen):
 
 @pytest.mark.parametrize("between", [0, 0.1])
 async def test_the_last_of_several_interruptions_is_answered(autojump_clock, listen, between):
-    """However fast they come: those before it end as interrupted, and stand in the record."""
+    """At any speed, earlier ones end as interrupted and stay in the record."""
     heard, session = await texting(slow(), "interrupt", "a", "b", "c", "d", between=between, listen=listen)
     assert told(heard) == ["interrupted"] * 3 + ["re: a, b, c, d"]
     assert [message.text for message in session.history][:4] == ["a", "b", "c", "d"]
 
 
 async def test_reject_takes_nothing_while_it_works(autojump_clock, listen):
-    """The caller is told, nothing of the message is kept, and its id may come again."""
+    """The caller gets an error, nothing of the message is stored, and its id may be sent again."""
     async with slow(on_busy="reject") as agent:
         session = await agent.create_session("ada", "a")
         heard = listen(session)
@@ -142,7 +142,7 @@ async def test_reject_takes_nothing_while_it_works(autojump_clock, listen):
 
 @pytest.mark.parametrize("rule", RULES)
 async def test_urgent_means_the_same_under_each_rule(autojump_clock, listen, rule):
-    """It stops what runs, goes first, and is stopped by nothing."""
+    """An URGENT message stops the running turn, runs next, and is not stopped."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a", on_busy=rule)
         heard = listen(session)
@@ -193,7 +193,7 @@ async def test_other_rules_are_refused():
 
 
 async def test_a_question_is_not_collected(autojump_clock):
-    """Who waits for an answer gets one of his own, and interrupts or is rejected by the session's rule."""
+    """A caller of `ask` gets a separate answer, and interrupts or is rejected by the session's rule."""
     async with slow() as agent:
         for rule in ("collect", "interrupt", "queue"):
             session = await agent.create_session("ada", "a", on_busy=rule)
@@ -208,7 +208,7 @@ async def test_a_question_is_not_collected(autojump_clock):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("where", ["handler", "tool"])
 async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, where):
-    """A handler or tool that writes to its own session comes back at once, whatever the rule."""
+    """A handler or tool that writes to its own session returns at once under each rule."""
     came, script = [], ["said", "said", "said"]
 
     async def write(session):
@@ -245,7 +245,7 @@ async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, w
 
 
 async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock, listen):
-    """Back-pressure is the same under each rule; once it is in it goes first."""
+    """Backpressure is equal under each rule; an accepted interruption runs next."""
     async with slow(session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "a")
         heard = listen(session)
@@ -259,7 +259,7 @@ async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock,
 
 @pytest.mark.parametrize("how", ["interrupt", "drop", "urgent", "close"])
 async def test_messages_that_are_answered_together_end_together(autojump_clock, listen, how):
-    """Each as a failure of its own, where their turn is stopped."""
+    """Each has a separate failure if their turn is stopped."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a", on_busy="collect")
         heard = listen(session)
@@ -279,7 +279,7 @@ async def test_messages_that_are_answered_together_end_together(autojump_clock, 
 
 
 async def test_hooks_see_each_of_the_messages(autojump_clock, listen):
-    """Listeners hear them in order, and what is said to each query goes with the one model call."""
+    """Listeners receive them in order, and additions to each message are part of the one model call."""
     llm, seen = ScriptedLLM(echo, delay=1), []
     agent = BareAgent("a", llm=llm)
     agent.on_message(lambda message: seen.append(message.text))
@@ -380,7 +380,7 @@ ACTS = st.one_of(
 
 
 class Texting:
-    """A session to which much happens at once, and what became of its messages."""
+    """A session with many concurrent operations, and the outcome of each message."""
 
     def __init__(self, agent, session):
         self.agent, self.session = agent, session
@@ -414,7 +414,7 @@ class Texting:
             await self.agent.run("question", session=self.session)
 
     async def check(self, journal):
-        """What was accepted is in the record at most once and has ended once; what failed was told so."""
+        """Check that each accepted message is in the record at most once and has ended once, and that each failure was reported."""
         assert self.session.status == "idle"
         assert self.agent._opener.running.inbox.statistics().sessions == 0
         known, appended, ended = await books(journal, self.session.id)
@@ -430,7 +430,7 @@ class Texting:
 @given(acts=st.lists(ACTS, min_size=1, max_size=25), rule=st.sampled_from(RULES), has_tools=st.booleans())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_interleaving_corrupts_a_session(acts, rule, has_tools):
-    """Whatever comes when: each accepted message ends once and stands in the record at most once, none waits for ever."""
+    """Each accepted message ends once and is in the record at most once; no caller waits forever."""
     problems = []
 
     def answer(chat):

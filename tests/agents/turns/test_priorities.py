@@ -1,4 +1,4 @@
-"""Priorities as callers give them: a misspelt one is refused, an unknown word in `chat` and in stored messages is NORMAL."""
+"""Priorities of callers: a misspelt one is rejected; an unknown word in `chat` and in stored messages is NORMAL."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def agent_of(name="tutor"):
     ],
 )
 async def test_unknown_priorities_are_refused_with_the_nearest(wrong, says):
-    """In `chat`, `schedule` and `delegate`, before anything is said."""
+    """In `chat`, `schedule` and `delegate`, before a message is sent."""
     async with open_runtime() as runtime:
         agent = await runtime.start(agent_of())
         await runtime.start(agent_of("other"))
@@ -80,7 +80,7 @@ async def test_an_unknown_priority_of_a_chat_is_normal_with_a_warning(caplog):
 
 
 def test_stored_words_are_read_as_normal():
-    """What an earlier system wrote has to be read, whatever it says."""
+    """Records of an earlier system must be readable with any word."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),), priority="urgnet")
     assert message.priority is Priority.NORMAL
     assert Priority.of("medium") is Priority.NORMAL

@@ -1,4 +1,4 @@
-"""Progress of tools: who hears of it, in which order, and who waits for whom."""
+"""Progress of tools: its receivers, its order, and backpressure."""
 
 import threading
 
@@ -48,7 +48,7 @@ async def count(to: int):
 
 @tool
 async def flood(context: ToolContext) -> str:
-    """Tell more than anyone reads."""
+    """Report more progress than the receiver reads."""
     for number in range(10_000):
         context.progress(number)
         if number % 100 == 0:
@@ -90,7 +90,7 @@ async def test_progress_from_a_worker_thread_is_delivered():
 
 
 async def test_the_last_value_that_a_generator_yields_is_its_result():
-    """The others are told as they come; without anyone who hears, it is the same result."""
+    """Earlier values are reported as progress; without a receiver the result is the same."""
     heard: list[str] = []
     for listens in (True, False):
         async with agent_with(ToolCall("count", {"to": 3})) as agent:
@@ -104,7 +104,7 @@ async def test_the_last_value_that_a_generator_yields_is_its_result():
 
 
 async def test_a_generator_is_closed_when_its_call_is_stopped():
-    """What it opened it closes, in its own task."""
+    """Its clean-up runs in its own task."""
     closed = trio.Event()
     begun = trio.Event()
 
@@ -185,12 +185,12 @@ async def test_a_handler_that_fails_fails_once():
 
 
 async def test_a_call_reports_no_progress_after_its_timeout(autojump_clock):
-    """A thread that goes on after the timeout is not heard any more."""
+    """Progress of a thread that continues after the timeout is dropped."""
     goes_on, told = threading.Event(), threading.Event()
 
     @tool(timeout=1)
     def late(context: ToolContext) -> str:
-        """Tell late."""
+        """Report progress late."""
         goes_on.wait(10)
         context.progress(1, 1, "too late")
         told.set()
@@ -208,7 +208,7 @@ async def test_a_call_reports_no_progress_after_its_timeout(autojump_clock):
 
 
 def test_a_sync_generator_is_still_refused():
-    """It is named with what to write instead."""
+    """The error names it and states a remedy."""
 
     def numbers():
         yield 1

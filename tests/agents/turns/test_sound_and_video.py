@@ -1,4 +1,4 @@
-"""Sound and videos in what users say, on the wires of real clients: where one takes them, and where none does."""
+"""Sound and video in user messages, on the wires of real clients with and without support."""
 
 from contextlib import asynccontextmanager
 
@@ -29,7 +29,7 @@ async def listening(kind, provider=None):
 
 @pytest.mark.parametrize("said", [WAV, MP3, VIDEO])
 async def test_chat_completions_carry_them(said):
-    """The server gets the same bytes, and they stand in the record for the next turn."""
+    """The server receives the same bytes, and the record has them for the next turn."""
     async with open_provider(["A bird.", "Yes."]) as provider:
         async with listening(OpenAI, provider) as agent:
             session = await agent.create_session("ada")
@@ -63,7 +63,7 @@ async def test_a_video_by_its_address():
     ],
 )
 async def test_an_api_without_media_support_raises(kind, said, words):
-    """Nothing is sent, and the error says what is taken."""
+    """No request is sent, and the error lists the supported media."""
     async with open_provider(["never"]) as provider:
         async with listening(kind, provider) as agent:
             with pytest.raises(UnsupportedPart, match=words):
@@ -72,7 +72,7 @@ async def test_an_api_without_media_support_raises(kind, said, words):
 
 
 async def test_openai_itself_takes_no_video():
-    """Its servers are known by their address, and are not asked."""
+    """Its servers are recognized by their address, and no request is sent."""
     async with listening(OpenAI) as agent:
         with pytest.raises(UnsupportedPart, match="images of it, or its audio"):
             await agent.run(["What is it?", VIDEO])

@@ -1,4 +1,4 @@
-"""Sync tools in worker threads: what happens when their call is over and they are not."""
+"""Sync tools in worker threads that outlive their calls."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ from actgent.testing import assert_no_leaks
 
 @pytest.fixture
 def go():
-    """Lets the threads of `blocking` end; they end with the test at the latest."""
+    """Return an event that ends the threads of `blocking`; the end of the test sets it."""
     event = threading.Event()
     yield event
     event.set()
@@ -92,7 +92,7 @@ async def test_a_stopped_call_is_answered_while_its_thread_runs(how, go):
 
 
 async def test_a_tool_that_timed_out_is_left_too(go):
-    """Its call is an error result, and the conversation goes on."""
+    """Its call has an error result, and the conversation continues."""
     stubborn, _ = blocking(go)
     log = []
     async with make(stubborn, limits=Limits(tool_timeout=0.05)) as agent:
@@ -106,7 +106,7 @@ async def test_a_tool_that_timed_out_is_left_too(go):
 
 
 async def test_leaving_the_block_names_what_does_not_end(go):
-    """After the grace for threads, with the function's name and what to do."""
+    """After the grace period for threads the error has the function's name and a remedy."""
     stubborn, reached = blocking(go)
     with pytest.raises(ThreadsStillRunning, match=r"1 thread.*stubborn.*async") as caught:  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
@@ -117,7 +117,7 @@ async def test_leaving_the_block_names_what_does_not_end(go):
 
 
 async def test_a_thread_that_runs_when_the_block_is_cancelled_is_waited_for(go):
-    """Cancelled from around, the block still says which threads it could not end."""
+    """A cancelled block still reports the threads that it could not end."""
     stubborn, reached = blocking(go)
     with trio.CancelScope() as scope, pytest.raises(ThreadsStillRunning):  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
@@ -206,7 +206,7 @@ async def test_the_time_of_a_tool_begins_with_its_function(go, mock_clock):
 
 @pytest.mark.parametrize("how", ["interrupt", "waits too long"])
 async def test_a_call_without_start_is_reported_as_not_run(go, mock_clock, how):
-    """It is not said to have an unknown outcome: nothing of it happened."""
+    """Its outcome is not unknown, because it never began."""
     stubborn, reached = blocking(go)
     ran = []
 

@@ -1,4 +1,4 @@
-"""The states of a turn: the table above `Turn` holds, whatever happens in whatever order."""
+"""The states of a turn: the table in the documentation of `Turn` holds for any order of events."""
 
 import contextvars
 
@@ -51,7 +51,7 @@ def test_every_state_is_reached_and_only_the_end_is_final():
 
 
 async def test_a_turn_that_is_cut_waits_for_its_next_task():
-    """Its scope is that of a task which is gone: nobody would hear it being cancelled."""
+    """Its cancel scope belongs to an ended task and would have no effect."""
     turn = new_turn(scope=trio.CancelScope())
     turn.expose()
     turn.mark_failed(Interrupted("the agent failed"))
@@ -61,7 +61,7 @@ async def test_a_turn_that_is_cut_waits_for_its_next_task():
 
 @given(events=st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
 def test_events_lead_where_the_table_says(events):
-    """A turn that was asked to stop is refused to be exposed, and is never exposed meanwhile."""
+    """A turn that was stopped rejects `expose`, and is not exposed meanwhile."""
     turn, state = new_turn(), "running"
     for event in events:
         was_stopped = turn.stop is not None
@@ -75,7 +75,7 @@ def test_events_lead_where_the_table_says(events):
 
 @pytest.mark.parametrize(("is_exposed", "is_cancelled"), [(True, True), (False, False)])
 async def test_only_an_exposed_turn_is_cancelled_at_once(is_exposed, is_cancelled):
-    """Any other one ends at its next step; the error is that of the first who asked."""
+    """Any other turn ends at its next step, with the error of the first stop."""
     with trio.CancelScope() as scope:
         turn = new_turn(scope=scope)
         if is_exposed:

@@ -143,7 +143,7 @@ async def test_repeated_call_ids_are_made_unique(make, listen):
 
 
 async def test_a_tool_call_in_text_gets_its_result_as_user_text(make, listen):
-    """A text protocol's model reads results as text, and the handlers hear them all the same."""
+    """The model of a text protocol reads results as text, and the handlers receive them as results."""
     agent, llm = make(
         simple("TOOL_INVOCATION", {"name": "add", "parameters": {"a": 2, "b": 2}}),
         simple("DIRECT_RESPONSE", "4"),
@@ -189,7 +189,7 @@ async def test_a_mapped_instruction_gives_its_event_then_its_words_then_runs_its
 
 
 async def test_an_instruction_without_a_tool_is_an_event(make, listen):
-    """A structure without words is an event and ends the turn."""
+    """A structure without text is an event and ends the turn."""
     agent, _ = make(
         simple("order", {"dish": "soup"}),
         kind=SimpleAgent,
@@ -224,7 +224,7 @@ async def test_a_turn_takes_25_model_calls_and_not_one_more(listen):
 
 
 async def test_three_identical_calls_in_a_row_are_the_limit(make, listen):
-    """The fourth does not run; its result is `cancelled` and the failure says which tool it was."""
+    """The fourth does not run; its result is `cancelled` and the failure names the tool."""
     agent, llm = make(lambda _: ToolCall("add", {"a": 1, "b": 1}), tools=[add])
     async with agent:
         session = await agent.create_session("ada", "go")
@@ -239,7 +239,7 @@ async def test_three_identical_calls_in_a_row_are_the_limit(make, listen):
 
 
 async def test_calls_that_differ_between_are_no_repetition(make, listen):
-    """Only the same call in a row counts, and a new turn counts anew."""
+    """Only equal calls in a row count, and each turn starts at zero."""
     one, two = ToolCall("add", {"a": 1, "b": 1}), ToolCall("add", {"a": 1, "b": 2})
     agent, _ = make(one, one, one, two, one, one, one, "done", one, "done", tools=[add])
     async with agent:
@@ -277,7 +277,7 @@ def test_limits_that_make_no_sense_are_refused(bad):
 
 
 async def test_a_bad_answer_is_asked_again_with_the_error(make, listen):
-    """The model reads what was wrong, and the good answer is the only one that handlers hear."""
+    """The model reads the error, and handlers receive only the valid answer."""
     agent, llm = make("no JSON", simple("greeting", "hi"), simple("DIRECT_RESPONSE", "hi"), kind=SimpleAgent)
     async with agent:
         session = await agent.create_session("ada", "hello")
@@ -300,7 +300,7 @@ async def test_a_bad_answer_is_asked_again_with_the_error(make, listen):
     ],
 )
 async def test_the_turn_fails_after_two_output_retries(make, listen, bad, kind, agent_kind):
-    """Three bad answers in a row end the turn with the last one's text; the session goes on."""
+    """Three invalid answers in a row end the turn with the text of the last; the session continues."""
     agent, llm = make(*[said(bad)] * 3, said("no JSON") if kind == "parse" else said(""), kind=agent_kind)
     async with agent:
         session = await agent.create_session("ada", "hello")
@@ -328,7 +328,7 @@ async def test_a_good_answer_forgets_the_bad_ones(make, listen):
 
 
 async def test_output_retries_is_a_limit(make, listen):
-    """`output_retries=0` asks never again."""
+    """`output_retries=0` never retries."""
     agent, llm = make("x", kind=SimpleAgent, limits=Limits(output_retries=0))
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -345,7 +345,7 @@ async def test_output_retries_is_a_limit(make, listen):
 )
 @pytest.mark.parametrize("text", ["I can", ""])
 async def test_an_answer_that_did_not_come_to_its_end_is_a_failure(make, listen, stop, kind, text):
-    """It is not asked again and never shown as an answer; the next message is answered."""
+    """It is not retried and never shown as an answer; the next message is answered."""
     agent, llm = make(said(text, stop=stop), "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -360,7 +360,7 @@ async def test_an_answer_that_did_not_come_to_its_end_is_a_failure(make, listen,
 
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter"])
 async def test_calls_of_such_an_answer_never_run(make, listen, stop):
-    """A cut call may be half of what was meant."""
+    """A truncated call may lack arguments."""
     answer = ModelResponse(parts=(Text("I will"), ToolCall("add", {"a": 1, "b": 1})), stop=stop)
     agent, llm = make(answer, "fine", tools=[add])
     async with agent:
@@ -385,7 +385,7 @@ async def test_paused_answer_is_continued(make, listen):
 
 
 async def test_calls_of_a_paused_answer_run(make, listen):
-    """A call has its result before the model goes on, whatever the provider says besides."""
+    """Each call has its result before the next model call, whatever else the provider reports."""
     agent, llm = make(
         ModelResponse(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="pause"), "2", tools=[add]
     )
@@ -398,7 +398,7 @@ async def test_calls_of_a_paused_answer_run(make, listen):
 
 
 async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
-    """Nobody can read thoughts; and the next request is one that providers take."""
+    """Thinking is not shown to users; the next request is valid for providers."""
     thoughts = ModelResponse(parts=(Thinking("hm", "scripted"),))
     agent, llm = make(thoughts, "done")
     async with agent:
@@ -450,7 +450,7 @@ async def test_model_exception_fails_the_turn_only(make, listen, error, kind):
 
 
 async def test_a_model_call_has_120_seconds(autojump_clock, listen):
-    """Then it is a `ModelTimeout`, with what had come until then kept as cut."""
+    """Then it raises `ModelTimeout`, and the received text is kept as cut."""
     llm = ScriptedLLM(["slow and steady"], chunk=5, chunk_delay=100)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada", "hi")

@@ -1,4 +1,4 @@
-"""What agents say, as it stands on the wires of real clients at the loopback provider."""
+"""Requests of agents on the wires of real clients, at the loopback provider."""
 
 import itertools
 
@@ -85,7 +85,7 @@ async def test_pictures_reach_every_wire(dialect):
 
 @pytest.mark.parametrize("kind", [BareAgent, SimpleAgent, ReActAgent])
 async def test_the_prefix_of_a_long_session_never_moves(dialect, kind):
-    """System prompt, tools and earlier messages are the same in each request, whatever the tails say."""
+    """System prompt, tools and earlier messages are equal in each request, with any tail."""
     turns = 12
     answers = {
         BareAgent: "done",
@@ -173,7 +173,7 @@ async def test_provider_error_is_a_failure_of_kind_model(dialect, status, listen
 
 
 async def test_a_provider_that_cannot_be_reached_is_a_failure_of_kind_model(dialect, listen):
-    """Nobody listens there; the session goes on."""
+    """No server listens at the address; the session continues."""
     client, _ = CLIENTS[dialect]
     with refused_url() as url:
         llm = client("any-model", base_url=url, api_key="any", retry=Retry(attempts=2, first_delay=0.01))
