@@ -102,15 +102,6 @@ from .client.remote_agent import (
 from .client.remote_session import (
     RemoteSession as RemoteSession,
 )
-from .control.limits import (
-    Limits as Limits,
-)
-from .control.quotas import (
-    Quotas as Quotas,
-)
-from .control.schedule import (
-    Schedule as Schedule,
-)
 from .database.database import (
     Database as Database,
 )
@@ -219,6 +210,15 @@ from .information_flow_labels import (
 from .journal.journal_interface import (
     SessionSummary as SessionSummary,
 )
+from .limits_and_schedules.limits import (
+    Limits as Limits,
+)
+from .limits_and_schedules.quotas import (
+    Quotas as Quotas,
+)
+from .limits_and_schedules.schedule import (
+    Schedule as Schedule,
+)
 from .llm.clients.anthropic import (
     Anthropic as Anthropic,
 )
@@ -254,14 +254,14 @@ from .llm.wrapper_models import (
     RateLimitedModel as RateLimitedModel,
     RetryingModel as RetryingModel,
 )
-from .memory.histories.relevance_filters import (
+from .memory.history_processors.relevance_filters import (
     RelevanceFilter as RelevanceFilter,
     TimeDecay as TimeDecay,
 )
-from .memory.histories.semantic_compression import (
+from .memory.history_processors.semantic_compression import (
     SemanticCompression as SemanticCompression,
 )
-from .memory.histories.truncation import (
+from .memory.history_processors.truncation import (
     Truncation as Truncation,
 )
 from .memory.longterm import (
@@ -379,7 +379,7 @@ from .session_index.queries import (
     Trends as Trends,
 )
 from .state.session_state import Store as Store
-from .structured.extract_json import (
+from .structured_output.extract_json import (
     extract_only as extract_only,
 )
 from .tools.function_tool import (

@@ -20,7 +20,7 @@ from actgent.protocols.protocol_interface import (
     TurnView,
     UpdateState,
 )
-from actgent.structured.extract_json import extract_only
+from actgent.structured_output.extract_json import extract_only
 
 ROUNDS = 3
 """Drafts at most; then the last one counts, with what is still wrong with it."""

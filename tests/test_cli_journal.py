@@ -30,7 +30,7 @@ from actgent.cli.main import main
 from actgent.cli.terminal_io import Terminal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     RECORD_TAGS,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -9,8 +9,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from actgent.control import limits
 from actgent.definitions.folder_creation import new_folder
+from actgent.limits_and_schedules import limits
 from actgent.protocols import PROTOCOLS
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ assert new_folder(".", "fresh", protocol="planted").protocol == "planted"
 app(["new", "--help"])
 """
 LIMIT = """
-module = types.ModuleType("actgent.control.limits")
+module = types.ModuleType("actgent.limits_and_schedules.limits")
 sys.modules[module.__name__] = module
 source = Path(sys.argv[1]).read_text(encoding="utf-8")
 first = source.index("    tool_calls: int | None = ")
@@ -116,7 +116,7 @@ REQUIREMENTS = "docs/specification.md"
         ),
         (
             {field.name for field in attrs.fields(limits.Limits)},
-            {"actgent/control/limits.py", "docs/configuration.md", "docs/control.md"},
+            {"actgent/limits_and_schedules/limits.py", "docs/configuration.md", "docs/control.md"},
         ),
     ],
     ids=["protocols", "limits"],

@@ -14,8 +14,6 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop_check import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES, InboxBounds
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.argument_checks import at_least_one, check_flag, check_id, check_known_id, check_seconds
-from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.database.database import Database
 from actgent.errors import (
     ApprovalNotFound,
@@ -28,6 +26,14 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.information_flow_labels import Policy
+from actgent.limits_and_schedules.argument_checks import (
+    at_least_one,
+    check_flag,
+    check_id,
+    check_known_id,
+    check_seconds,
+)
+from actgent.limits_and_schedules.limits import DEFAULT_LIMITS, Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_settings import LLMSettings

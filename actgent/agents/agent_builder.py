@@ -8,12 +8,12 @@ from typing import Any, Self
 import attrs
 
 from actgent.agents.steps import StepsAgent
-from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.definitions.agent_folder import AgentFolder, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.information_flow_labels import Policy
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model

@@ -6,9 +6,9 @@ from typing import Any
 import attrs
 
 from actgent.actors.inbox import InboxBounds
-from actgent.control.argument_checks import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
 from actgent.information_flow_labels import Policy
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_id, check_limits, check_seconds
 from actgent.memory.memory_interface import Memory, MemoryLike
 from actgent.protocols.protocol_interface import (
     ClassificationType,

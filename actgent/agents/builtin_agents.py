@@ -6,7 +6,7 @@ from typing import Unpack, overload
 import attrs
 import trio
 
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.messages import DataT_co, Message, Reply, Route, Sender, to_parts
 from actgent.protocols.direct_or_react_choice import Strategy
 from actgent.protocols.protocol_interface import Instruction

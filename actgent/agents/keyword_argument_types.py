@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 
-from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.information_flow_labels import Policy
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_settings import LLMSettings
 from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike

@@ -12,15 +12,15 @@ import trio
 
 from actgent.actors.actor import running_actor
 from actgent.approvals import Approval, Decision
-from actgent.control.argument_checks import check_id, check_seconds
-from actgent.control.budget import Budget, Funding
-from actgent.control.clock import Clock
-from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.limits_and_schedules.budget import Budget, Funding
+from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.schedule import Schedule, parse_schedule
 from actgent.messages import (
     CallProgress,
     Content,

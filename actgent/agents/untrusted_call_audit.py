@@ -13,7 +13,7 @@ from actgent.approvals import Approval, Decision, Grant
 from actgent.errors import InvalidArguments
 from actgent.information_flow_labels import TRUSTED, Label, label_of, text_of
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -13,11 +13,11 @@ from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.demos.scripted_models import CHUNK_CHARS, TOOLS, answer_with_delay
 from actgent.cli.journals.journal_commands import SingleSessionJournal
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.session_list_queries import SessionFilter
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM
 from actgent.messages import Content, Delivery, Part, Text
 from actgent.protocols.bare_text_protocol import Bare

@@ -11,7 +11,7 @@ from rich.text import Text as Cell
 
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
-from actgent.agents.upgrading import Recording
+from actgent.agents.session_replay import Recording
 from actgent.definitions.agent_folder import BRAIN
 from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, WireError
 from actgent.errors.text_escaping import counted

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from actgent.agents.goal import GoalResult, run_agent
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_settings import LLMSettings, load_models, load_settings
 from actgent.protocols.goal import Goal
 from actgent.support.strict_json import load_document

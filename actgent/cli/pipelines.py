@@ -13,10 +13,10 @@ from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
 from actgent.cli.journals.journal_commands import SingleSessionJournal, load, open_read_only
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_url import open_journal
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild

@@ -9,8 +9,8 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
-from actgent.control.argument_checks import check_seconds
 from actgent.journal.journal_interface import SessionSummary
+from actgent.limits_and_schedules.argument_checks import check_seconds
 from actgent.messages import Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends

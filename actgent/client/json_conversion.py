@@ -10,10 +10,10 @@ from zlib import crc32
 import attrs
 
 from actgent.approvals import Approval
-from actgent.control.schedule import Schedule
 from actgent.errors.text_escaping import counted
 from actgent.information_flow_labels import Label, text_of
-from actgent.journal.records import REFUSED
+from actgent.journal.record_types import REFUSED
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     NO_METADATA,
     NO_USAGE,

@@ -10,8 +10,6 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.argument_checks import check_id, check_seconds
-from actgent.control.limits import Limits
 from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
@@ -22,6 +20,8 @@ from actgent.errors import (
     SessionNotFound,
     WrongOwner,
 )
+from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
     Delivery,

@@ -10,10 +10,10 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
-from actgent.control.argument_checks import check_id, check_seconds
-from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
+from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     NO_METADATA,
     Content,

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
-from actgent.control.argument_checks import check_session_limits
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.argument_checks import check_session_limits
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
     File,

@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from actgent.agents.upgrading import Difference
+from actgent.agents.session_replay import Difference
 from actgent.errors import ConfigurationError, SessionExists
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import RatingRecord
+from actgent.journal.record_types import RatingRecord
 from actgent.messages import Message, Usage, new_secret
 from actgent.runtime.introspection import SetSchedule
 

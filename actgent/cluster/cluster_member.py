@@ -16,7 +16,7 @@ from actgent.errors.text_escaping import quoted
 from actgent.journal.cluster_interface import ClusterStatistics
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import RatingRecord
+from actgent.journal.record_types import RatingRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.runtime.delegation.pool_tasks import PoolTasks

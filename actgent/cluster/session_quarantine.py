@@ -19,7 +19,7 @@ from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFa
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import SUSPECT_CRASHES, PartitionedJournal, Suspect, Taken, slots_of
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 import attrs
 import jsonschema_rs
 
-from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.information_flow_labels import Check, Policy, Untrusted, Violation
+from actgent.limits_and_schedules.limits import FORMS, Limits
 from actgent.llm import model_settings
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actgent.control.limits import Limits
 from actgent.definitions.front_matter import split_front_matter
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.support.strict_json import load_document
 
 from .cases_and_results import Case, Check

@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import NO_USAGE, Message, ToolCall, Usage
 
 from .simulated_user import SimulatedUser, Simulation

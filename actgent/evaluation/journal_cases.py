@@ -5,7 +5,7 @@ from typing import Any
 
 from actgent.errors import JournalDamaged, WireError
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import MessageAcceptedRecord, RatingRecord, Record
+from actgent.journal.record_types import MessageAcceptedRecord, RatingRecord, Record
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild

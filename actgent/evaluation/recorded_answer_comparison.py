@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.upgrading import (
+from actgent.agents.session_replay import (
     AnswerReading,
     ForkEnd,
     RecordedDecision,

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from actgent.agents.upgrading import AnswerReading, ForkEnd, call_key
+from actgent.agents.session_replay import AnswerReading, ForkEnd, call_key
 from actgent.messages import NO_USAGE, ToolCall, Usage
 
 DECISION_FORMAT = "actgent-decisions 1"

@@ -10,8 +10,8 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.messages import NO_USAGE, Message, Reply, ToolCall, Usage
 from actgent.tools import Tool

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond, session_of
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.support.strict_json import load_document

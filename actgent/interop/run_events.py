@@ -11,7 +11,7 @@ import trio
 
 from actgent.approvals import Approval, Decision
 from actgent.errors import Fenced
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -12,7 +12,7 @@ from actgent.agents.session import Session, context_of, services_of, session_of_
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists, SessionMoved
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
     SuspensionRecord,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import context_of
 from actgent.approvals import Approve, Decision, Reject, Respond
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from .grouped import (
+from .group_commit import (
     Found,
     GroupedJournal,
     Head,

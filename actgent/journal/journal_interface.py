@@ -15,7 +15,7 @@ from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
 
 from .record_feed_backlog import FeedReader, Written
-from .records import Record
+from .record_types import Record
 from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError
 
-from .grouped import GroupedJournal
+from .group_commit import GroupedJournal
 from .journal_interface import Journal
 
 _IN_MEMORY = ":memory:"

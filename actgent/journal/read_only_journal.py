@@ -14,7 +14,7 @@ import trio
 
 from actgent.errors import UsageError
 
-from .grouped import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
+from .group_commit import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
 from .journal_interface import Backup, Entry, SessionSummary, Snapshot
 from .record_feed_backlog import FeedReader
 from .session_list_queries import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State

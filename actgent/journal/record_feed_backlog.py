@@ -1,6 +1,6 @@
 """Readers of a journal's feed, and the backlog of items that wait for them.
 
-`grouped.feed_publisher` publishes the items.
+`group_commit.feed_publisher` publishes the items.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ import trio
 from actgent.errors import ActgentError, FeedLagged
 from actgent.support.fast_init import fast_init
 
-from .records import Record
+from .record_types import Record
 from .session_list_queries import SessionKey
 
 FEED_BYTES = 16_000_000

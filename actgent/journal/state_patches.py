@@ -12,7 +12,7 @@ import attrs
 from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain
 
-from .records import Record, StateChangeRecord, StateRollbackRecord
+from .record_types import Record, StateChangeRecord, StateRollbackRecord
 
 MAX_PATCHES = 256
 """Maximum number of consecutive differences of a key. Then the whole value is written again."""

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from actgent.actors.supervision import Supervision
-from actgent.control.quotas import Quotas
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Policy
 from actgent.journal.journal_interface import Journal
 from actgent.journal.wrappers import Redact
+from actgent.limits_and_schedules.quotas import Quotas
 from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
 from actgent.runtime.session_erasure import Retention
 from actgent.support.misuse_hints import OF_RUNTIMES

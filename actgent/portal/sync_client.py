@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 from actgent.client.agent_server_client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.remote_agent import RemoteAgent
 from actgent.client.remote_session import RemoteSession
-from actgent.control.limits import Limits
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, Sender
 from actgent.sessions.session_handlers import Handler
 from actgent.sessions.subscriptions import Observed, ObservedType

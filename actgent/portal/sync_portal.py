@@ -11,12 +11,12 @@ from actgent.agents.agent import Agent
 from actgent.agents.keyword_argument_types import FormT, MessageOptions
 from actgent.agents.session import Session
 from actgent.approvals import Approval
-from actgent.control.limits import Limits
-from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed
 from actgent.events import Observation
 from actgent.information_flow_labels import Label
 from actgent.journal.journal_interface import SessionSummary
+from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     Content,
     DataT_co,

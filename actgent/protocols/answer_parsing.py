@@ -9,8 +9,8 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.errors.text_escaping import quoted
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Medium, ToolCall
-from actgent.structured.extract_json import loads, unfenced, visible
-from actgent.structured.instruction_schemas import schema_check
+from actgent.structured_output.extract_json import loads, unfenced, visible
+from actgent.structured_output.instruction_schemas import schema_check
 
 from .protocol_interface import (
     MESSAGE_TYPE,

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.llm.model_interface import ModelResponse
-from actgent.structured.extract_json import is_cut, loads, unfenced, visible
+from actgent.structured_output.extract_json import is_cut, loads, unfenced, visible
 
 from .answer_parsing import answer_text, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_prose

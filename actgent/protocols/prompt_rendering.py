@@ -16,7 +16,7 @@ from actgent.memory.history_slice import followed_by, preceded_by
 from actgent.memory.memory_interface import ModelView
 from actgent.memory.notice_delimiters import neutralize
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
-from actgent.structured.instruction_schemas import is_json_schema
+from actgent.structured_output.instruction_schemas import is_json_schema
 
 from .protocol_interface import (
     MESSAGE_TYPE,

@@ -25,9 +25,9 @@ from actgent.messages import (
     ToolCall,
     ToolSpec,
 )
-from actgent.structured.extract_json import extract, loads, visible
-from actgent.structured.instruction_schemas import is_json_schema
-from actgent.structured.output_type import output_of
+from actgent.structured_output.extract_json import extract, loads, visible
+from actgent.structured_output.instruction_schemas import is_json_schema
+from actgent.structured_output.output_type import output_of
 from actgent.support.fast_init import fast_constructor, fast_init
 from actgent.tools import schemas
 

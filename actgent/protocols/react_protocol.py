@@ -16,7 +16,7 @@ from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured.extract_json import extract_only, grown, loads, unfenced
+from actgent.structured_output.extract_json import extract_only, grown, loads, unfenced
 
 from .answer_parsing import (
     DIRECT_RESPONSE,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured.extract_json import extract_only, grown
+from actgent.structured_output.extract_json import extract_only, grown
 
 from .answer_parsing import (
     DIRECT_RESPONSE,

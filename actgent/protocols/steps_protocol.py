@@ -22,7 +22,7 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured.extract_json import extract, grown, visible
+from actgent.structured_output.extract_json import extract, grown, visible
 
 from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_strings

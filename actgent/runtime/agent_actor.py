@@ -6,8 +6,8 @@ import trio
 
 from actgent.actors.actor_cell import Cell
 from actgent.actors.actor_ref import Address
-from actgent.control.clock import Clock
 from actgent.errors.text_escaping import counted, shown
+from actgent.limits_and_schedules.clock import Clock
 from actgent.sessions.context_propagation import Propagation
 from actgent.turns.agent_core import AgentCore
 

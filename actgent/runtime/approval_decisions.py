@@ -19,8 +19,6 @@ from actgent.approvals import (
     approval_id_of,
     session_of,
 )
-from actgent.control.argument_checks import at_least_one
-from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
     ApprovalAlreadyDecided,
     ConfigurationError,
@@ -31,12 +29,14 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.forms import INPUT, form_misfit
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ResumptionRecord,
     SessionCreatedRecord,
     SuspensionRecord,
 )
+from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.messages import Message, Sender
 from actgent.sessions.pending.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.pending.turn_future import TurnFuture

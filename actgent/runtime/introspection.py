@@ -8,14 +8,14 @@ import attrs
 import trio
 
 from actgent.actors.inbox import InboxStatistics
-from actgent.control.argument_checks import at_least_one, check_id
-from actgent.control.budget import Account
-from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound
 from actgent.journal.cluster_interface import ClusterStatistics, Membership
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_id
+from actgent.limits_and_schedules.budget import Account
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.llm.model_interface import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
 from actgent.session_index import Group, IndexQueries, SearchFilter, SearchPage, Trends

@@ -8,7 +8,6 @@ import attrs
 import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT_SECONDS, Place
-from actgent.control.budget import Funding
 from actgent.errors import (
     ActgentError,
     Fenced,
@@ -20,7 +19,8 @@ from actgent.errors import (
 )
 from actgent.events import MessageAccepted
 from actgent.information_flow_labels import source_name
-from actgent.journal.records import NOTHING, Record, TurnOptions
+from actgent.journal.record_types import NOTHING, Record, TurnOptions
+from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join

@@ -25,9 +25,6 @@ from actgent.actors.gc_tuning import tuned_gc
 from actgent.actors.message_groups import LineOf
 from actgent.actors.supervision import Supervision
 from actgent.approvals import Approval
-from actgent.control.argument_checks import at_least_one, check_known_id
-from actgent.control.clock import Clock
-from actgent.control.quotas import Quotas
 from actgent.errors import (
     ConfigurationError,
     Fenced,
@@ -44,9 +41,12 @@ from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.information_flow_labels import Policy
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
 from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_known_id
+from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.quotas import Quotas
 from actgent.messages import Sender
 from actgent.session_index import IndexQueries
 from actgent.sessions.budget_accounts import BudgetAccounts

@@ -14,10 +14,10 @@ from datetime import timedelta
 import attrs
 import trio
 
-from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, JournalFailed
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, State
+from actgent.limits_and_schedules.clock import Clock
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext
 

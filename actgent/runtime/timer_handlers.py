@@ -13,10 +13,10 @@ from functools import partial
 import attrs
 import trio
 
-from actgent.control.budget import Funding
-from actgent.control.cron_expressions import next_time
 from actgent.errors import DeadlineExceeded
-from actgent.journal.records import ScheduleFiredRecord
+from actgent.journal.record_types import ScheduleFiredRecord
+from actgent.limits_and_schedules.budget import Funding
+from actgent.limits_and_schedules.cron_expressions import next_time
 from actgent.messages import Message, Sender, Text
 from actgent.sessions.pending.approval_ledger import ApprovalDeadline
 from actgent.sessions.pending.delegated_tasks import TaskDeadline

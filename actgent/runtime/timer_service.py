@@ -14,7 +14,6 @@ import trio
 
 from actgent.actors.deadline_timer import Timer, TimerHandle
 from actgent.actors.inbox import PriorityInbox
-from actgent.control.durable_timer import DueIndex, DurableTimer
 from actgent.errors import (
     DepsMissing,
     InboxFull,
@@ -25,6 +24,7 @@ from actgent.errors import (
     SessionNotFound,
     WireError,
 )
+from actgent.limits_and_schedules.durable_timer import DueIndex, DurableTimer
 from actgent.messages import Message
 from actgent.sessions.session_context import SessionContext
 from actgent.support.safe_logging import LogVariable, logger_of

@@ -17,7 +17,7 @@ from actgent.actors.event_loop_check import check_loop
 from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.reusable_tasks import Workers
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
-from actgent.journal.records import ResumptionRecord, SuspensionRecord
+from actgent.journal.record_types import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.incoming_messages import is_collected

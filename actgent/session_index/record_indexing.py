@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
     AgentMessageRecord,

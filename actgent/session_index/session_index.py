@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import (
     ConfigurationError,
     FeedLagged,
@@ -25,6 +24,7 @@ from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_storable
 from actgent.journal.wrappers import WrappedJournal
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection import ThreadedStore

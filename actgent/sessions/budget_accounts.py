@@ -6,10 +6,9 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from actgent.control.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.errors import LimitReached
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AccountKey,
     DownstreamUsageRecord,
     MessageAppendedRecord,
@@ -18,6 +17,7 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.messages import Message
 
 from .quota_accounts import HOLDER, QuotaAccounts

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from actgent.control.argument_checks import check_id
 from actgent.errors import ConfigurationError, NotSerializable
-from actgent.journal.records import NOTHING, WIRE, Record, StateChangeRecord
+from actgent.journal.record_types import NOTHING, WIRE, Record, StateChangeRecord
+from actgent.limits_and_schedules.argument_checks import check_id
 from actgent.messages import traceparent, valid_traceparent
 from actgent.support.safe_logging import logger_of
 from actgent.tools.pausable_time_limits import time_limits

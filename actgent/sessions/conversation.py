@@ -12,10 +12,10 @@ from typing import overload
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.information_flow_labels import Label, label_of
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.messages import (
     ChatMessage,
     File,

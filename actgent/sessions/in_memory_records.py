@@ -3,7 +3,7 @@
 import time
 from typing import ClassVar, Protocol
 
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.messages import Event, Message, Reply, Route
 
 MAX_RECORDS = 1000

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from actgent.control.argument_checks import MAX_ID_CHARS
-from actgent.control.budget import NOTHING, Account, Amounts, spent_in
-from actgent.control.quotas import Period, Quotas, Unit
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.records import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
+from actgent.journal.record_types import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
+from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS
+from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, spent_in
+from actgent.limits_and_schedules.quotas import Period, Quotas, Unit
 from actgent.messages import Sender
 
 from .session_record_writer import SessionLog

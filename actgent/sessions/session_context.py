@@ -30,9 +30,6 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.deadline_timer import TimerHandle
 from actgent.actors.inbox import Place
 from actgent.actors.wait_graph import WaitNode
-from actgent.control.budget import Account, Budget, Funding
-from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
-from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import (
     ConfigurationError,
     Fenced,
@@ -44,7 +41,7 @@ from actgent.errors import (
     WouldDeadlock,
 )
 from actgent.errors.text_escaping import counted, shown
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOTHING,
     ActionFailureRecord,
     AgentMessageRecord,
@@ -60,6 +57,15 @@ from actgent.journal.records import (
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.state_patches import StatePatcher
+from actgent.limits_and_schedules.budget import Account, Budget, Funding
+from actgent.limits_and_schedules.durable_timer import (
+    DueIndex,
+    DurableTimer,
+    SessionTimers,
+    first_steady_time,
+    first_time,
+)
+from actgent.limits_and_schedules.limits import DEFAULT_LIMITS, Limits
 from actgent.messages import (
     NO_METADATA,
     Content,

@@ -7,10 +7,9 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalError, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
 from actgent.journal.journal_interface import Creation, Entry, Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,
     REFUSED,
@@ -29,6 +28,7 @@ from actgent.journal.records import (
     make_message_end_record,
     refer,
 )
+from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, ToolResult
 from actgent.state.session_state import StateRecord
 from actgent.support.fast_init import fast_constructor

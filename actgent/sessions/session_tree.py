@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 import attrs
 
 from actgent.actors.wait_graph import WaitNode
-from actgent.control.budget import Account
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.budget import Account
 from actgent.messages import Sender
 
 from .pending.delegated_tasks import Task

@@ -7,7 +7,7 @@ is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/dur
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     MessageAcceptedRecord,

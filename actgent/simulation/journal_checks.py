@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.records import MessageAcceptedRecord, Record
+from actgent.journal.record_types import MessageAcceptedRecord, Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Sender

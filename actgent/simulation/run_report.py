@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 
 from .simulated_world import SimulatedEvent
 

@@ -15,7 +15,6 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve, Decision, Reject
-from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
     ConfigurationError,
@@ -27,6 +26,7 @@ from actgent.errors import (
     SessionClosed,
     SessionNotFound,
 )
+from actgent.limits_and_schedules.limits import Limits
 from actgent.runtime.runtime import Runtime
 
 from .caller_observations import COPY_PREFIX, Notes

@@ -16,7 +16,7 @@ import outcome
 import trio
 
 from actgent.errors import JournalFailed, JournalFull
-from actgent.journal.grouped import Head, Row
+from actgent.journal.group_commit import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey

@@ -26,7 +26,7 @@ import trio
 
 from actgent.errors import NotSerializable, UsageError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.records import ActionFailureRecord, StateChangeRecord, StateRollbackRecord
+from actgent.journal.record_types import ActionFailureRecord, StateChangeRecord, StateRollbackRecord
 from actgent.journal.state_patches import with_values
 from actgent.support.misuse_hints import DISPATCH, hints_for_states
 from actgent.support.safe_logging import logger_of

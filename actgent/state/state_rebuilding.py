@@ -7,7 +7,7 @@ that were created here and are not shared are changed in place; all others are c
 from collections.abc import Mapping
 from typing import Any
 
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 
 from .reducers import GROW, REDUCERS
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from actgent.journal.grouped import Head, Row
+from actgent.journal.group_commit import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.session_list_queries import SessionKey

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,

@@ -9,7 +9,7 @@ async def test_the_refund_of_monday():
 from pathlib import Path
 
 from actgent.agents.agent import Agent
-from actgent.agents.upgrading import Difference, Recording
+from actgent.agents.session_replay import Difference, Recording
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import find_journal, open_journal

@@ -19,7 +19,7 @@ from actgent.errors import (
     TruncatedAnswer,
 )
 from actgent.errors.text_escaping import quoted
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NO_LIMITS,
     AgentMessageRecord,
     MessageAppendedRecord,

@@ -17,7 +17,7 @@ import trio
 
 from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
-from actgent.journal.records import GuardDecisionRecord
+from actgent.journal.record_types import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, name_of, takes_session

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from actgent.control.budget import Budget
 from actgent.errors import LimitReached, ModelError, PriceUnknown
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
+from actgent.limits_and_schedules.budget import Budget
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term_memory import SUMMARY
 from actgent.memory.summarizing_memory import Material, SummarizingView

@@ -6,7 +6,7 @@ A text that is part of the recorded answer is stored as its position in the answ
 import json
 from collections.abc import Iterator, Sequence
 
-from actgent.journal.records import OutcomeRecord
+from actgent.journal.record_types import OutcomeRecord
 from actgent.messages import Delivery, Event, Message, Reply, Route
 from actgent.tools.outputs.result_text import to_json_text
 

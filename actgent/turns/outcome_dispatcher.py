@@ -8,7 +8,7 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
-from actgent.journal.records import make_delivery_record
+from actgent.journal.record_types import make_delivery_record
 from actgent.messages import (
     CallProgress,
     Delivery,

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.messages import Message, Sender, Text, ToolSpec
 from actgent.modes.system_notices import Notice, NoticeSource
 from actgent.sessions.conversation import OfferedTools

@@ -11,18 +11,18 @@ import attrs
 import trio
 
 from actgent.actors.deadline_timer import Timer
-from actgent.control.budget import Account, Budget
-from actgent.control.limits import Limits
 from actgent.errors import DepsMissing, Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored_errors import plain_fields, restored_failure
 from actgent.errors.safe_error_texts import observer_error_text
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     FailureRecord,
     MessageAppendedRecord,
     MessageEndRecord,
     ResumptionRecord,
 )
+from actgent.limits_and_schedules.budget import Account, Budget
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context_propagation import run_with

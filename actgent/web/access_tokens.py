@@ -29,8 +29,8 @@ from typing import Any, Literal, get_args
 import attrs
 import trio
 
-from actgent.control.argument_checks import check_id
 from actgent.errors import ConfigurationError, nearest
+from actgent.limits_and_schedules.argument_checks import check_id
 from actgent.support.safe_logging import logger_of
 from actgent.support.shared_files import write_whole
 

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
 
 from .problem_documents import Problem
 

@@ -14,7 +14,7 @@ import trio
 from actgent.errors import JournalError, WireError
 from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
     AgentMessageRecord,

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, Typ
 import attrs
 
 from actgent.actors.inbox import InboxStatistics
-from actgent.agents.upgrading import Difference
-from actgent.control.limits import Limits
+from actgent.agents.session_replay import Difference
 from actgent.journal.session_list_queries import State
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import StopReason
 from actgent.messages import OnBusy, SenderKind, ToolStatus
 from actgent.sessions.subscriptions import ObservedType

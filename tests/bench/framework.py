@@ -61,7 +61,7 @@ from actgent.actors.actor_system import open_system
 from actgent.definitions.agent_folder import read_folder
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,

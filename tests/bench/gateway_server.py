@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_gateway, open_runtime
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.messages import Sender
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway_limits import GatewayLimits

@@ -14,7 +14,7 @@ from measure import Figures, expect, rss
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 
 FEW = 100
 """Divisor of the number of sessions for the comparison."""

@@ -18,7 +18,7 @@ from trio.lowlevel import checkpoint
 from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, approval_id
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalRequestRecord,
     MessageAcceptedRecord,

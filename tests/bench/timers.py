@@ -16,7 +16,7 @@ from trio.lowlevel import checkpoint
 from actgent import LLM, BareAgent, Sender, Text, open_runtime
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
+from actgent.journal.record_types import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
 from actgent.llm.model_interface import ModelRequest, ModelResponse, OnText
 
 RATE = 100_000 / 60

@@ -8,9 +8,9 @@ from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
 from actgent.client.transport_interface import StreamEvent
 from actgent.errors import JournalFailed
-from actgent.journal.grouped.step_compression import expand
+from actgent.journal.group_commit.step_compression import expand
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import REFUSED, MessageEndRecord
+from actgent.journal.record_types import REFUSED, MessageEndRecord
 
 PATIENCE = 60
 """Seconds for all of a test, on a machine that does much else."""

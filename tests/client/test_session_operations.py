@@ -17,10 +17,10 @@ from actgent import (
     UsageError,
     connect,
 )
-from actgent.agents.upgrading import Difference
+from actgent.agents.session_replay import Difference
 from actgent.client import Transport, open_client
 from actgent.client.http.http_transport import HTTPTransport
-from actgent.journal.records import RatingRecord
+from actgent.journal.record_types import RatingRecord
 from actgent.journal.transfer import load_sessions
 from actgent.runtime.sessions.answer_ratings import read_ratings
 

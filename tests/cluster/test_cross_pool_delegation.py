@@ -27,9 +27,9 @@ from actgent import (
 )
 from actgent.client.transport_interface import ConnectionLost
 from actgent.cluster.operations.repartitioning import release
-from actgent.control.budget import spent_in
 from actgent.errors import Fenced
-from actgent.journal.records import UsageRecord
+from actgent.journal.record_types import UsageRecord
+from actgent.limits_and_schedules.budget import spent_in
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, Usage
 from actgent.runtime.delegation.pool_tasks import PoolTask

@@ -22,7 +22,7 @@ from actgent.cluster.session_quarantine import (
 )
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.postgres import PartitionedJournal, Suspect, Taken
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender
 from actgent.support.safe_logging import summarise

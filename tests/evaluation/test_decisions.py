@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.upgrading import Recording
+from actgent.agents.session_replay import Recording
 from actgent.evaluation import DecisionVariant, compare_decisions, decisions_to_html
 from actgent.messages import ToolResult
 

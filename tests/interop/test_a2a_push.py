@@ -13,7 +13,7 @@ from actgent.interop import A2AProtocol
 from actgent.interop.a2a import push_notification_configs, push_notification_outbox
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from tests.web.conftest import open_receiver, open_served
 
 from .conftest import make_agents

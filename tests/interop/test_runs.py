@@ -13,7 +13,7 @@ from actgent.interop.run_events import (
     TextDelta,
     TextDiscarded,
 )
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -35,7 +35,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

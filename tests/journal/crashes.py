@@ -26,7 +26,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import session_table
 from actgent.testing import check_transcript

@@ -29,7 +29,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, MessageEndRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageEndRecord
 from actgent.protocols.plan import Planning
 from actgent.testing import check_transcript
 

@@ -9,7 +9,7 @@ import trio
 
 from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost
-from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import MessageAcceptedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = [f"s{number}" for number in range(12)]

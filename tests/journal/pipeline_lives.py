@@ -30,7 +30,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import MessageEndRecord
+from actgent.journal.record_types import MessageEndRecord
 
 ANSWER = {"type": "object", "properties": {"order": {"type": "string"}, "n": {"type": "integer"}}}
 SECOND = 17

@@ -15,7 +15,7 @@ from crashes import Lines, command, live_once, tell
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
 SESSIONS = 10
 

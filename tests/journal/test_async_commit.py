@@ -6,7 +6,7 @@ import trio
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     DeliveryRecord,
     MessageAcceptedRecord,

@@ -20,14 +20,14 @@ from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.sqlite import back_up, backup as backups, find_problems, recover_file
 
 WRITING = """
     import sys, trio
     from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
-    from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
+    from actgent.journal.record_types import StateChangeRecord, SessionCreatedRecord
     from actgent.messages import Sender
 
     async def main():

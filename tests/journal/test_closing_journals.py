@@ -10,10 +10,10 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced, JournalFailed
-from actgent.journal.grouped.group_commit import CLOSE_TIMEOUT_SECONDS
+from actgent.journal.group_commit.grouped_journal import CLOSE_TIMEOUT_SECONDS
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.sqlite.sql_statements import SqliteFile
 
 
@@ -147,7 +147,7 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
         write(self, *args)
 
     monkeypatch.setattr(SqliteFile, "write", hanging)
-    monkeypatch.setattr("actgent.journal.grouped.group_commit.CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("actgent.journal.group_commit.grouped_journal.CLOSE_TIMEOUT_SECONDS", 0.2)
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())

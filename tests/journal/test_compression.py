@@ -9,8 +9,8 @@ import pytest
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
-from actgent.journal.grouped import row_format, step_compression
-from actgent.journal.grouped.step_compression import COMPRESSED, SHORTEST_BYTES, compress, expand
+from actgent.journal.group_commit import row_format, step_compression
+from actgent.journal.group_commit.step_compression import COMPRESSED, SHORTEST_BYTES, compress, expand
 
 CRC = 3007475635
 LONG = ["one, please " * 100, "two, please " * 100]

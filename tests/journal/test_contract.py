@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
-from actgent.journal.grouped.step_queue import GROUP_STEPS
+from actgent.journal.group_commit.step_queue import GROUP_STEPS
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallsStartedRecord,
     DeliveryRecord,
@@ -391,7 +391,7 @@ async def _acquire_at_last(journal):
 
 async def test_closing_releases_the_lock_at_once(postgres_url, monkeypatch):
     """The lock does not last until the server has found out about the end of the connection."""
-    monkeypatch.setattr("actgent.journal.grouped.group_commit.ACQUIRE_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr("actgent.journal.group_commit.grouped_journal.ACQUIRE_TIMEOUT_SECONDS", 0.0)
     for _ in range(20):
         async with open_journal(postgres_url) as journal:
             await journal.acquire()

@@ -9,7 +9,7 @@ import trio
 from actgent.errors import JournalFull, SessionExists
 from actgent.journal.journal_interface import Creation, Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import SessionClosedRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import SessionClosedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import Sender

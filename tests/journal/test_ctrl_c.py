@@ -10,7 +10,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.inbox import PriorityInbox
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     REFUSED,
     MessageAppendedRecord,
     MessageEndRecord,

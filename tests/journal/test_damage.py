@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from actgent.errors import JournalDamaged, JournalVersion
-from actgent.journal.grouped import row_format
+from actgent.journal.group_commit import row_format
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     NextTimerRecord,

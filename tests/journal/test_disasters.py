@@ -15,7 +15,7 @@ import trio
 
 from actgent.errors import JournalError, JournalFailed, JournalFull
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.sqlite import SQLiteJournal, find_problems
 
 # --- kill -9 -----------------------------------------------------------------------------
@@ -24,7 +24,7 @@ WRITER = textwrap.dedent("""
     import sys, trio
     from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
-    from actgent.journal.records import StateChangeRecord
+    from actgent.journal.record_types import StateChangeRecord
     async def live(journal, epoch, name, number):
         while True:
             record = StateChangeRecord(changes={"n": number})

@@ -26,7 +26,7 @@ from actgent import (
 )
 from actgent.errors import Fenced, JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
     MessageAcceptedRecord,

@@ -13,7 +13,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_feed_backlog import Erased
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
     CallsStartedRecord,

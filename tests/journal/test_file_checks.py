@@ -14,14 +14,14 @@ import trio
 
 from actgent.errors import ActgentError, ConfigurationError, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.session_list_queries import SessionKey
 
 KILLED = textwrap.dedent("""
     import os, signal, sys, trio
     from actgent.journal.journal_interface import Entry
     from actgent.journal.journal_url import open_journal
-    from actgent.journal.records import StateChangeRecord
+    from actgent.journal.record_types import StateChangeRecord
     async def main(url):
         async with open_journal(url) as journal:
             epoch = await journal.acquire()

@@ -1,7 +1,7 @@
 """The first state of a fork: open, without a parent, and with the budget of its original."""
 
 from actgent import Sender
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AccountKey,
     MessageAcceptedRecord,
     MessageEndRecord,

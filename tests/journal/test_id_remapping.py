@@ -2,7 +2,7 @@
 
 from actgent import Reject, Sender
 from actgent.approvals import Approval, approval_id
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AccountKey,
     AgentMessageRecord,
     ApprovalDecisionRecord,

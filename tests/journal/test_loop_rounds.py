@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import Fenced, JournalFull, JournalSlow, SessionExists
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import SessionCreatedRecord, StateChangeRecord
 from actgent.journal.sqlite import SQLiteJournal
 from actgent.messages import Sender
 from actgent.support.storage_thread import StorageThread

@@ -6,10 +6,10 @@ import apsw
 import msgpack
 import pytest
 
-from actgent.journal.grouped.row_format import encode_entry
+from actgent.journal.group_commit.row_format import encode_entry
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
     NextTimerRecord,

@@ -9,7 +9,7 @@ from actgent.errors import JournalFailed
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
     SessionClosedRecord,

@@ -30,7 +30,7 @@ from actgent.journal.postgres import (
     read_dead,
 )
 from actgent.journal.postgres.partition_mapping import SLOTS, partition_of_slot, slot_of, slots_of
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     NextTimerRecord,
     SessionClosedRecord,

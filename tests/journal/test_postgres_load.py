@@ -9,7 +9,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
     NextTimerRecord,

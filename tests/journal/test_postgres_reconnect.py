@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalFailed
-from actgent.journal.grouped import group_commit as group
+from actgent.journal.group_commit import grouped_journal as group
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 

@@ -6,9 +6,9 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalDamaged, JournalFailed
-from actgent.journal.grouped.read_batching import GROUP_READS, GROUP_RECORDS, ReadBatcher, Stored
+from actgent.journal.group_commit.read_batching import GROUP_READS, GROUP_RECORDS, ReadBatcher, Stored
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 
 SESSIONS = 200
 

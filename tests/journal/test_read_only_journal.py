@@ -19,7 +19,7 @@ from actgent.errors import (
 )
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
@@ -35,7 +35,7 @@ import sys
 import trio
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
+from actgent.journal.record_types import StateChangeRecord, SessionCreatedRecord
 from actgent.messages import Sender
 
 URL, SESSIONS, SIZE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

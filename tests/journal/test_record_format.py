@@ -5,7 +5,7 @@ import hashlib
 import attrs
 
 from actgent.journal.postgres.schema import MIGRATIONS as POSTGRES
-from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
+from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 

@@ -11,7 +11,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
+from actgent.journal.record_types import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
 
 SESSIONS, EACH = 5, 6
 LIFE = textwrap.dedent(

@@ -1,9 +1,9 @@
 """The cache of session heads that the owner of a journal keeps between writes."""
 
-from actgent.journal.grouped.row_format import Head, encode_entry
-from actgent.journal.grouped.session_head_cache import HeadCache
+from actgent.journal.group_commit.row_format import Head, encode_entry
+from actgent.journal.group_commit.session_head_cache import HeadCache
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 

@@ -11,7 +11,7 @@ from actgent.errors import Fenced, UsageError
 from actgent.journal.encryption import VARIABLE
 from actgent.journal.journal_interface import SessionTail, Snapshot
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
     SessionClosedRecord,

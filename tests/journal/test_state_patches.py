@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 from actgent.testing import check_transcript
 
 CHANGES = 300

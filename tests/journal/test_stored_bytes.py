@@ -22,7 +22,7 @@ import trio
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolContext, open_runtime, tool
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import NextTimerRecord
+from actgent.journal.record_types import NextTimerRecord
 
 
 @pytest.fixture(scope="module", params=[5, 6])

@@ -11,7 +11,7 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import Fenced, JournalFailed, JournalSlow
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 
 
 class FrozenJournal(MemoryJournal):

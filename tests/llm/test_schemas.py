@@ -24,7 +24,7 @@ from actgent.llm.http.provider_schemas import (
 )
 from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import Text, ToolSpec
-from actgent.structured.output_type import output_of
+from actgent.structured_output.output_type import output_of
 
 STYLES = (OPENAI_STYLE, ANTHROPIC_STYLE, GEMINI_STYLE)
 HELLO = (ChatMessage("user", (Text("Hello."),)),)

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, LongTermMemory, ScriptedLLM, SemanticCompression, SummarizingMemory, Text
-from actgent.memory.histories.semantic_compression import LEFT_OUT
+from actgent.memory.history_processors.semantic_compression import LEFT_OUT
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, ToolCall, ToolResult
 

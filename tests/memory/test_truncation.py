@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, Truncation, tool
-from actgent.memory.histories.truncation import end_of
+from actgent.memory.history_processors.truncation import end_of
 from actgent.memory.token_budget import count_characters, tokens
 from actgent.messages import Message, Sender, ToolResult
 

@@ -24,7 +24,7 @@ TIMEOUT_S = 600.0
 AGENTS = ["tests/agents"]
 SUITES: dict[str, Sequence[str]] = {
     "actgent/protocols/*.py": ["tests/protocols", *AGENTS],
-    "actgent/control/*.py": [
+    "actgent/limits_and_schedules/*.py": [
         *AGENTS,
         "tests/journal/test_loops.py",
         "tests/cluster/test_allowances.py",
@@ -48,7 +48,7 @@ FIRST = {
     "actors": "tests/actors/test_{}.py",
     "cluster": "tests/cluster/test_{}.py",
     "protocols": "tests/protocols/test_{}.py",
-    "control": "tests/agents/*/test_{}.py",
+    "limits_and_schedules": "tests/agents/*/test_{}.py",
     "journal": "tests/journal/test_{}.py",
     "runtime": "tests/agents/*/test_{}.py",
     "sessions": "tests/agents/*/test_{}.py",

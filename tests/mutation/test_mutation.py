@@ -24,7 +24,7 @@ OURS = {
         STEPS,
     ),
     "untidy JSON is refused": (
-        "actgent/structured/extract_json.py",
+        "actgent/structured_output/extract_json.py",
         "return read(text, repairs=True)",
         "raise Unreadable(text)",
         "tests/protocols/test_steps.py",
@@ -169,7 +169,7 @@ def test_each_module_has_its_tests():
         "tests/protocols",
         "tests/agents",
     ]
-    assert hunt.suite_of("actgent/control/budget.py")[0] == "tests/agents/limits/test_budget.py"
+    assert hunt.suite_of("actgent/limits_and_schedules/budget.py")[0] == "tests/agents/limits/test_budget.py"
 
 
 def test_mutants_are_detected_by_the_tests_of_their_module():
@@ -193,11 +193,16 @@ def test_tests_that_fail_anyway_notice_nothing(tmp_path):
 def test_mutation_run_resumes_from_its_report(tmp_path, capsys):
     """Mutants in the report are counted and not tested again."""
     hunt, report = load("hunt"), tmp_path / "hunt.jsonl"
-    first, second = hunt.sample(2, 1, "control/cron")
+    first, second = hunt.sample(2, 1, "limits_and_schedules/cron")
     hunt.write_into(report, hunt.Verdict(first, is_noticed=True, by="FAILED tests/test_it.py"))
     hunt.write_into(report, hunt.Verdict(second, is_noticed=False))
     assert hunt.noticed_in(report) == {str(first): True, str(second): False}
-    assert hunt.main(["--count", "2", "--seed", "1", "--only", "control/cron", "--report", str(report)]) == 1
+    assert (
+        hunt.main(
+            ["--count", "2", "--seed", "1", "--only", "limits_and_schedules/cron", "--report", str(report)]
+        )
+        == 1
+    )
     assert capsys.readouterr().out == "1 of 2 noticed\n"
 
 

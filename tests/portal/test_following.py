@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.information_flow_labels import TRUSTED
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.sessions.subscriptions import FollowedRecord
 
 ON_TRIO_ALONE = {

@@ -17,7 +17,7 @@ from actgent.protocols.protocol_interface import CallTools, Event, SendReply, Wi
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.simple_protocol import Simple
 from actgent.protocols.steps_protocol import Steps
-from actgent.structured.output_type import output_of
+from actgent.structured_output.output_type import output_of
 
 from .conftest import read, view
 

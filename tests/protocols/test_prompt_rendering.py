@@ -99,7 +99,7 @@ def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabil
 def test_jinja_is_imported_with_the_first_template():
     """Neither reading answers nor the prompt of an agent without a template needs the template engine."""
     code = (
-        "import sys, actgent, actgent.protocols.react_protocol, actgent.structured.output_type; "
+        "import sys, actgent, actgent.protocols.react_protocol, actgent.structured_output.output_type; "
         "agent = actgent.BareAgent('a', role='b', llm=actgent.ScriptedLLM(['c'])); assert agent.run_sync('d').text == 'c'; "
         "assert 'jinja2' not in sys.modules"
     )

@@ -11,7 +11,7 @@ from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.plan.plan_answer_parsing import parse_planning_answer, split_thoughts
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.steps_protocol import Steps
-from actgent.structured.extract_json import unfenced
+from actgent.structured_output.extract_json import unfenced
 from actgent.tools.outputs.untrusted_result_delimiters import neutral
 
 from .conftest import read

@@ -10,7 +10,7 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Continue, Profile, Protocol, Request, SendReply, TurnView
-from actgent.structured.extract_json import extract_only
+from actgent.structured_output.extract_json import extract_only
 
 from .conftest import read, view
 

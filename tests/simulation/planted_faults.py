@@ -41,8 +41,8 @@ _TASK, _FIRE, _SCHED = (
 )
 _LOG, _QUEUE, _GROUP = (
     "sessions/session_record_writer.py",
-    "journal/grouped/step_queue.py",
-    "journal/grouped/group_commit.py",
+    "journal/group_commit/step_queue.py",
+    "journal/group_commit/grouped_journal.py",
 )
 _CALLS, _OPEN, _SNAP = (
     "turns/calls/tool_calls.py",

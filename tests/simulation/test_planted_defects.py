@@ -9,10 +9,10 @@ import pytest
 import trio
 
 import actgent
-from actgent.journal.grouped import group_commit
-from actgent.journal.grouped.group_commit import GroupedJournal
+from actgent.journal.group_commit import grouped_journal
+from actgent.journal.group_commit.grouped_journal import GroupedJournal
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CancellationRecord,
     MessageAcceptedRecord,
@@ -52,13 +52,13 @@ MAX_SEEDS = 100
 
 def rewrite_records(monkeypatch, change):
     """Replace each record that is written by the records that `change(record)` returns."""
-    encode = group_commit.encode_entry
+    encode = grouped_journal.encode_entry
 
     def encode_changed(entry):
         records = tuple(itertools.chain.from_iterable(map(change, entry.records)))
         return encode(attrs.evolve(entry, records=records))
 
-    monkeypatch.setattr(group_commit, "encode_entry", encode_changed)
+    monkeypatch.setattr(grouped_journal, "encode_entry", encode_changed)
 
 
 def change_results(old, new):

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import NotSerializable, UsageError
-from actgent.journal.records import WIRE, Record, StateChangeRecord
+from actgent.journal.record_types import WIRE, Record, StateChangeRecord
 from actgent.state.reducers import REDUCERS, add, append, extend, merge
 from actgent.state.session_state import Store
 

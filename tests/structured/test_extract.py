@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from actgent.errors import ParseError
-from actgent.structured.extract_json import (
+from actgent.structured_output.extract_json import (
     MAX_DEPTH,
     extract,
     extract_only,

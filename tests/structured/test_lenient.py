@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from actgent.errors import ParseError
-from actgent.structured.extract_json import extract, extract_only
-from actgent.structured.lenient_json import Unreadable, read
+from actgent.structured_output.extract_json import extract, extract_only
+from actgent.structured_output.lenient_json import Unreadable, read
 
 WORDS = st.text(alphabet="ab c,:'\"\\{}[]@.\n", max_size=6)
 NUMBERS = st.integers(-999, 999) | st.sampled_from([0.5, -1.25, 1e30, 1.5e-7])

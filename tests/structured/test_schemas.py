@@ -4,8 +4,8 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, types_from
-from actgent.structured import instruction_schemas
-from actgent.structured.instruction_schemas import is_json_schema, schema_check
+from actgent.structured_output import instruction_schemas
+from actgent.structured_output.instruction_schemas import is_json_schema, schema_check
 
 AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "kind": "any", "extra": {}}
 

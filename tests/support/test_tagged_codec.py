@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from actgent.approvals import Approval, Approve, Edit, Expire, Reject, Respond, Withdraw
 from actgent.errors import NotSerializable, WireError
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     PART_TAGS,
     RECORD_TAGS,
     WIRE,

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageEndRecord,

@@ -237,7 +237,7 @@ async def test_read_result_reads_text_files_and_names_pictures():
 
 def test_a_result_without_media_is_written_as_before():
     """The field takes no byte of the journal where it is empty."""
-    from actgent.journal.records import WIRE, CallFinishedRecord, Record
+    from actgent.journal.record_types import WIRE, CallFinishedRecord, Record
 
     plain = ToolResult(call_id="c", tool_name="t", content="x")
     written = WIRE.encode([CallFinishedRecord(result=plain)], Record)

@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 
 from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
-from actgent.structured.instruction_schemas import schema_check
-from actgent.structured.output_type import form_output
+from actgent.structured_output.instruction_schemas import schema_check
+from actgent.structured_output.output_type import form_output
 from actgent.tools.schemas.schema_validation import compile_schema
 
 

@@ -22,7 +22,7 @@ from actgent import (
 from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, ToolError
 from actgent.interop import A2AProtocol
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import traceparent
 from actgent.toolsets.a2a import A2AAgent, A2AModel

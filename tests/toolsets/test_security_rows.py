@@ -41,7 +41,7 @@ from actgent.llm.clients.openai import OpenAI
 from actgent.llm.http import read_arguments
 from actgent.llm.model_interface import ModelRequest
 from actgent.memory.short_term_memory import ShortTermMemory
-from actgent.structured.extract_json import extract_only
+from actgent.structured_output.extract_json import extract_only
 from actgent.support.strict_json import loads
 from actgent.toolsets.mcp.tool_lock_file import ToolLock, tool_digest
 

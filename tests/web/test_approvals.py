@@ -110,7 +110,7 @@ async def test_repeated_decision_reports_the_effective_one(served, ada, body, ot
 
 async def test_decision_is_recorded_for_the_tokens_owner(served, ada):
     """The journal has the name of the token's owner."""
-    from actgent.journal.records import ApprovalDecisionRecord
+    from actgent.journal.record_types import ApprovalDecisionRecord
 
     assert (await decide(ada, {"reject": "no"})).status_code == 204
     records = await served.runtime.journal.load("s1", agent="clerk")

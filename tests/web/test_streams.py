@@ -13,7 +13,7 @@ import trio
 from actgent import LLM, BareAgent, GatewayLimits, ModelResponse, ProviderUnavailable, ScriptedLLM, Text
 from actgent.errors import Fenced
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     DeliveryRecord,
     MessageAcceptedRecord,

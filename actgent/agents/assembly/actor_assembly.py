@@ -5,9 +5,9 @@ from functools import partial
 
 from actgent.actors.actor_ref import Address
 from actgent.agents.session import Session, SessionServices, internal_context
-from actgent.control.durable_timer import DueIndex
-from actgent.control.limits import Limits
 from actgent.database.database import Database
+from actgent.limits_and_schedules.durable_timer import DueIndex
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_resolution import resolve_model
 from actgent.messages import OnBusy

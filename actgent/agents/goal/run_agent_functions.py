@@ -9,8 +9,8 @@ import trio
 from actgent.actors.event_loop_check import is_asyncio_running
 from actgent.agents.keyword_argument_types import FormT, Tools
 from actgent.agents.verbose_output import Verbose
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_settings import LLMSettings
 from actgent.protocols.goal import CustomAction

@@ -16,10 +16,10 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session, context_of, session_of_context
-from actgent.control.argument_checks import check_seconds
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
 from actgent.errors.text_escaping import counted
+from actgent.limits_and_schedules.argument_checks import check_seconds
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import ModelResponse
 from actgent.llm.model_settings import LLMSettings

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from actgent.agents.session import Session, schedule_in
-from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, LimitReached, ToolError, TooManySchedules, UsageError
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.sessions.pending.schedules import TREE_WINDOW_SECONDS
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 

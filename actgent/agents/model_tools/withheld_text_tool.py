@@ -13,7 +13,7 @@ from actgent.information_flow_labels import Policy
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import ChatMessage, Text
 from actgent.sessions.session_context import SessionContext
-from actgent.structured.extract_json import extract as find_json
+from actgent.structured_output.extract_json import extract as find_json
 from actgent.support.untrusted_text import fence, join_origins
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.agent_core import AgentCore

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import nearest
-from actgent.structured.output_type import Output
+from actgent.structured_output.output_type import Output
 
 from .step_conditions import When
 from .value_references import Reference

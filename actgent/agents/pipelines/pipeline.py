@@ -12,7 +12,6 @@ from actgent.agents.goal import GoalAgent
 from actgent.agents.keyword_argument_types import Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
-from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from actgent.errors import (
     WrongOwner,
     nearest,
 )
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage

@@ -9,7 +9,7 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
-from actgent.structured.output_type import Output, output_of
+from actgent.structured_output.output_type import Output, output_of
 
 from .dependency_graph import MessageTemplate
 from .step_conditions import When

@@ -13,10 +13,10 @@ import attrs
 import trio
 
 from actgent.agents.session import Session, context_of, services_of
-from actgent.control.limits import WEEK_SECONDS
 from actgent.errors import ActgentError, Fenced, JournalError, ToolError
 from actgent.errors.safe_error_texts import model_error_text
-from actgent.journal.records import TaskOutcomeRecord, TurnOptions, task_message_id
+from actgent.journal.record_types import TaskOutcomeRecord, TurnOptions, task_message_id
+from actgent.limits_and_schedules.limits import WEEK_SECONDS
 from actgent.runtime.delegation.task_delegation import Delegation
 from actgent.runtime.session_waits import note_sources
 from actgent.sessions.session_context import SessionContext

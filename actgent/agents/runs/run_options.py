@@ -8,17 +8,17 @@ import attrs
 from actgent.agents.argument_checks import check_call
 from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import Session, context_of
-from actgent.control.argument_checks import check_limits
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
+from actgent.limits_and_schedules.argument_checks import check_limits
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import ToolSpec
 from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import Profile, Protocol
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_options import turn_options
-from actgent.structured.output_type import output_of
+from actgent.structured_output.output_type import output_of
 
 
 @attrs.frozen(eq=False)

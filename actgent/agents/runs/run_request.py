@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 
 from actgent.agents.session import Session
-from actgent.control.argument_checks import check_id, check_seconds
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
 from actgent.messages import Content, Priority, Sender
 
 

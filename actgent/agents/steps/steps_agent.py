@@ -10,8 +10,8 @@ from actgent.agents.agent import Agent
 from actgent.agents.keyword_argument_types import AgentOptions, FormT, MessageOptions, RunOptions
 from actgent.agents.runs import STREAM_CAPACITY, RunRequest, open_stream
 from actgent.agents.session import Session, context_of
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
     DataT_co,

@@ -10,9 +10,9 @@ import trio
 from actgent.actors.actor_ref import Address
 from actgent.actors.dead_letters import DeadLetter
 from actgent.agents.session import Session, context_of, services_of, session_of_context
-from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
-from actgent.journal.records import TaskOutcomeRecord
+from actgent.journal.record_types import TaskOutcomeRecord
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
 from actgent.messages import Content, Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable

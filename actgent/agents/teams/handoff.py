@@ -17,7 +17,7 @@ import trio
 
 from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
 from actgent.protocols.protocol_interface import Profile, SendReply, TurnView

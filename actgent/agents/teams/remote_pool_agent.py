@@ -17,11 +17,11 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.argument_checks import check_each_seconds
 from actgent.agents.session import Session, context_of, services_of, session_of_context
-from actgent.control.argument_checks import check_session_limits
-from actgent.control.budget import Budget
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError
-from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
+from actgent.journal.record_types import AgentMessageRecord, TaskOutcomeRecord
+from actgent.limits_and_schedules.argument_checks import check_session_limits
+from actgent.limits_and_schedules.budget import Budget
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare_text_protocol import Bare

@@ -7,8 +7,8 @@ import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from actgent.control.limits import FORMS, OPTIONS, Limits
 from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.limits import FORMS, OPTIONS, Limits
 
 
 def _option(name: str) -> Any:

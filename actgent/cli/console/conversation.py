@@ -11,8 +11,8 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Lines, Terminal, one_line
-from actgent.control.limits import Limits
 from actgent.errors import ActgentError, JournalError
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Part, Text
 
 from .conversation_output import TextView

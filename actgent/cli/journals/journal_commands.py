@@ -19,7 +19,7 @@ from actgent.errors import ConfigurationError, JournalVersion, SessionExists
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.journal_url import find_journal, open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,

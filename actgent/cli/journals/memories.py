@@ -12,7 +12,7 @@ from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.longterm import LongTermMemory, MemoryFilter, MemoryRecord
 from actgent.messages import Sender

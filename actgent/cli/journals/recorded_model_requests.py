@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from actgent.agents.upgrading import Recording, ShownRequest, show_request
+from actgent.agents.session_replay import Recording, ShownRequest, show_request
 from actgent.cli.chat import ChatOptions, open_agent
 from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.journal.records import AgentMessageRecord, Fitting, Record
+from actgent.journal.record_types import AgentMessageRecord, Fitting, Record
 from actgent.messages import Usage
 
 from .journal_commands import format_part, load, open_read_only

@@ -3,7 +3,7 @@
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.upgrading import RestartPreview, preview_restart
+from actgent.agents.session_replay import RestartPreview, preview_restart
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import JournalDamaged, JournalVersion, WireError

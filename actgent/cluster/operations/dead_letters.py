@@ -23,7 +23,7 @@ from actgent.journal.postgres import (
     read_dead,
     read_request,
 )
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message
 
 _FIRST_ERROR = 400

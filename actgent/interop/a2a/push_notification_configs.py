@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from actgent.journal.journal_interface import Entry, Journal
-from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import WEBHOOKS

@@ -18,7 +18,7 @@ import trio
 from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
+from actgent.journal.record_types import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import logger_of
 from actgent.support.strict_json import encode_json

@@ -20,10 +20,10 @@ from actgent.interop.run_events import (
     TextDiscarded,
 )
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import read_past
-from actgent.structured.extract_json import unfenced
+from actgent.structured_output.extract_json import unfenced
 from actgent.web.routes.json_views import to_date
 
 from .json_values import Wire, decision_parts, from_parts, question_parts

@@ -11,7 +11,7 @@ from actgent.errors import ActgentError, Fenced, JournalError
 from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.interop.run_events import RunEnded, RunEvent, RunReader, RunSuspended, RunToolProgressed
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import MessageEndRecord
+from actgent.journal.record_types import MessageEndRecord
 from actgent.messages import NO_USAGE, Part, Usage, new_id
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText

@@ -16,7 +16,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import Cursor, SessionFilter
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime

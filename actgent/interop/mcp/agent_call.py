@@ -18,7 +18,7 @@ from actgent.interop.approval_forms import decision_of
 from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import AgentMessageRecord, OutcomeRecord
+from actgent.journal.record_types import AgentMessageRecord, OutcomeRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener

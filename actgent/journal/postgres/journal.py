@@ -19,7 +19,7 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.grouped import (
+from actgent.journal.group_commit import (
     GROUP_RECORDS,
     Found,
     GroupedJournal,

@@ -15,7 +15,7 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
-from actgent.journal.grouped import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
+from actgent.journal.group_commit import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_feed_backlog import FeedReader
 from actgent.journal.session_list_queries import SessionKey, State

@@ -10,7 +10,7 @@ import attrs
 import outcome
 import trio
 
-from actgent.journal.grouped import ReadBatcher
+from actgent.journal.group_commit import ReadBatcher
 
 from .ownership_table import OwnershipTable
 from .partition_mapping import slot_of, slots_of

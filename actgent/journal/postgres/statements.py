@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS
+from actgent.journal.group_commit import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS
 from actgent.journal.session_list_queries import STATE_SQL, UNFINISHED_SQL, SessionKey
 
 from .session_pages import MINUTE_OF

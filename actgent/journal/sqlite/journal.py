@@ -14,7 +14,16 @@ import apsw
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.grouped import ALL_SESSIONS, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
+from actgent.journal.group_commit import (
+    ALL_SESSIONS,
+    Found,
+    GroupedJournal,
+    Head,
+    HeadFound,
+    Page,
+    Row,
+    read_each,
+)
 from actgent.journal.journal_interface import Backup, Snapshot
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 from actgent.support.shared_files import plain_name

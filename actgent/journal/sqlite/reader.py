@@ -24,7 +24,7 @@ import attrs
 import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
-from actgent.journal.grouped import Found, Head
+from actgent.journal.group_commit import Found, Head
 from actgent.journal.read_only_journal import ReadOnlyJournal
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread

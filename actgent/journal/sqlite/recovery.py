@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
-from actgent.journal.grouped import (
+from actgent.journal.group_commit import (
     Head,
     JournalStep,
     Row,

@@ -16,7 +16,7 @@ from actgent.errors import (
     WireError,
 )
 from actgent.journal.encryption import Keys
-from actgent.journal.grouped import (
+from actgent.journal.group_commit import (
     CHANGING,
     HEAD_FIELDS,
     SNAPSHOT_FIELDS,

@@ -13,7 +13,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
 from actgent.journal.journal_interface import Entry, Journal, SessionSummary
-from actgent.journal.records import WIRE, Record
+from actgent.journal.record_types import WIRE, Record
 from actgent.support.shared_files import write_whole
 
 _FIRST_LINE = b"actgent-sessions 1\n"

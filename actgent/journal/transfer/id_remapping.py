@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approval, approval_id
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AccountKey,
     AgentMessageRecord,
     ApprovalDecisionRecord,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AccountKey,
     NextTimerRecord,
     Record,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actgent.journal.journal_interface import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
 from actgent.journal.record_feed_backlog import FeedReader, Written
-from actgent.journal.records import CallsStartedRecord, Record
+from actgent.journal.record_types import CallsStartedRecord, Record
 from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State
 
 

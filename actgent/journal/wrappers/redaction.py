@@ -14,7 +14,7 @@ import attrs
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Entry, Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,
@@ -71,7 +71,7 @@ class RedactedJournal(WrappedJournal):
     def _redacted(self, entry: Entry) -> Entry:
         whole: Iterable[Record] = entry.records
         if any(type(record) is OutcomeRecord for record in whole):
-            from actgent.journal.grouped import resolve  # noqa: PLC0415 - loads 12 modules, for journals alone
+            from actgent.journal.group_commit import resolve  # noqa: PLC0415 - loads 12 modules, for journals alone
 
             whole = resolve(whole)
         records = tuple([redacted(record, self._take_out) for record in whole])

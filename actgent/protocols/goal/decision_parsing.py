@@ -13,8 +13,8 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import quoted
 from actgent.messages import ToolCall
 from actgent.protocols.text_tool_calls import ARGUMENTS, CallFormat, find_arguments, stray_arguments_reason
-from actgent.structured.extract_json import extract_only
-from actgent.structured.instruction_schemas import schema_check
+from actgent.structured_output.extract_json import extract_only
+from actgent.structured_output.instruction_schemas import schema_check
 
 from .task_plan import tasks_reason
 

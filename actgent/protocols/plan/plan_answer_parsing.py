@@ -15,7 +15,7 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.answer_parsing import misspelled_key_reason
 from actgent.protocols.text_tool_calls import CallFormat, stray_arguments_reason
-from actgent.structured.extract_json import extract_only, is_cut, loads, visible
+from actgent.structured_output.extract_json import extract_only, is_cut, loads, visible
 
 from .todo_list import STATUSES, Plan, TodoItem
 

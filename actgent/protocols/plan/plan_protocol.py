@@ -36,7 +36,7 @@ from actgent.protocols.protocol_interface import (
     WithOutput,
 )
 from actgent.protocols.tool_call_summary import status_of_tools
-from actgent.structured.extract_json import extract_only, unfenced
+from actgent.structured_output.extract_json import extract_only, unfenced
 
 from .plan_answer_parsing import (
     END,

@@ -20,11 +20,9 @@ from contextlib import ExitStack, contextmanager
 import attrs
 import trio
 
-from actgent.control.budget import Amounts, Funding, spent_in
-from actgent.control.limits import Limits
 from actgent.errors import DeadlockDetected, NotRunning, SessionClosed, SessionExists, SessionNotFound
 from actgent.errors.safe_error_texts import model_error_text
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NO_LIMITS,
     REFUSED,
     AgentMessageRecord,
@@ -36,6 +34,8 @@ from actgent.journal.records import (
     UsageRecord,
     task_message_id,
 )
+from actgent.limits_and_schedules.budget import Amounts, Funding, spent_in
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import NO_USAGE, Message, Sender, Usage, new_secret
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import names_of_waiters, recording_remote_wait, releasing_slot

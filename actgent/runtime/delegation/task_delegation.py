@@ -10,7 +10,6 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.control.budget import Funding
 from actgent.errors import (
     JournalFailed,
     JournalFull,
@@ -23,7 +22,7 @@ from actgent.errors import (
     Stopped,
 )
 from actgent.journal.journal_interface import Entry, Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     FailureRecord,
     MessageAcceptedRecord,
     Record,
@@ -33,6 +32,7 @@ from actgent.journal.records import (
     task_message_id,
 )
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Content, Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.session_waits import note_sources, releasing_slot

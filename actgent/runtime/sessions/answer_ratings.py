@@ -4,17 +4,17 @@ from collections.abc import Mapping
 
 import attrs
 
-from actgent.control.argument_checks import check_id
-from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
 from actgent.journal.journal_interface import Entry, Journal, one_of
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
     RatingRecord,
     SessionCreatedRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import check_id
+from actgent.limits_and_schedules.clock import Clock
 
 from .remote_session_interface import RemoteSessions
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from actgent.control.durable_timer import DueIndex
 from actgent.errors import Fenced, SessionMoved
 from actgent.journal.journal_interface import Journal
+from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog

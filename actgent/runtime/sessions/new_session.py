@@ -6,15 +6,15 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actgent.control.argument_checks import check_session_limits
-from actgent.control.limits import Limits
 from actgent.errors import (
     ConfigurationError,
     WrongOwner,
 )
 from actgent.errors.text_escaping import quoted
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import is_storable
+from actgent.limits_and_schedules.argument_checks import check_session_limits
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import OnBusy, Sender, check_busy_rule
 from actgent.sessions.imported_history import ImportedMessage, check_history
 from actgent.sessions.session_context import SessionContext

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import RatingRecord
+from actgent.journal.record_types import RatingRecord
 from actgent.journal.session_list_queries import SessionKey
 
 

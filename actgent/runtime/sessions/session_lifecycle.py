@@ -8,7 +8,6 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
-from actgent.control.durable_timer import DueIndex
 from actgent.errors import (
     Interrupted,
     JournalError,
@@ -20,8 +19,9 @@ from actgent.errors import (
 from actgent.errors.restored_errors import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import CancellationRecord
+from actgent.journal.record_types import CancellationRecord
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.memory.memory_interface import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.session_waits import would_wait_for_itself

@@ -5,10 +5,10 @@ from typing import get_args
 
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, nearest
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.session_list_queries import Cursor, SessionFilter, State
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import is_holder
 from actgent.sessions.session_context import SessionContext

@@ -15,7 +15,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
+from actgent.journal.record_types import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
 from actgent.runtime.agent_actor import AgentActor

@@ -8,8 +8,6 @@ from typing import Any, Unpack
 import attrs
 import trio
 
-from actgent.control.argument_checks import check_id, check_session_limits
-from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
     SessionClosed,
@@ -17,8 +15,10 @@ from actgent.errors import (
     SessionNotFound,
     WrongOwner,
 )
-from actgent.journal.records import NO_LIMITS, Record, SessionCreatedRecord
+from actgent.journal.record_types import NO_LIMITS, Record, SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import check_id, check_session_limits
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission

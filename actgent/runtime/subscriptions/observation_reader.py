@@ -8,10 +8,10 @@ from typing import get_args
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, nearest
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.runtime.sessions.session_table import SessionTable
 from actgent.sessions.in_memory_records import RecentRecords
 from actgent.sessions.session_context import SessionContext

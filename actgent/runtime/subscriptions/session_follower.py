@@ -20,7 +20,7 @@ from actgent.errors import (
 )
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.records import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
 from actgent.runtime.sessions.session_table import SessionTable

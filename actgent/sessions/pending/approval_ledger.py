@@ -25,9 +25,8 @@ from actgent.approvals import (
     Withdraw,
     decision_name,
 )
-from actgent.control.durable_timer import DurableTimer
 from actgent.errors import ApprovalAlreadyDecided, ApprovalMismatch, ApprovalNotFound, NotSuspended, Suspended
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
@@ -36,6 +35,7 @@ from actgent.journal.records import (
     ResumptionRecord,
     SuspensionRecord,
 )
+from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.messages import Message, ToolCall
 
 REMEMBERED = 1000

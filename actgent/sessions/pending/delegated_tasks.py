@@ -13,8 +13,8 @@ import hashlib
 import attrs
 import trio
 
-from actgent.control.durable_timer import DurableTimer
-from actgent.control.limits import WEEK_SECONDS
+from actgent.limits_and_schedules.durable_timer import DurableTimer
+from actgent.limits_and_schedules.limits import WEEK_SECONDS
 
 from .turn_future import TurnFuture
 

@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from actgent.control.budget import Account, Funding
-from actgent.control.durable_timer import DurableTimer
-from actgent.control.schedule import Schedule
 from actgent.errors import TooManySchedules, UsageError
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOTHING,
     AccountKey,
     Record,
@@ -23,6 +20,9 @@ from actgent.journal.records import (
     ScheduleRecord,
     ScheduleRemovedRecord,
 )
+from actgent.limits_and_schedules.budget import Account, Funding
+from actgent.limits_and_schedules.durable_timer import DurableTimer
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import unless_written

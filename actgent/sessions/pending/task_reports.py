@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from actgent.errors import kind_of
 from actgent.errors.safe_error_texts import model_error_text
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     REFUSED,
     MessageAcceptedRecord,
     MessageEndRecord,

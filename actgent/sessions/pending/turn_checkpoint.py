@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from actgent.control.budget import NOTHING, Amounts
-from actgent.control.loop_detection import is_same
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NO_LIMITS,
     AgentMessageRecord,
     ApprovalRequestRecord,
@@ -18,6 +16,8 @@ from actgent.journal.records import (
     OutcomeRecord,
     UsageRecord,
 )
+from actgent.limits_and_schedules.budget import NOTHING, Amounts
+from actgent.limits_and_schedules.loop_detection import is_same
 from actgent.messages import NO_USAGE, Message, ToolCall, ToolResult, Usage
 
 

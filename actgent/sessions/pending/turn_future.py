@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
+from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
 from actgent.protocols.protocol_interface import Protocol

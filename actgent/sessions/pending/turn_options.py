@@ -4,10 +4,10 @@ import json
 
 import attrs
 
-from actgent.journal.records import TurnOptions
+from actgent.journal.record_types import TurnOptions
 from actgent.messages import ToolSpec
 from actgent.protocols.protocol_interface import Protocol, WithOutput
-from actgent.structured.output_type import Output, form_output
+from actgent.structured_output.output_type import Output, form_output
 
 from .turn_future import CallOptions
 

@@ -7,7 +7,7 @@ import attrs
 
 from actgent.errors import SessionNotFound
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import ActionFailureRecord, Record, StateChangeRecord, StateRollbackRecord
+from actgent.journal.record_types import ActionFailureRecord, Record, StateChangeRecord, StateRollbackRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import ChatMessage, Message, Sender

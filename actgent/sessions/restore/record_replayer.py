@@ -10,9 +10,8 @@ from contextvars import Context
 
 import attrs
 
-from actgent.control.budget import NOTHING, Amounts
 from actgent.errors import JournalDamaged
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
     ActionFailureRecord,
@@ -44,6 +43,7 @@ from actgent.journal.records import (
     SystemPromptRecord,
     UsageRecord,
 )
+from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint

@@ -9,7 +9,13 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal, Snapshot
-from actgent.journal.records import WIRE, AgentMessageRecord, Record, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import (
+    WIRE,
+    AgentMessageRecord,
+    Record,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.memory_interface import Memory, ModelView
 from actgent.memory.short_term_memory import ShortTermMemory

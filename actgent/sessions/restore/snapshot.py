@@ -11,10 +11,9 @@ from collections.abc import Mapping
 import attrs
 
 from actgent.approvals import Decision
-from actgent.control.budget import NOTHING, Amounts
 from actgent.errors import WireError
 from actgent.journal.journal_interface import Snapshot
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     DECISION_TAGS,
     ActionFailureRecord,
     ApprovalDecisionRecord,
@@ -23,6 +22,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
+from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
 from actgent.sessions.conversation import EarlierMessages, RecordedMessages

@@ -9,7 +9,7 @@ import trio
 from actgent.errors import Fenced
 from actgent.errors.text_escaping import shown
 from actgent.journal.journal_interface import Journal, Snapshot
-from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
+from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.memory_interface import Memory
 from actgent.messages import Sender

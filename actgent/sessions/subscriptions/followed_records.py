@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord, Record
+from actgent.journal.record_types import (
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+)
 from actgent.messages import CallProgress, Token
 from actgent.protocols.partial_answers import PartialAnswer
 from actgent.sessions.session_context import SessionContext

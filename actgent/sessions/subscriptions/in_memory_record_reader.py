@@ -1,7 +1,7 @@
 """Read the recent records that a session without a journal keeps in memory."""
 
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     DeliveryRecord,
     MessageAppendedRecord,

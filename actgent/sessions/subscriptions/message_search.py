@@ -9,8 +9,8 @@ from typing import get_args
 
 import attrs
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, nearest
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import attrs
 
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
     DeliveryRecord,

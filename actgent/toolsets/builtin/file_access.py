@@ -10,9 +10,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from actgent.control.argument_checks import check_flag
 from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.text_escaping import counted
+from actgent.limits_and_schedules.argument_checks import check_flag
 from actgent.tools.function_tool import tool
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import StaticToolset

@@ -17,8 +17,8 @@ from pathlib import Path
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, ToolError
+from actgent.limits_and_schedules.argument_checks import at_least_one
 
 from .cgroup import make_cgroup
 from .sandbox_supervisor import MEMORY_EXCEEDED, count_oom_kills

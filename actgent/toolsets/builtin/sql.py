@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from actgent.control.argument_checks import at_least_one, check_seconds
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
+from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
 from actgent.tools.function_tool import FunctionTool
 from actgent.tools.tool_interface import Effect, Tool
 

@@ -11,9 +11,9 @@ import orjson
 import trio
 
 from actgent.approvals import ApprovalRequest
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.errors.text_escaping import counted
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.tools.outputs.result_media import UNKNOWN_TYPE, make_medium
 from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset

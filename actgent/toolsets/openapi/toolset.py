@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from actgent.control.argument_checks import at_least_one
 from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.text_escaping import counted, shown
+from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.support.safe_logging import logger_of
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.tool_interface import Tool

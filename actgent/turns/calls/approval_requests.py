@@ -8,7 +8,7 @@ import attrs
 
 from actgent.approvals import Approval, ApprovalRequest
 from actgent.errors import ApprovalRequired
-from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
+from actgent.journal.record_types import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.pending.tool_call_approvals import approval_for, question_of

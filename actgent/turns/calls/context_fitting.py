@@ -8,7 +8,7 @@ import attrs
 
 from actgent.errors import BadRequest, ContextOverflow
 from actgent.errors.text_escaping import counted
-from actgent.journal.records import Fitting
+from actgent.journal.record_types import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
 from actgent.memory.memory_interface import ModelView

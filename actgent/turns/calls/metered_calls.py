@@ -6,7 +6,6 @@ from functools import partial
 import attrs
 import trio
 
-from actgent.control.budget import ANSWER_TOKENS, NOTHING, Account, Amounts, Budget, Price
 from actgent.errors import (
     BadRequest,
     NotAuthorized,
@@ -15,6 +14,7 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
+from actgent.limits_and_schedules.budget import ANSWER_TOKENS, NOTHING, Account, Amounts, Budget, Price
 from actgent.llm.model_call_spans import complete_as_span
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, check_answer
 from actgent.llm.prompt_token_estimator import PromptEstimator

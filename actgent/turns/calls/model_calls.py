@@ -8,9 +8,9 @@ import attrs
 import trio
 
 from actgent.actors.deadline_timer import Timer
-from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
-from actgent.journal.records import AgentMessageRecord, make_agent_message_record
+from actgent.journal.record_types import AgentMessageRecord, make_agent_message_record
+from actgent.limits_and_schedules.limits import DEFAULT_MODEL_CALLS
 from actgent.llm.context_overflow_errors import is_too_long
 from actgent.llm.custom_model_errors import as_model_error
 from actgent.llm.model_call_spans import complete_as_span

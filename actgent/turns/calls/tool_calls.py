@@ -7,13 +7,13 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.control.budget import Budget
-from actgent.control.limits import Limits
-from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import InvalidToolResult, LimitReached
 from actgent.errors.text_escaping import counted, quoted
 from actgent.information_flow_labels import Policy
-from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
+from actgent.journal.record_types import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
+from actgent.limits_and_schedules.budget import Budget
+from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.tool_call_approvals import edited, grants_of

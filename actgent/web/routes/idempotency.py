@@ -3,7 +3,7 @@
 import hashlib
 
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.web.problem_documents import Problem
 

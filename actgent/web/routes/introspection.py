@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from actgent.control.schedule import Schedule
 from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.llm.rate_limiter_statistics import RateLimiterStatistics
 from actgent.runtime.introspection import OpenBudget, SetSchedule
 from actgent.web import json_response_types

@@ -14,18 +14,18 @@ from actgent.agents.builtin_agents import RouterAgent
 from actgent.agents.session import Session, context_of
 from actgent.agents.teams import AgentTool, HandoffTool
 from actgent.approvals import Approval
-from actgent.control.budget import Budget
-from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
 from actgent.information_flow_labels import Label
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
     MessageAcceptedRecord,
     RatingRecord,
     Record,
 )
+from actgent.limits_and_schedules.budget import Budget
+from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics

@@ -17,7 +17,7 @@ from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of, has_fired, has_task_result, schedule_in
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message, to_parts
 from actgent.runtime.delegation.task_delegation import child_ids
 from actgent.runtime.sessions.session_opener import SessionOpener

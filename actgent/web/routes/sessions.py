@@ -5,11 +5,11 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from actgent.agents.session import Session, session_of_context
-from actgent.control.argument_checks import check_id
-from actgent.control.limits import Limits
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
+from actgent.limits_and_schedules.argument_checks import check_id
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Sender
 from actgent.runtime.sessions.session_tree_close import close_below
 from actgent.web import json_response_types

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import attrs
 
-from actgent.control.limits import Limits
 from actgent.errors.text_escaping import quoted
 from actgent.journal.session_list_queries import STATES
+from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import OnBusy
 from actgent.web.problem_documents import Problem
 

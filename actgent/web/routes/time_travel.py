@@ -8,10 +8,10 @@ import attrs
 import trio
 from starlette.responses import Response
 
-from actgent.agents.upgrading import ShownRequest, compare_session, show_next_request
+from actgent.agents.session_replay import ShownRequest, compare_session, show_next_request
 from actgent.errors import SessionExists
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
+from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session

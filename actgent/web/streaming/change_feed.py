@@ -12,7 +12,12 @@ import trio
 from actgent.errors import FeedLagged
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord, MessageEndRecord, Record
+from actgent.journal.record_types import (
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    MessageEndRecord,
+    Record,
+)
 from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.introspection import AgentStatistics
 from actgent.web.access_control import AccessFilter

@@ -23,7 +23,7 @@ import trio
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import Record, SessionClosedRecord
+from actgent.journal.record_types import Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
 from actgent.runtime.runtime import Runtime

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.approvals import Approval, decision_name
 from actgent.journal.journal_interface import Journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     REFUSED,
     ActionFailureRecord,
     AgentMessageRecord,

@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import Fenced
 from actgent.journal.journal_interface import Entry, Journal
-from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.messages import Sender
 from actgent.sessions.quota_accounts import WEBHOOKS

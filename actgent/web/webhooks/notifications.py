@@ -8,7 +8,7 @@ import orjson
 
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Written
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     REFUSED,
     ApprovalRequestRecord,
     DeliveryRecord,

@@ -17,7 +17,7 @@ from actgent.errors import FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import LogVariable, logger_of

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from actgent.control.argument_checks import check_seconds
 from actgent.errors import ConfigurationError, nearest
+from actgent.limits_and_schedules.argument_checks import check_seconds
 
 from .allowed_receivers import AllowedReceivers
 from .signatures import SecretsFile, SigningKeys

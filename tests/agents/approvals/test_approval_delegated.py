@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import CallFinishedRecord
+from actgent.journal.record_types import CallFinishedRecord
 from actgent.testing import CrashingJournal
 
 PAY = ToolCall("pay", {"amount": 5})

@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import ApprovalDecisionRecord
+from actgent.journal.record_types import ApprovalDecisionRecord
 from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import session_table
 from actgent.testing import CrashingJournal, check_transcript

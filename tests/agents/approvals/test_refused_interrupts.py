@@ -8,7 +8,7 @@ from actgent import BareAgent, InboxFull, ScriptedLLM, SessionBusy, ToolCall, op
 from actgent.approvals import Approve
 from actgent.errors import JournalFailed
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 
 RULES = {"interrupt": {"on_busy": "interrupt"}, "urgent": {"priority": "urgent"}}
 

@@ -25,7 +25,7 @@ from actgent import (
     WireError,
     tool,
 )
-from actgent.journal.records import WIRE, AgentMessageRecord, MessageAppendedRecord, Record
+from actgent.journal.record_types import WIRE, AgentMessageRecord, MessageAppendedRecord, Record
 from actgent.llm.http.wire_encoding import check_decoded, read_arguments
 from actgent.messages import Message, Sender, Text
 from actgent.testing import open_provider

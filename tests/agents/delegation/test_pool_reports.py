@@ -10,7 +10,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
     MessageAcceptedRecord,

@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import TaskOutcomeRecord
+from actgent.journal.record_types import TaskOutcomeRecord
 
 
 def last_text(chat):

@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     MessageEndRecord,
     SessionClosedRecord,
     SessionCreatedRecord,

@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import DownstreamUsageRecord, UsageRecord
+from actgent.journal.record_types import DownstreamUsageRecord, UsageRecord
 from actgent.llm.model_interface import ModelResponse
 from actgent.sessions.quota_accounts import HOLDER
 from actgent.testing import CrashingJournal

@@ -32,7 +32,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
+from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore.record_replayer import RecordReplayer

@@ -26,7 +26,7 @@ from actgent.agents.untrusted_call_audit import audit_journal, audit_session
 from actgent.cli.chat import load_agent
 from actgent.cli.main import main
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -5,9 +5,9 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.control.budget import MIN_ANSWER_TOKENS, Account, Allowance, Amounts, Budget, gather
 from actgent.errors import LimitReached
-from actgent.journal.records import AccountKey
+from actgent.journal.record_types import AccountKey
+from actgent.limits_and_schedules.budget import MIN_ANSWER_TOKENS, Account, Allowance, Amounts, Budget, gather
 
 
 def account(name, turn="", **limits):

@@ -20,8 +20,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
+from actgent.limits_and_schedules.limits import FORMS
 from actgent.llm.model_interface import ModelResponse
 from actgent.tools.schemas.schema_validation import compile_schema
 

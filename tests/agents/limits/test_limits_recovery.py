@@ -23,7 +23,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,

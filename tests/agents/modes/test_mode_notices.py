@@ -6,7 +6,7 @@ import trio
 from actgent import BareAgent, Limits, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import AgentMessageRecord, DeliveryRecord
+from actgent.journal.record_types import AgentMessageRecord, DeliveryRecord
 from actgent.testing import CrashingJournal, check_transcript
 
 

@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import Approve, BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 
 
 def of(runtime, number):

@@ -9,7 +9,7 @@ import trio.testing
 from actgent import Agent, BareAgent, ScriptedLLM, SessionMoved, ToolCall, open_runtime, tool
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageEndRecord
+from actgent.journal.record_types import MessageEndRecord
 
 
 class TakenJournal(MemoryJournal):

@@ -4,7 +4,7 @@ import pytest
 
 from actgent import Sender, SessionMoved
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
+from actgent.journal.record_types import SessionCreatedRecord, StateChangeRecord
 from actgent.sessions.session_record_writer import SessionLog
 
 

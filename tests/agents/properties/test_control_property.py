@@ -32,7 +32,7 @@ from actgent import (
 )
 from actgent.actors.supervision import Supervision
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageEndRecord,

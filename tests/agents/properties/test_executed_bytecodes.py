@@ -23,7 +23,7 @@ from actgent import (
 )
 from actgent.agents.steps.stream_events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import ApprovalRequired
-from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord
+from actgent.journal.record_types import ApprovalDecisionRecord, ApprovalRequestRecord
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.tool_call_approvals import approval_for

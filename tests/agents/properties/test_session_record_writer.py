@@ -18,7 +18,7 @@ from actgent import Sender
 from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable, SessionExists
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     NextTimerRecord,
     SessionClosedRecord,
     SessionCreatedRecord,

@@ -6,7 +6,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, open_runtime, tool
 from actgent.errors import JournalFailed, LimitReached, NotAuthorized
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import FailureRecord, MessageEndRecord
+from actgent.journal.record_types import FailureRecord, MessageEndRecord
 from actgent.testing import CrashingJournal, FaultyJournal
 
 

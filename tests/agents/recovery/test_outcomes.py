@@ -22,7 +22,7 @@ from actgent import (
 from actgent.errors import NotAuthorized
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, DeliveryRecord, MessageEndRecord, OutcomeRecord
+from actgent.journal.record_types import AgentMessageRecord, DeliveryRecord, MessageEndRecord, OutcomeRecord
 from actgent.testing import CrashingJournal
 
 LONG = 'He said "no",\nand left für Köln. ' * 40

@@ -20,7 +20,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.testing import CrashingJournal, check_transcript
 
 SESSIONS, STEPS = 5, 3

@@ -5,7 +5,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, CallFinishedRecord, CallsStartedRecord
+from actgent.journal.record_types import AgentMessageRecord, CallFinishedRecord, CallsStartedRecord
 from actgent.testing import CrashingJournal
 
 CALLS = ("first", "alone", "last", "unheard_of")

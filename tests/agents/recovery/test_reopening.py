@@ -16,7 +16,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, SessionCreatedRecord
+from actgent.journal.record_types import MessageAcceptedRecord, MessageAppendedRecord, SessionCreatedRecord
 from actgent.messages import Message, Sender, Text
 from actgent.testing import CrashingJournal, check_transcript
 

@@ -35,7 +35,7 @@ from actgent.agents.session import internal_context
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,

@@ -21,7 +21,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord
+from actgent.journal.record_types import MessageAcceptedRecord, SessionCreatedRecord
 
 ASK = ToolCall("delegate_to_agent", {"agent": "beta", "task": "help"})
 

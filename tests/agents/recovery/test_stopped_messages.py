@@ -8,7 +8,7 @@ import trio
 from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, ScriptedLLM, Text, open_runtime
 from actgent.agents.session import internal_context
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import CancellationRecord, SessionClosedRecord
+from actgent.journal.record_types import CancellationRecord, SessionClosedRecord
 from actgent.sessions.session_context import UNWANTED_IDS
 
 

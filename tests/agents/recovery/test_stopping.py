@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.state.handoff_state import handed, handoff_in
 
 STOPPED_BY = {

@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.upgrading import preview_restart
+from actgent.agents.session_replay import preview_restart
 from actgent.approvals import Approve, Reject
 from actgent.journal.in_memory_journal import MemoryJournal
 

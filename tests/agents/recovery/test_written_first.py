@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import ActgentError, JournalFailed, NotAuthorized
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
     FailureRecord,

@@ -25,7 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.upgrading import Recording, compare_session
+from actgent.agents.session_replay import Recording, compare_session
 from actgent.errors import NotRunning, SessionExists, SessionNotFound
 from actgent.modes.mode_enforcement import Modes
 from actgent.runtime.sessions import session_table

@@ -16,8 +16,8 @@ from actgent import (
     open_runtime,
     scheduling_tools,
 )
-from actgent.control import clock as clock_module
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.limits_and_schedules import clock as clock_module
 
 AGAIN = 7
 """Model calls that a tree may take here."""

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from actgent import ConfigurationError
-from actgent.control.cron_expressions import next_time, zone_of
+from actgent.limits_and_schedules.cron_expressions import next_time, zone_of
 
 BERLIN = "Europe/Berlin"
 

@@ -2,8 +2,8 @@
 
 from hypothesis import example, given, settings, strategies as st
 
-from actgent.control.clock import Clock
-from actgent.control.durable_timer import (
+from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.durable_timer import (
     MIN_COMPACT_ENTRIES,
     STILL_DUE_SECONDS,
     TIMER_TOLERANCE_SECONDS,

@@ -21,10 +21,10 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.control import clock as clock_module
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.journal.wrappers import WrappedJournal
+from actgent.limits_and_schedules import clock as clock_module
 from actgent.runtime.sessions import session_table
 from actgent.sessions.pending.schedules import MAX_SCHEDULES
 from actgent.testing import CrashingJournal

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, scheduling_tools
-from actgent.control import clock as clock_module
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.limits_and_schedules import clock as clock_module
 from actgent.testing import CrashingJournal
 
 TASK = "Running scheduled task: "

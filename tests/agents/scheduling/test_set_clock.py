@@ -10,7 +10,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.approvals import ApprovalRequest
-from actgent.control.clock import Clock
+from actgent.limits_and_schedules.clock import Clock
 from actgent.runtime import runtime as runtime_module, timer_service
 from actgent.runtime.sessions import session_table
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, InboxFull, Message, ScriptedLLM, Sender, Text, open_runtime
-from actgent.control import durable_timer
-from actgent.control.durable_timer import DurableTimer
+from actgent.limits_and_schedules import durable_timer
+from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.runtime import timer_service
 
 

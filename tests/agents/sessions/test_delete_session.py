@@ -10,7 +10,7 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import CancellationRecord, SessionCreatedRecord
+from actgent.journal.record_types import CancellationRecord, SessionCreatedRecord
 from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Sender
 from actgent.testing import FaultyJournal

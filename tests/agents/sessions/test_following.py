@@ -10,7 +10,7 @@ from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, ToolCall, ToolC
 from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,

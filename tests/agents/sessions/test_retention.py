@@ -11,7 +11,7 @@ from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, JournalFailed, SessionClosed, SessionNotFound
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     DeliveryRecord,
     SessionClosedRecord,
     SessionCreatedRecord,

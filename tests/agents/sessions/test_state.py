@@ -15,7 +15,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
-from actgent.journal.records import MessageAcceptedRecord, StateChangeRecord
+from actgent.journal.record_types import MessageAcceptedRecord, StateChangeRecord
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.protocol_interface import SendReply, UpdateState
 from actgent.state.reducers import add, append

@@ -10,7 +10,7 @@ import trio.testing
 from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.runtime.sessions import session_table
 
 

@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord
+from actgent.journal.record_types import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord
 from actgent.testing import check_transcript
 
 EXAMPLES = 150 if os.environ.get("ACTGENT_SOAK") else 15

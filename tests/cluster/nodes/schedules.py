@@ -20,7 +20,7 @@ from actgent import ActgentError, ConfigurationError, connect
 from actgent.cluster.operations.cluster_status import drain as drain_node, read_cluster_status
 from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.web.access_tokens import new_token, write_tokens
 from tests.cluster.services import free_port

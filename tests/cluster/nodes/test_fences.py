@@ -5,7 +5,7 @@ import trio
 
 from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import StateChangeRecord
+from actgent.journal.record_types import StateChangeRecord
 
 from .pairs import PATIENCE, Echo, make_clerk
 

@@ -15,10 +15,10 @@ import trio
 
 from actgent import Limits
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
-from actgent.control.budget import spent_in
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import UsageRecord
+from actgent.journal.record_types import UsageRecord
 from actgent.journal.session_list_queries import SessionFilter
+from actgent.limits_and_schedules.budget import spent_in
 from tests.clusters import Cluster, open_balancer, open_cluster, parse_address
 
 from .conversations import hear_process

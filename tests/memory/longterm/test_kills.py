@@ -14,7 +14,7 @@ import pytest
 
 from actgent import LongTermMemory, MemoryNotFound
 from actgent.journal.journal_url import open_journal
-from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageAppendedRecord
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageAppendedRecord
 
 CONVERSING = Path(__file__).with_name("conversing.py")
 SCRIPT = Path(__file__).with_name("remembering.py")

@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from actgent import PlanAgent, ScriptedLLM, open_runtime
-from actgent.journal.records import MessageAcceptedRecord, MessageEndRecord, OutcomeRecord
+from actgent.journal.record_types import MessageAcceptedRecord, MessageEndRecord, OutcomeRecord
 
 PLAN = json.dumps({"intent": "greet", "plan": "answer", "toolCalls": []})
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     Record,
 )

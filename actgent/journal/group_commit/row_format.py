@@ -26,7 +26,7 @@ from actgent.errors import (
 )
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.journal_interface import Creation, Entry, SessionSummary
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     WIRE,
     AgentMessageRecord,
     MessageAcceptedRecord,

@@ -1,6 +1,6 @@
 """Group commit: write the steps of many sessions in one transaction, for all storages."""
 
-from .group_commit import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
+from .grouped_journal import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .record_references import resolve
 from .row_format import (

@@ -40,7 +40,7 @@ from actgent.journal.journal_interface import (
     one_of,
 )
 from actgent.journal.record_feed_backlog import FeedReader, Written
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
 from actgent.support.safe_logging import logger_of
 

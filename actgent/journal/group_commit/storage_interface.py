@@ -1,6 +1,6 @@
 """Interface of a storage for group commit: acquire, read, write and release.
 
-A new storage implements these methods only. Order, groups, epochs and waiting are in `group_commit`.
+A new storage implements these methods only. Order, groups, epochs and waiting are in `grouped_journal`.
 """
 
 import abc

@@ -13,7 +13,7 @@ import trio
 
 from actgent.errors import JournalDamaged
 from actgent.journal.journal_interface import Snapshot
-from actgent.journal.records import Record
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 
 from .row_format import Head

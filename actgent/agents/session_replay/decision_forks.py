@@ -7,7 +7,7 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.errors import Interrupted
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAppendedRecord,
     MessageEndRecord,

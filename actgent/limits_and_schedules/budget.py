@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from actgent.errors import LimitReached
-from actgent.journal.records import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
+from actgent.journal.record_types import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
 from actgent.support.fast_init import fast_init
 
 ANSWER_TOKENS = 4096

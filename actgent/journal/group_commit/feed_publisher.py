@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.journal.record_feed_backlog import Backlog, Erased, FeedReader, Written
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     CallsStartedRecord,
     DeliveryRecord,

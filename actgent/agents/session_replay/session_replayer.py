@@ -15,7 +15,7 @@ from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import session_of_context
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     ActionFailureRecord,
     AgentMessageRecord,
     CallsStartedRecord,

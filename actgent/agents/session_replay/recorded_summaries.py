@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.journal.records import (
+from actgent.journal.record_types import (
     AgentMessageRecord,
     Fitting,
     MessageAppendedRecord,

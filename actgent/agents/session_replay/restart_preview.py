@@ -14,7 +14,7 @@ from actgent.agents.agent import Agent
 from actgent.approvals import Approve
 from actgent.errors import AnswerError, ApprovalRequired
 from actgent.errors.text_escaping import counted
-from actgent.journal.records import AgentMessageRecord, Record
+from actgent.journal.record_types import AgentMessageRecord, Record
 from actgent.llm.model_interface import ModelResponse, StopReason
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall

@@ -4,7 +4,7 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
-from actgent.journal.records import AgentMessageRecord
+from actgent.journal.record_types import AgentMessageRecord
 from actgent.llm.context_window import estimate_request
 from actgent.llm.model_interface import ModelRequest
 from actgent.runtime.runtime import Runtime

@@ -1,4 +1,4 @@
-"""Effects of changed agent code on recorded sessions: preview of a restart, replay, and inspection of model requests."""
+"""Replay of recorded sessions with the present code: restart preview, comparison, forks, and inspection of model requests."""
 
 from .decision_forks import ForkEnd, follow_fork
 from .recorded_decisions import AnswerReading, RecordedDecision, SessionDecisions, call_key, find_decisions
