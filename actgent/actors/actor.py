@@ -165,6 +165,9 @@ class ActorContext:
     def drain(self) -> None:
         """Do nothing. The actor keeps processing messages, because other actors may still send some."""
 
+    def retire(self) -> None:
+        """Do nothing. The cancellation of its task ends the actor."""
+
     async def finish(self, reason: str) -> None:
         """Turn unprocessed messages into dead letters after the actor's end, and fail their callers.
 

@@ -70,6 +70,9 @@ class Body(typing.Protocol):
     def drain(self) -> None:
         """Prepare for the end, since the system block is ending."""
 
+    def retire(self) -> None:
+        """End the task of the actor if it has no work, since all actors of the system are idle and the block is ending."""
+
     async def finish(self, reason: str) -> None:
         """Answer all waiting callers. The cell calls it once, after the last incarnation; it shields itself from cancellation."""
 
@@ -294,6 +297,8 @@ class Cell:
         """Scope that `stop` cancels: of the incarnation, or of the pause before the next one."""
         self.is_stopping = False
         """True after `stop`. Each message checks this flag, since the check of a cancel scope reads the clock."""
+        self._ends_without_work = False
+        """True after `end_without_work`."""
         self._incarnation: trio.CancelScope | None = None
         self._restart_at = -math.inf
 
@@ -328,6 +333,12 @@ class Cell:
         self.wake()
         if self._scope is not None:
             self._scope.cancel()
+
+    def end_without_work(self) -> None:
+        """End the actor, after the nursery was cancelled. An actor without a task gets one, which is cancelled."""
+        self._ends_without_work = True
+        if not self._has_task:
+            self.wake()
 
     def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
         """Store a message of this actor as a dead letter; `caller_knows` is True if the message's caller already knows the failure."""
@@ -389,7 +400,7 @@ class Cell:
                 if self.is_stopping:
                     return True
             elif not self._has_work:
-                return self.is_stopping
+                return self.is_stopping or self._ends_without_work
 
     async def _pause(self) -> None:
         """Wait until the next incarnation may start, or the actor is stopped."""

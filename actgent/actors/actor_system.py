@@ -142,18 +142,23 @@ class ActorSystem:
         """Let each actor process its accepted messages for at most its grace period, then stop all actors."""
         await self._context.drain()
 
+    def retire_idle(self) -> None:
+        """End the tasks of actors without work. The nursery of the system is about to be cancelled."""
+        for cell in self._context.cells():
+            cell.body.retire()
+
     async def finish_unused(self) -> None:
         """End the actors without a task, after the nursery of the system was cancelled. Cancellation ends the others.
 
         Actors that were never used end concurrently, shielded from cancellation. Idle actors get a task, which is cancelled.
         """
-        for idle in self._context.cells():
-            idle.wake()
+        for cell in self._context.cells():
+            cell.end_without_work()
         if unused := [*self._context.unused()]:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    for cell in unused:
-                        nursery.start_soon(cell.finish)
+                    for unused_cell in unused:
+                        nursery.start_soon(unused_cell.finish)
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:

@@ -129,6 +129,19 @@ class Workers(Generic[JobT]):
             self._unused = len(self._idle)
             self._check = self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
 
+    @property
+    def idle_count(self) -> int:
+        """Number of parked workers."""
+        return len(self._idle)
+
+    @trio.lowlevel.enable_ki_protection
+    def end_idle(self) -> None:
+        """End all parked workers, and cancel the scheduled check. It would keep this object in memory until then."""
+        for task, wake in self._idle.items():
+            trio.lowlevel.reschedule(task, wake)
+        self._idle.clear()
+        self.close()
+
     def close(self) -> None:
         """Cancel the scheduled check, after the nursery has ended. It would keep this object in memory until then."""
         if self._check is not None:

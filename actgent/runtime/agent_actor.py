@@ -113,7 +113,7 @@ class AgentActor:
                 self._set_ready()
                 self.runner.pump()
                 try:
-                    await trio.sleep_forever()
+                    await self.runner.wait_dormant()
                 finally:
                     self.runner.stop_starting()
         finally:
@@ -130,6 +130,10 @@ class AgentActor:
         self.timer_service.end()
         self.runner.drain()
 
+    def retire(self) -> None:
+        """End the task of the agent if it has no work."""
+        self.runner.retire()
+
     def stop(self) -> None:
         """Stop the agent immediately, without waiting for running turns."""
         if self._cell is not None:
@@ -141,6 +145,7 @@ class AgentActor:
         Both steps have a time limit that cancellation does not shorten.
         """
         self.runner.reject_all()
+        self.runner.end()
         self._set_ready()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit

@@ -846,6 +846,7 @@ async def open_runtime(
                 if membership is not None:
                     await membership.leave(LEAVE_GRACE_SECONDS)
                 await runtime._complete()  # noqa: SLF001 - both belong to this module
+                runtime._system.retire_idle()  # noqa: SLF001
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             runtime._left = True  # noqa: SLF001

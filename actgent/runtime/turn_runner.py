@@ -116,6 +116,8 @@ class TurnRunner:
         self._workers: Workers[Turn] | None = None
         self.is_dormant = False
         """True while the agent runs without a task, because it had no work. The next work starts its task."""
+        self._became_dormant: trio.Event
+        """Set when the agent becomes dormant."""
         self._to_start: list[Callable[[], object]] = []
         """Functions that start the background tasks of a dormant agent once it has a nursery."""
         self._held_up: list[Turn] = []
@@ -148,11 +150,12 @@ class TurnRunner:
         self._cell = cell
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Start running turns as tasks of a nursery, until the nursery is cancelled."""
+        """Start running turns as tasks of a nursery, until the nursery is cancelled or the agent is dormant."""
         self.turn_lifecycle.begin()
         self.has_failed = self._is_cut_off = self.is_dormant = False
         self._thread = get_ident()
         self._nursery = nursery
+        self._became_dormant = trio.Event()
         self._workers = Workers(
             nursery,
             timer=self._timer,
@@ -176,8 +179,8 @@ class TurnRunner:
         From now on the agent is dormant: `pump` and `start_soon` wake it. Most agents of a large program are idle, and a task
         with its scopes takes 8 KB.
         """
-        nursery = self._nursery
-        if nursery is None or self.has_failed or self._is_cut_off:
+        nursery, workers = self._nursery, self._workers
+        if nursery is None or workers is None or self.has_failed or self._is_cut_off:
             return False
         if len(nursery.child_tasks) > parked or self._held_up or self.inbox.owners:
             return False
@@ -185,8 +188,18 @@ class TurnRunner:
         self._nursery = self._workers = None
         # If the agent is stopped while its task ends, its cell must still see new work.
         nursery.cancel_scope.shield = True
-        nursery.cancel_scope.cancel()
+        workers.end_idle()
+        self._became_dormant.set()
         return True
+
+    async def wait_dormant(self) -> None:
+        """Wait until the agent has no more work."""
+        await self._became_dormant.wait()
+
+    def retire(self) -> None:
+        """End the task of an idle agent, since its system block is ending. This costs less than a cancellation."""
+        if self._workers is not None:
+            self._give_up_task(self._workers.idle_count)
 
     def _wake(self) -> None:
         """Start the task of a dormant agent; it calls `begin`."""
