@@ -1166,7 +1166,9 @@ class Agent(Generic[DataT_co, DepsT]):
 
     def _initial_tools(self) -> Iterable[Tool]:
         """Return the tools that are known before toolsets connect, each without the objects that wrap it."""
-        given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
+        given = [*self.tools.list()]
+        for toolset in self.toolsets:
+            given += static_tools(toolset)
         return [unwrap_tool(tool) for tool in given]
 
     def _access_rules(self) -> Iterable[Access]:

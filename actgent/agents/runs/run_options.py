@@ -43,7 +43,9 @@ class RunDefaults:
         return CallOptions(protocol=self.protocol)
 
     def with_agent_options(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
-        """Return a copy with the output type, temperature and token limit of the agent."""
+        """Return the defaults with the output type, temperature and token limit of the agent."""
+        if output is None and temperature is None and max_tokens is None:
+            return self
         own = self.options_for(output, temperature=temperature, max_tokens=max_tokens)
         return attrs.evolve(self, options=own)
 
