@@ -39,7 +39,7 @@ async def test_router_without_a_route_emits_routing_and_reply(listen):
 
 
 async def test_a_route_lets_another_agent_answer(listen):
-    """Its reply is a conversation of this session, after the router's own words, and stands in the history."""
+    """Its reply is a conversation of this session after the router's own text, and is part of the history."""
     clerk_llm = ScriptedLLM(["It is 5 euros.", "Still 5."])
     clerk = BareAgent("clerk", llm=clerk_llm)
     desk_llm = ScriptedLLM([action("billing", response="One moment."), action("billing")])
@@ -60,7 +60,7 @@ async def test_a_route_lets_another_agent_answer(listen):
 
 
 async def test_run_gives_the_answer_of_the_agent_that_answered():
-    """Not the words that the router said meanwhile; and nothing of either session stays."""
+    """It is not the router's own text; nothing of either session remains."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["It is 5 euros."]))
     llm = ScriptedLLM([action("billing", response="One moment.")])
     async with RouterAgent("desk", llm=llm, routes={"billing": clerk}) as agent:
@@ -95,7 +95,7 @@ async def test_error_of_a_routed_agent_fails_the_turn(listen):
 
 
 async def test_routers_may_route_to_each_other(listen):
-    """A chain of routes ends at whoever answers."""
+    """A chain of routes ends at the agent that answers."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["5"]))
     middle = RouterAgent("middle", llm=ScriptedLLM([action("money")]), routes={"money": clerk})
     async with RouterAgent("desk", llm=ScriptedLLM([action("office")]), routes={"office": middle}) as agent:
@@ -103,7 +103,7 @@ async def test_routers_may_route_to_each_other(listen):
 
 
 async def test_an_agent_is_a_tool_of_another(listen):
-    """It is started with it, gets a task in words, and its answer is the result."""
+    """It starts with the other agent, gets a task as text, and its answer is the result."""
     helper_llm = ScriptedLLM(["Paris"])
     helper = BareAgent("geo helper", llm=helper_llm, goal="know places")
     tool = helper.as_tool()
@@ -121,7 +121,7 @@ async def test_an_agent_is_a_tool_of_another(listen):
 
 
 async def test_an_agent_as_a_tool_that_fails_is_a_failed_tool(listen):
-    """The model reads what went wrong."""
+    """The model reads the error."""
     helper = BareAgent("helper", llm=ScriptedLLM([NotAuthorized("wrong key")]))
     llm = ScriptedLLM([ToolCall("ask", {"task": "x"}), "sorry"])
     async with BareAgent("a", llm=llm, tools=[helper.as_tool("ask", "Ask it.")]) as agent:
@@ -144,7 +144,7 @@ async def test_agent_ref_asks_and_tells(listen):
 
 
 async def test_an_ask_has_a_deadline(autojump_clock):
-    """30 seconds unless it says otherwise; then the turn is stopped."""
+    """30 seconds by default; then the turn is stopped."""
     async with BareAgent("a", llm=ScriptedLLM(lambda _: "x", delay=100), grace=0) as agent:
         with pytest.raises(DeadlineExceeded):
             await agent.ref.ask("hello")
@@ -157,7 +157,7 @@ async def test_an_ask_has_a_deadline(autojump_clock):
 
 
 async def test_leaving_the_block_lets_a_turn_ask_its_helper_still(autojump_clock, listen):
-    """What was accepted is drained, and a helper is part of it."""
+    """Accepted messages are drained, and helpers answer them."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Paris"], delay=1))
     llm = ScriptedLLM([ToolCall("helper", {"task": "x"}), "It is Paris."], delay=1)
     async with BareAgent("a", llm=llm, tools=[helper.as_tool()]) as agent:
@@ -169,7 +169,7 @@ async def test_leaving_the_block_lets_a_turn_ask_its_helper_still(autojump_clock
 
 @pytest.mark.parametrize("how", ["interrupt", "close", "urgent"])
 async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_clock, listen, how):
-    """Wherever the turn is, it ends at once, and as one failure."""
+    """At any point the turn ends at once, as one failure."""
     clerk_llm = ScriptedLLM(["late", "urgent answer"], delay=100)
     clerk = BareAgent("clerk", llm=clerk_llm)
     desk_llm = ScriptedLLM([action("billing"), '{"top_level_intent": "CONVERSATION", "response": "yes?"}'])

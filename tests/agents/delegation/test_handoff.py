@@ -1,4 +1,4 @@
-"""Conversations that are handed over to another agent, and given back."""
+"""Conversations that are handed over to another agent and back."""
 
 import json
 
@@ -29,12 +29,12 @@ TO_CLERK = ToolCall("handoff_to_clerk", {"note": "It is about bill 7."})
 
 
 def texts(chat):
-    """What a model was shown, in words."""
+    """Return the texts of a request."""
     return [part.text for message in chat.messages for part in message.parts if hasattr(part, "text")]
 
 
 def pair(desk_says, clerk_says, **options):
-    """A desk that may hand over to a clerk, and what both of their models are asked."""
+    """Return a desk that may hand over to a clerk, and the requests of both models."""
     clerk_llm, desk_llm = ScriptedLLM(clerk_says), ScriptedLLM(desk_says)
     clerk = BareAgent("clerk", llm=clerk_llm, goal="answer for bills", tools=[hand_back()])
     desk = BareAgent("desk", llm=desk_llm, tools=[handoff(to=clerk)], **options)
@@ -42,7 +42,7 @@ def pair(desk_says, clerk_says, **options):
 
 
 async def test_the_other_agent_answers_from_the_handover_on(listen):
-    """The rest of the turn, and what the user says later; record and handlers stay those of the first session."""
+    """The rest of the turn and later messages; record and handlers stay those of the first session."""
     desk, _, desk_llm, clerk_llm = pair(["Hello.", TO_CLERK], ["It is 5 euros.", "Until Monday."])
     async with desk:
         session = await desk.create_session("ada", "hi")
@@ -67,7 +67,7 @@ async def test_the_other_agent_answers_from_the_handover_on(listen):
 
 
 async def test_the_model_of_the_other_agent_gives_it_back():
-    """Its last words are heard, its session is closed, and the first agent reads all that was said."""
+    """Its last text is delivered, its session is closed, and the first agent reads the whole conversation."""
     back = ToolCall("hand_back", {})
     desk, clerk, desk_llm, _ = pair([TO_CLERK, "Welcome back."], ["5 euros.", back, "Bye."])
     async with desk:
@@ -175,14 +175,14 @@ async def test_an_interruption_stops_the_other_agents_turn():
 
 
 async def test_only_an_agent_can_be_handed_to():
-    """A name is told from it."""
+    """The handover tool takes its name from the agent."""
     with pytest.raises(ConfigurationError, match="takes an agent"):
         handoff(to="clerk")
 
 
 @pytest.mark.parametrize("step", range(1, 21))
 async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_clock):
-    """Each message is answered once by the agent that has it, and heard under one id; the next life goes on."""
+    """Each message is answered once by the responsible agent, under one id; the next process resumes."""
     asked = {"desk": [], "clerk": []}
     heard = {}
 
@@ -226,7 +226,7 @@ async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_cl
 
 
 async def test_a_restart_keeps_the_handover():
-    """The next process hands on without asking the first model; where the agent is gone, it says so."""
+    """The next process forwards without a call of the first model; if the agent does not exist, the error says so."""
     async with MemoryJournal().running() as journal:
         desk, _, _, _ = pair([TO_CLERK], ["5 euros."])
         async with open_runtime(journal=journal) as runtime:

@@ -1,4 +1,4 @@
-"""What an agent of another pool is told of a task whose request came again."""
+"""Reports to an agent of another pool about a task whose request arrived again."""
 
 from contextlib import suppress
 
@@ -56,7 +56,7 @@ async def test_report_has_only_the_final_outcome_of_a_task(ends, told):
 
 
 async def test_a_task_that_the_journal_did_not_take_is_begun_when_it_is_asked_for_again(monkeypatch):
-    """Also where it is asked for again just as its session is taken back: nobody hears then that it has failed."""
+    """Also if the second request arrives while its session is rolled back: no caller gets a failure then."""
     refused = (
         MessageAcceptedRecord(message=MESSAGE),
         MessageEndRecord(message_id=MESSAGE.id, failed=REFUSED),
@@ -79,7 +79,7 @@ async def _find_closed(*_):
 
 
 async def test_a_task_that_is_stopped_is_closed_with_what_only_the_journal_has_below_it():
-    """Since a restart: nobody else closes that."""
+    """After a restart nothing else would close its child sessions."""
 
     async def hang(chat):
         await trio.sleep_forever()
@@ -145,7 +145,7 @@ async def test_a_task_begins_again_if_its_first_request_ended_while_it_was_recor
 
 
 async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_journal_fails():
-    """It is stopped again; meanwhile nobody has a session of it."""
+    """The stop is repeated; meanwhile no session of the task exists."""
     async with Full().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("inner", llm=ScriptedLLM(["ok"])))
         tasks, journal.is_full = PoolTasks(runtime.delegation.agents, "q"), True

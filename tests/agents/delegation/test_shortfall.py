@@ -1,4 +1,4 @@
-"""Agents as tools of others tell what they did not do, as `process` and `run_agent` tell it to programs."""
+"""Agents as tools report their shortfalls to the calling agent, as `process` and `run_agent` report them to programs."""
 
 import json
 
@@ -28,7 +28,7 @@ def act(action, **params):
 
 @tool(effect="pure")
 def offline(query: str) -> str:
-    """Search what is not there."""
+    """Search a service that is offline."""
     raise ConnectionError("no net")
 
 
@@ -51,7 +51,7 @@ def planner(*, works):
 
 
 def lost():
-    """A planner whose only tool call fails."""
+    """Return a planner whose only tool call fails."""
     script = [PLAN, LOOK, json.dumps({"content": "looked"}), "I could not look."]
     return PlanAgent("worker", llm=ScriptedLLM(script), tools=[offline])
 
@@ -75,7 +75,7 @@ def steps(*, works):
 
 
 async def result_of(worker):
-    """What a lead's model reads of the worker, its only tool."""
+    """Return the result of the worker, its only tool, that a lead's model reads."""
     lead = BareAgent(
         "lead", llm=ScriptedLLM([ToolCall("worker", {"task": "look"}), "done"]), tools=[worker.as_tool()]
     )
@@ -94,7 +94,7 @@ async def test_complete_task_reports_only_its_answer(worker):
 
 
 async def test_a_partial_plan_is_reported():
-    """`process` says partial of the same."""
+    """`process` reports the same as partial."""
     result = await result_of(planner(works=False))
     assert result.content == "Status: partial (not all that was asked for was done)\n\nIt is 42."
     async with planner(works=False) as agent:
@@ -102,7 +102,7 @@ async def test_a_partial_plan_is_reported():
 
 
 async def test_a_plan_with_only_failed_tools_is_reported():
-    """`process` says error of the same."""
+    """`process` reports the same as error."""
     result = await result_of(lost())
     assert result.content == "Status: error (not all that was asked for was done)\n\nI could not look."
     async with lost() as agent:
@@ -117,7 +117,7 @@ async def test_a_missed_goal_is_reported():
 
 
 async def test_steps_without_an_answer_are_an_error():
-    """There is nothing to be told but the limit."""
+    """The only content is the limit."""
     result = await result_of(steps(works=False))
     assert result.status == "error"
     assert "limit" in result.error

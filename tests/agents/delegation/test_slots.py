@@ -1,4 +1,4 @@
-"""A turn that waits for another turn gives its running slot back."""
+"""A turn that waits for another turn lends its running slot."""
 
 import trio
 
@@ -25,7 +25,7 @@ async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
 
 
 async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
-    """However many conversations wait for the same helper, all come to an end."""
+    """All conversations end, however many wait for the same helper."""
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=0.1), max_concurrent_sessions=1)
     boss = BareAgent(
         "boss",
@@ -88,7 +88,7 @@ async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
 
 
 async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
-    """`run` gives the event's name and data where no words came with it."""
+    """`run` returns the event's name and data if there is no text."""
 
     class Noting(Protocol):
         name = "noting"

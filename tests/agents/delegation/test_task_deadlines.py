@@ -1,4 +1,4 @@
-"""Delegated tasks end in time: with a failure of a kind of its own, wherever they are by then."""
+"""Delegated tasks end at their deadlines, with a separate kind of failure, at any stage."""
 
 import math
 
@@ -45,7 +45,7 @@ def team():
 
 
 async def told(session, seconds):
-    """What the session was told after so many seconds."""
+    """Return the reports that the session received within the given seconds."""
     await trio.sleep(seconds)
     await session.wait_idle()
     return [message.text for message in session.history if message.sender.kind == "agent"]
@@ -56,7 +56,7 @@ LATE = "Task t, given to agent 'worker', failed (deadline): agent 'worker' did n
 
 @pytest.mark.parametrize("where", ["model", "tool", "queue", "person"])
 async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, where):
-    """Its asker is told when the time is over, and nothing of the task is left."""
+    """The delegating session gets the failure at the deadline, and nothing of the task remains."""
 
     @tool
     async def wait() -> str:
@@ -85,7 +85,7 @@ async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, wh
 
 
 async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clock, team):
-    """Not even where its session stays open for what it delegated itself."""
+    """Also if its session stays open for tasks that it delegated."""
     digger = BareAgent("digger", llm=ScriptedLLM(lambda _: "two metres", delay=20))
     first = ToolCall("delegate_to_agent", {"agent": "digger", "task": "dig", "wait": False})
     lead, worker, failures = team(
@@ -124,7 +124,7 @@ async def test_overdue_task_ends_its_own_tasks(autojump_clock, team):
 
 
 async def test_a_model_gives_its_tasks_the_time_of_its_tools(autojump_clock, team):
-    """`delegation_tools(deadline=...)`: what it hears then is a message."""
+    """`delegation_tools(deadline=...)`: the model reads a message at the deadline."""
     heard = []
 
     def script(chat):
@@ -170,7 +170,7 @@ async def test_task_deadline_counts_while_no_process_runs(autojump_clock, team, 
 
 
 async def test_a_decision_before_the_deadline_resumes_a_task(autojump_clock, team):
-    """What waits for a person counts into its time, and is answered as ever before it is over."""
+    """The time of a pending approval counts; a decision before the deadline is applied."""
     calls = iter([ToolCall("dig", {}), "a hole"])
     lead, worker, _ = team(lambda _: next(calls), tools=[dig])
     async with open_runtime() as runtime:
@@ -186,7 +186,7 @@ async def test_a_decision_before_the_deadline_resumes_a_task(autojump_clock, tea
 
 @pytest.mark.parametrize("deadline", [-1, "soon", None])
 async def test_a_deadline_is_a_number_of_seconds(autojump_clock, team, deadline):
-    """Or the call says so."""
+    """Any other value raises."""
     lead, worker, _ = team()
     async with open_runtime() as runtime:
         for agent in (lead, worker):

@@ -1,4 +1,4 @@
-"""Tasks that sessions give to other agents: asked for, delegated, found by capability, cancelled, and after crashes."""
+"""Tasks that sessions delegate to other agents: asks, delegations, search by capability, cancellation, and crashes."""
 
 import collections
 from functools import partial
@@ -50,7 +50,7 @@ async def open_sessions(journal):
 
 
 async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
-    """Whoever asks, by tool or by address, has the other's session as a child until the answer is there."""
+    """The other agent's session is a child of the asking one until the answer, for a tool and for a reference."""
     seen = []
 
     @tool(parallel=True)
@@ -80,7 +80,7 @@ async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
 
 @pytest.mark.parametrize("how", ["interrupt", "aclose", "delete", "urgent"])
 async def test_children_end_with_the_asker(autojump_clock, how):
-    """All of a tree, wherever it is, as soon as their parent is stopped: within a second of it."""
+    """The whole tree ends within a second of the stop of its parent."""
     workers = [BareAgent(f"w{n}", llm=ScriptedLLM(lambda _: "late", delay=1000)) for n in range(10)]
     middle = [
         BareAgent(
@@ -113,7 +113,7 @@ async def test_children_end_with_the_asker(autojump_clock, how):
 
 
 async def test_a_child_that_fails_is_a_result_that_names_agent_and_kind(autojump_clock):
-    """In words that are fit for a model: of strange exceptions the class alone."""
+    """In text fit for a model: unknown exceptions are named by class alone."""
 
     def secret(_):
         raise RuntimeError("password 1234")
@@ -136,7 +136,7 @@ async def test_a_child_that_fails_is_a_result_that_names_agent_and_kind(autojump
 
 
 def team(*, delay=1, script=None, tools=(), **options):
-    """A lead and a worker, who echoes."""
+    """Return a lead, and a worker that echoes."""
     worker = BareAgent(
         "worker",
         llm=ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=delay),
@@ -209,7 +209,7 @@ async def test_a_failed_task_is_reported(autojump_clock):
 
 
 async def test_a_task_can_be_cancelled(autojump_clock):
-    """Its session is closed, and nothing comes of it."""
+    """Its session is closed, and no report follows."""
     lead, worker = team(delay=100)
     async with open_runtime() as runtime:
         for agent in (lead, worker):
@@ -225,7 +225,7 @@ async def test_a_task_can_be_cancelled(autojump_clock):
 
 
 async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
-    """After a restart it is not in memory until its agent opens it; it is looked for there, and nothing comes of it."""
+    """After a restart the task is not in memory; the journal is searched, and no report follows."""
     async with MemoryJournal().running() as journal:
         with trio.move_on_after(5):
             async with open_runtime(journal=journal) as runtime:
@@ -282,7 +282,7 @@ async def test_running_task_is_cancelled_after_a_restart_of_the_delegating_agent
 
 
 async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock):
-    """Who stops it then is told so, since the result is told all the same."""
+    """The caller gets False, since the result is delivered."""
     may_write = trio.Event()
 
     class Slow(MemoryJournal):
@@ -314,7 +314,7 @@ async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock
 
 
 async def test_a_stopped_task_does_not_wait_for_a_journal_to_tell_its_result(autojump_clock):
-    """Its result was to be told as soon as the journal works: nobody is told it any more."""
+    """Its result waited for the journal and is no longer delivered."""
     works = False
 
     class Failing(MemoryJournal):
@@ -356,7 +356,7 @@ async def test_closing_a_session_cancels_its_tasks(autojump_clock):
 
 
 async def test_tasks_are_bounded_and_their_agent_has_to_run(autojump_clock):
-    """Both are told at once."""
+    """Both errors are raised at once."""
     lead, worker = team(delay=100)
     async with open_runtime() as runtime:
         await runtime.start(lead)
@@ -398,7 +398,7 @@ async def test_concurrent_tasks_respect_the_limit_and_their_ids(autojump_clock):
 
 
 async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
-    """Under its own id, and then it is done and told; one that was cancelled stays cancelled."""
+    """Under its own id it then runs and is reported; a cancelled one stays cancelled."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         llm = ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=100)
         worker = await runtime.start(
@@ -423,7 +423,7 @@ async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
 
 
 async def test_a_question_stays_open_for_the_results_of_its_tasks(autojump_clock):
-    """`run` has its answer, and what was delegated meanwhile is still heard of."""
+    """`run` has its answer, and results of tasks delegated meanwhile are still received."""
     calls = []
 
     def script(chat):
@@ -469,7 +469,7 @@ def cards(**capabilities):
     ],
 )
 def test_agents_are_found_by_capability(wanted, found):
-    """By words; the one that says most of them first, then by name."""
+    """By words; the agent with most of the words is first, then by name."""
     directory = cards(tongue="translates French and German", poet="rhymes; can translate", abacus="does sums")
     assert [card.name for card in directory.find(wanted)] == found
 
@@ -488,7 +488,7 @@ async def test_a_runtime_knows_its_agents(autojump_clock):
 
 
 async def ask_model(script, *, tools, others=(), between=5):
-    """What tools gave to a lead whose model says this."""
+    """Return the tool results of a lead whose model makes this call."""
     lead = BareAgent("lead", llm=ScriptedLLM(script, keep=0), tools=tools)
     async with open_runtime() as runtime:
         for agent in (lead, *others):
@@ -501,7 +501,7 @@ async def ask_model(script, *, tools, others=(), between=5):
 
 
 async def test_a_model_finds_agents_and_gives_them_tasks(autojump_clock):
-    """It is told their cards, without its own, and gets the answer."""
+    """It reads the cards of other agents, and gets the answer."""
     script = [
         ToolCall("find_agents", {"capability": "holes"}),
         ToolCall("delegate_to_agent", {"agent": "worker", "task": "a hole", "priority": "MEDIUM"}),
@@ -515,7 +515,7 @@ async def test_a_model_finds_agents_and_gives_them_tasks(autojump_clock):
 
 
 async def test_a_task_has_the_priority_that_the_model_gave_it(autojump_clock):
-    """What waits for the other agent goes by it; MEDIUM is NORMAL, and nothing said too."""
+    """The other agent's queue uses it; MEDIUM and a missing value are NORMAL."""
     said: list[str] = []
     given = {"low": "LOW", "none": None, "medium": "MEDIUM", "high": "HIGH"}
     calls = [
@@ -574,7 +574,7 @@ async def test_a_task_has_its_time_and_tries(autojump_clock):
 
 
 class World:
-    """What is outside of the process, over all of its lives."""
+    """Data outside of the processes, over all of them."""
 
     def __init__(self):
         self.paid = collections.Counter()
@@ -582,7 +582,7 @@ class World:
         self.problems = []
 
     def agents(self):
-        """A boss with two workers side by side, each of whom pays something once."""
+        """Return a boss with two concurrent workers, each of which pays something once."""
 
         def worker(name):
             @tool(effect="once")
@@ -624,7 +624,7 @@ class World:
 async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_children(
     autojump_clock, mortal, first
 ):
-    """The boss has one answer, made of what its two workers say; what they do once is done once; nothing stays open."""
+    """The boss has one answer from its two workers; `once` effects happen once; no session stays open."""
     crashes = unknown = 0
     for steps in range(1, 200):
         world, journal, accepted = World(), mortal(), []
@@ -665,7 +665,7 @@ async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_childre
 
 
 async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autojump_clock, mortal):
-    """It is told once, also where it comes after the crash; the same task id is the same task."""
+    """It is delivered once, also after the crash; the same task id is the same task."""
     crashes = 0
     for steps in range(1, 100):
         journal, delegated = mortal(), []
@@ -704,7 +704,7 @@ async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autoju
 
 
 async def test_a_result_waits_for_an_agent_that_does_not_run(autojump_clock):
-    """It is written into the journal, and heard at its next start."""
+    """It is written to the journal, and delivered at the agent's next start."""
     async with MemoryJournal().running() as journal:
         lead, worker = team(delay=10, grace=0)
         with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
@@ -729,7 +729,7 @@ async def test_a_result_waits_for_an_agent_that_does_not_run(autojump_clock):
 
 
 async def test_a_question_without_a_session_ends_after_a_crash(autojump_clock):
-    """It goes on, and leaves the journal at its end; what it asked of others leaves with it."""
+    """It resumes and leaves the journal at its end, together with its child sessions."""
     async with MemoryJournal().running() as journal:
         for attempt in range(2):
             boss, helper = asking(["done"] if attempt else [ToolCall("ask", {}), "done"])
@@ -749,7 +749,7 @@ async def test_a_question_without_a_session_ends_after_a_crash(autojump_clock):
 
 
 def asking(script):
-    """A boss who asks a slow helper in a way that nothing can repeat."""
+    """Return a boss that asks a slow helper in a way that cannot be repeated."""
 
     @tool(effect="once")
     async def ask() -> str:
@@ -859,7 +859,7 @@ async def test_imported_session_tree_resumes_separately_from_the_original(autoju
 
 
 async def test_a_result_that_its_session_cannot_take_is_a_dead_letter(autojump_clock, caplog):
-    """The parent comes back from the journal, and a function of the developer's fails for it: the result is kept for people."""
+    """The parent is loaded from the journal, and a user's function fails for it: the result is kept for operators."""
 
     def helper(delay):
         return BareAgent("helper", llm=ScriptedLLM(lambda _: "42", delay=delay))

@@ -29,7 +29,7 @@ from actgent.testing import CrashingJournal
 
 
 class Pair:
-    """Two agents that give each other whatever they are told."""
+    """Two agents that delegate each task to each other."""
 
     def __init__(self, *, waits=True, limits=None, by_run=False, stubborn=False):
         self.calls = self.ran = 0
@@ -62,7 +62,7 @@ class Pair:
     def runner(self, other):
         @tool(effect="idempotent")
         async def pass_on(task: str) -> str:
-            """Have somebody else do it."""
+            """Delegate the task to the other agent."""
             self.ran += 1
             return str(await other.run(task))
 
@@ -89,7 +89,7 @@ async def let_live(pair, journal=None, seconds=2000):
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("by_run", [False, True])
 async def test_agents_that_ask_each_other_go_eight_levels_deep(by_run, durable, autojump_clock):
-    """The ninth ask is refused, and the error says which limit; all of them answer with that."""
+    """The ninth ask is rejected, and the error names the limit; all of them answer with it."""
     async with MemoryJournal().running() as journal:
         pair = Pair(by_run=by_run)
         told = []
@@ -115,7 +115,7 @@ async def test_the_depth_is_what_the_limits_say(autojump_clock):
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize(("waits", "by_run"), [(True, False), (False, False), (True, True)])
 async def test_all_that_a_turn_leads_to_shares_its_calls(waits, by_run, durable, autojump_clock):
-    """Agents that never stop asking each other make 250 model calls together, by asks, runs and tasks that nobody waits for."""
+    """Agents that keep asking each other make 250 model calls together, by asks, runs and tasks without a waiting caller."""
     async with MemoryJournal().running() as journal:
         pair = Pair(waits=waits, by_run=by_run, stubborn=True)
         await let_live(pair, journal if durable else None)
@@ -158,7 +158,7 @@ async def test_tool_calls_are_shared_too(autojump_clock):
 
 
 async def test_the_tightest_tree_counts(autojump_clock):
-    """An agent in the middle has its own bound for what it leads to, whatever those above allow."""
+    """An agent in the middle has a separate bound for its descendants, whatever its ancestors allow."""
     pair = Pair(stubborn=True)
     pair.agents[1].limits = Limits(tree_model_calls=10)
     counts = collections.Counter()
@@ -200,7 +200,7 @@ async def test_turn_without_child_sessions_has_no_budget(autojump_clock):
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_tree_is_bounded_over_all_lives(waits, autojump_clock):
-    """Wherever the process dies, all lives together make as many calls as one may, and those whose answers were lost."""
+    """At any crash, all processes together make as many calls as one may, plus the calls whose answers were lost."""
     crashes = 0
     limits = Limits(tree_model_calls=12)
     for writes in range(3, 400, 3):
@@ -233,7 +233,7 @@ async def test_a_tree_is_bounded_over_all_lives(waits, autojump_clock):
 
 
 def looping(cycle, results, kind=BareAgent, **options):
-    """An agent that calls tools in a circle; what they bring is taken from `results`, over and over."""
+    """Return an agent that calls tools in a cycle; their results are taken from `results` repeatedly."""
     asked, ran = [0], [0]
 
     @tool(effect="idempotent")
@@ -288,7 +288,7 @@ async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_c
 
 @pytest.mark.parametrize("cycle", [TWO, THREE, FOUR, FIVE, EIGHT])
 async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock):
-    """Who asks again and again for something that changes goes on."""
+    """Repeated calls with changing results continue."""
     agent, asked = looping(cycle, [str(n) for n in range(100)])
     async with agent:
         with pytest.raises(LimitReached) as caught:
@@ -300,7 +300,7 @@ async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
 @pytest.mark.parametrize(("cycle", "asks"), [(TWO, 7), (THREE, 10), (FIVE, 16)])
 async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
-    """A circle is noticed as in one life, wherever the process died in it."""
+    """A cycle is detected as in one process, wherever the process died."""
     crashes = 0
     options = {} if kind is BareAgent else {"max_iterations": 25}
     for writes in range(2, 100, 2):

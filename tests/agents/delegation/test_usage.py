@@ -1,4 +1,4 @@
-"""What an answer took: its own, and with all that worked for it."""
+"""Usage of an answer: its own, and with all child sessions."""
 
 import trio
 
@@ -24,7 +24,7 @@ def said(what, tokens, cost=0.0):
 
 
 def team(*, inner_cost=0.5):
-    """An agent, whose tool is an agent, whose tool is an agent."""
+    """Return an agent whose tool is an agent whose tool is an agent."""
     last = BareAgent("last", llm=ScriptedLLM([said("three", 100, inner_cost)] * 9))
     middle_script = [said(ToolCall("last", {"task": "?"}), 10, 0.25), said("two", 10, 0.25)]
     middle = BareAgent("middle", llm=ScriptedLLM(middle_script * 9), tools=[last.as_tool()])
@@ -65,7 +65,7 @@ async def test_an_unknown_price_is_reported():
 
 
 async def test_a_question_in_a_handler_counts():
-    """What it is asked in is a child of the session that asks."""
+    """The session of the question is a child of the asking session."""
     target = BareAgent("target", llm=ScriptedLLM([said("routed", 50)]))
     async with BareAgent("outer", llm=ScriptedLLM([said("asked", 1)])) as outer, target:
         session = await outer.create_session("ada")
@@ -82,7 +82,7 @@ async def test_a_question_in_a_handler_counts():
 
 
 async def test_a_restart_keeps_the_total(tmp_path):
-    """What children took stands with the results that it led to."""
+    """The usage of children is stored with their results."""
     address = f"sqlite:///{tmp_path}/agents.db"
     async with open_runtime(journal=address) as runtime:
         agent = await runtime.start(team())

@@ -1,4 +1,4 @@
-"""Sessions that would wait for each other for ever: the one that would close the circle is told, and all others go on."""
+"""Sessions that would wait for each other forever: the call that would close the cycle raises, and all others continue."""
 
 import json
 import time
@@ -21,13 +21,13 @@ from actgent.actors.wait_graph import WaitNode, waiting
 
 
 def go_once(chat):
-    """Call the tool `go`, and then say what it gave."""
+    """Return a model that calls the tool `go`, and then answers with its result."""
     last = chat.messages[-1]
     return last.parts[0].text if last.role == "tool" else ToolCall("go", {})
 
 
 def waiting_by(how, found, name):
-    """What a tool or handler does to wait for a session: each way that there is."""
+    """Return the code by which a tool or handler waits for a session, for each way."""
 
     async def wait(agent, session):
         try:
@@ -83,7 +83,7 @@ async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how,
 
 
 async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
-    """From the ask that would close it to the error, in real time, beside 1,000 other sessions that wait."""
+    """From the closing ask to the error, in real time, with 1,000 other waiting sessions."""
     sessions, agents, took, paths = [], [], [], []
     length = 8
 
@@ -127,7 +127,7 @@ def waiting_node(session):
 
 
 async def test_a_circle_over_a_child_session_is_named(autojump_clock):
-    """Who is asked in a session of its own cannot ask the asker's session back."""
+    """An agent that is asked in a child session cannot ask the asking session."""
     found = []
 
     @tool
@@ -168,7 +168,7 @@ async def test_a_circle_over_a_handler_and_a_route_is_named(autojump_clock):
 
 
 async def test_parallel_tools_of_one_turn_wait_side_by_side(autojump_clock):
-    """One of them in a circle is told so, the other gets its answer."""
+    """A tool in a cycle gets the error, the other gets its answer."""
     found = []
 
     @tool
@@ -210,7 +210,7 @@ async def test_a_task_of_ones_own_may_wait_for_the_session(autojump_clock):
 
         @tool
         async def wait() -> str:
-            """Wait for somebody else meanwhile."""
+            """Wait for another session meanwhile."""
             return str(await helper.run("hi"))
 
         helper = BareAgent("helper", llm=ScriptedLLM(["fine"], delay=1))

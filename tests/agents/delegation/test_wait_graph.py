@@ -1,4 +1,4 @@
-"""The graph of who waits for whom: circles are found by the edge that would close them, and nothing else is one."""
+"""The graph of waiting sessions: exactly the edges that would close a cycle are rejected."""
 
 import random
 from contextlib import ExitStack
@@ -38,7 +38,7 @@ def test_session_that_waits_for_itself_is_a_cycle():
 
 
 def test_parallel_waits_count_one_by_one():
-    """Two tools wait for the same session: the edge is there until the second has come."""
+    """Two tools wait for the same session: the edge stays until the second has its answer."""
     one, other = nodes(2)
     with waiting(one, other):
         with waiting(one, other):
@@ -60,7 +60,7 @@ def test_cycle_search_is_fast_with_many_waiters():
 
 
 def test_ten_thousand_acyclic_graphs_have_no_circle():
-    """Edges that go up in a hidden order never close one, in whatever order they come; one that goes down a way does."""
+    """Edges along a hidden order never close a cycle in any sequence; an edge against an existing path does."""
     chance = random.Random(6)
     closed = 0
     for _ in range(10_000):
@@ -82,7 +82,7 @@ def test_ten_thousand_acyclic_graphs_have_no_circle():
 
 
 def test_circles_in_random_graphs_are_found_exactly_where_a_search_of_everything_finds_them():
-    """Against plain depth-first search, with edges taken away again in between."""
+    """Compared with depth-first search, with edges removed in between."""
     chance = random.Random(7)
 
     def reaches(start, goal):

@@ -1,4 +1,4 @@
-"""What an observer of a runtime sees of its agents."""
+"""Events about agents that an observer of a runtime receives."""
 
 import attrs
 import pytest
@@ -90,7 +90,7 @@ async def test_an_observer_sees_what_happened_in_order():
 
 
 async def test_a_session_below_another_agents_names_both():
-    """The same id may be that of a session of each agent, so an observer is told whose the parent is."""
+    """Sessions of several agents may have the same id, so the event names the parent's agent."""
     helper = BareAgent("helper", llm=ScriptedLLM(["ok"], repeat=True))
     async with open_runtime(journal="memory:") as runtime, runtime.events() as events:
         await runtime.start(helper)
@@ -105,7 +105,7 @@ async def test_a_session_below_another_agents_names_both():
 
 
 async def test_events_carry_no_contents():
-    """Neither what was said nor what a tool returned, nor the words of an error."""
+    """Neither messages, tool results nor error texts."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(agent_with(ToolCall("look", {}), SECRET, ValueError(SECRET)))
         session = await agent.create_session("ada", SECRET)
@@ -118,7 +118,7 @@ async def test_events_carry_no_contents():
 
 
 async def test_logs_carry_no_contents_where_texts_are_redacted(caplog):
-    """A failure that nobody hears is logged by its class and ids; without `redact=`, its words say what went wrong."""
+    """An unhandled failure is logged by class and ids; without `redact=` the log has its text."""
     caplog.set_level("DEBUG")
     async with open_runtime(redact=str) as runtime:
         agent = await runtime.start(agent_with(ValueError(SECRET)))
@@ -181,7 +181,7 @@ async def read_all(stream, ended):
 
 
 async def test_a_reader_keeps_at_least_one_event():
-    """Everything else is a mistake, and says so."""
+    """Any other capacity raises."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="at least 1"):
             async with runtime.events(capacity=0):

@@ -1,4 +1,4 @@
-"""What tools, models, handlers and hooks raise stays with the call that they were asked in."""
+"""Errors of tools, models, handlers and hooks affect only their own call."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def child_fails(error=None):
 
 
 async def all_fail():
-    """The same where nothing but errors comes out."""
+    """Wait in a nursery that raises only errors."""
     try:
         await child_fails()
     finally:
@@ -86,7 +86,7 @@ WAYS = [child_fails, all_fail, fails_at_last, cleans_up_long]
 
 
 class Wayward(LLM):
-    """Waits as `way` does, in sessions whose first message is `model`; asks for tools of that name in others."""
+    """A model that waits as `way` does in sessions whose first message is `model`; it calls tools of that name in others."""
 
     name = "wayward"
 
@@ -129,7 +129,7 @@ def make(way, **options):
 
 @attrs.define
 class Heard:
-    """What a session's handlers hear."""
+    """The values that a session's handlers receive."""
 
     results: list = attrs.field(factory=list)
     failures: list = attrs.field(factory=list)
@@ -151,7 +151,7 @@ class Heard:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("how", ["interrupt", "twice", "aclose", "aclose after", "urgent", "run cancelled"])
 async def test_a_turn_ends_whose_clean_up_fails(autojump_clock, caplog, way, at, how):
-    """Whoever stopped it returns, the session answers again, and others never hear of it."""
+    """The stopping caller returns, the session answers again, and other sessions are not affected."""
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(make(way))
         session, other = await agent.create_session("ada"), await agent.create_session("eve")
@@ -196,7 +196,7 @@ async def test_a_turn_ends_whose_clean_up_fails(autojump_clock, caplog, way, at,
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_time_that_is_over_goes_before_a_failing_clean_up(autojump_clock, way):
-    """The model's and the tool's: they are told as such, and not as what their clean-up raised."""
+    """Timeouts of model and tool are reported as timeouts, and not as errors of the clean-up."""
     async with make(way, limits=Limits(model_timeout=5, tool_timeout=3)) as agent:
         session = await agent.create_session("ada")
         failures, results = [], []
@@ -230,7 +230,7 @@ async def test_six_of_them_do_not_end_the_runtime(autojump_clock, way):
 @pytest.mark.parametrize("at", ["tool", "both", "model"])
 @pytest.mark.parametrize("interrupted", [False, True])
 async def test_a_stop_leaves_such_a_turn_for_the_next_start(autojump_clock, way, at, interrupted):
-    """One result a call, in the record and after a restart, whatever the clean-up raises; a stopped turn goes on."""
+    """One result per call, in the record and after a restart, with any error of the clean-up; a stopped turn resumes."""
     async with MemoryJournal().running() as journal:
         agent = make(way, grace=0)
         async with open_runtime(journal=journal) as runtime:
@@ -273,7 +273,7 @@ class Breaking(ShortTermMemory):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", ["tool", "both", "model"])
 async def test_an_agent_that_fails_starts_again_whatever_its_tools_clean_up(autojump_clock, journal, way, at):
-    """Once, for the one failure; what was cut ends as a failure, and the session answers again."""
+    """Once for the one failure; interrupted turns end as failures, and the session answers again."""
     async with open_runtime(journal=journal, supervision=Supervision(max_restarts=1)) as runtime:
         agent = await runtime.start(make(way, memory=Breaking()))
         session, other = await agent.create_session("ada", at), await agent.create_session("eve")
@@ -291,7 +291,7 @@ async def test_an_agent_that_fails_starts_again_whatever_its_tools_clean_up(auto
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_handler_that_times_out_is_reported_as_late(autojump_clock, way):
-    """Whatever its clean-up raises."""
+    """With any error of its clean-up."""
     async with BareAgent("a", llm=ScriptedLLM(["one", "two"]), handler_timeout=2) as agent:
         session = await agent.create_session("ada", "hello")
         failures = []
@@ -327,7 +327,7 @@ EXITS = [
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("kind", ["thread", "inline", "async", "nursery", "hook", "retried"])
 async def test_a_tool_cannot_end_more_than_its_call(error, kind):
-    """Its error is the result, and the model goes on with that."""
+    """Its error is the result, and the model continues with it."""
     raising = lambda *_: fail(error)  # noqa: E731
 
     async def later():
@@ -411,7 +411,7 @@ async def test_whoever_raises_it_ends_nothing_but_what_he_was_asked_for(autojump
 
 
 class Unreadable(Exception):
-    """Something that cannot even be told."""
+    """An object whose text raises."""
 
     def __str__(self):
         raise SystemExit(4)
@@ -425,7 +425,7 @@ FOREIGN = [*EXITS, Unreadable()]
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["fields", "items", "output"])
 async def test_a_result_that_cannot_be_written_is_text_and_a_function_that_fails_is_the_error(error, at):
-    """Whatever the methods of the result raise: the tool ran. What its `process_output` raises is the error of the call."""
+    """With any error of the result's methods: the tool ran. An error of `process_output` is the error of the call."""
 
     class Odd:
         def __getattr__(self, name):
@@ -449,7 +449,7 @@ async def test_a_result_that_cannot_be_written_is_text_and_a_function_that_fails
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("llm", ["raises", "odd"])
 async def test_a_failing_summary_keeps_the_session_running(autojump_clock, caplog, error, llm):
-    """It is made beside the turns, in the runtime's own nursery."""
+    """Summaries are made during turns, in the runtime's own nursery."""
 
     class Odd(LLM):
         name = "odd"
@@ -470,7 +470,7 @@ async def test_a_failing_summary_keeps_the_session_running(autojump_clock, caplo
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
-    """A memory of the developer's is asked for a view of its own, beside the turns."""
+    """A user's memory is asked for a separate view during turns."""
 
     class Broken(ShortTermMemory):
         def open_view(self):
@@ -493,7 +493,7 @@ async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_clock, error):
-    """One that cannot connect is tried again; a function that derives others says at the start that it does not fit."""
+    """A failed connect is retried; an invalid derived toolset raises at the start."""
 
     class Group(Toolset):
         name = "t"
@@ -521,7 +521,7 @@ async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_c
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 async def test_new_words_for_a_message_that_fail_are_an_exception(error):
-    """Who creates the session gets it, and can go on."""
+    """The caller that creates the session gets it, and may retry."""
     async with BareAgent("a", llm=ScriptedLLM([error, "fine"])) as agent:
         with pytest.raises(ModelError if isinstance(error, Exception) else UserCodeExit):
             await agent.create_session("ada", "hello", enhance_prompt=True)
@@ -529,7 +529,7 @@ async def test_new_words_for_a_message_that_fail_are_an_exception(error):
 
 
 async def test_a_guard_or_a_stream_whose_error_cannot_be_read_ends_nothing():
-    """The caller gets an error that can be told; who reads a stream and does not look gets none."""
+    """The caller gets a readable error; a stream reader that does not look gets none."""
     async with BareAgent("a", llm=ScriptedLLM([Unreadable(), "fine"])) as agent:
         async with agent.stream("hello"):
             await trio.testing.wait_all_tasks_blocked()
@@ -548,7 +548,7 @@ def nested(error, depth=3000):
 
 
 class Uncaused(Exception):
-    """An error whose cause cannot be looked at."""
+    """An error whose cause raises when it is read."""
 
     @property
     def __cause__(self):
@@ -556,7 +556,7 @@ class Uncaused(Exception):
 
 
 class Closed(ExceptionGroup):
-    """A group whose members cannot be looked at."""
+    """A group whose members raise when they are read."""
 
     @property
     def exceptions(self):
@@ -564,7 +564,7 @@ class Closed(ExceptionGroup):
 
 
 class Untraced(Exception):
-    """An error that lets nobody change its traceback."""
+    """An error whose traceback cannot be set."""
 
     def with_traceback(self, trace):
         raise ValueError("no traceback")
@@ -588,7 +588,7 @@ HARD_NAMES = ["deep", "exit", "cause", "closed", "untraced", "falsy"]
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "exception"])
 async def test_a_handler_error_with_a_failing_str_is_contained(autojump_clock, caplog, kind, make):
-    """Also one that hears of failures, of which only the log is told."""
+    """Also of a handler of failures, whose errors are only logged."""
 
     def fails(_):
         raise make()
@@ -606,7 +606,7 @@ async def test_a_handler_error_with_a_failing_str_is_contained(autojump_clock, c
 
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 async def test_a_sync_tool_whose_error_is_hard_to_look_at_has_a_result(make):
-    """What it raises in its thread is not touched on its way."""
+    """The error of its thread is not inspected on its way."""
 
     @tool
     def x() -> str:
@@ -620,7 +620,7 @@ async def test_a_sync_tool_whose_error_is_hard_to_look_at_has_a_result(make):
 
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 async def test_an_error_with_a_failing_str_fails_only_its_call(autojump_clock, make):
-    """It may be nested deeper than recursion goes, and its attributes may raise."""
+    """It may be nested deeper than the recursion limit, and its attributes may raise."""
 
     class Odd(Bare):
         def read(self, answer, view):

@@ -1,4 +1,4 @@
-"""Guards of messages, beside the model call, and of answers, before anybody hears of them."""
+"""Guards of messages, concurrent with the model call, and of answers, before their delivery."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ class Slow:
 
 
 async def test_a_refused_message_cancels_the_call(journal, listen):
-    """Nobody hears an answer, the record has none, and the next message is answered."""
+    """No handler receives an answer, the record has none, and the next message is answered."""
     slow = Slow()
     agent = BareAgent("clerk", llm=slow.llm)
 
@@ -86,7 +86,7 @@ async def test_a_refused_message_cancels_the_call(journal, listen):
 
 
 async def test_an_answer_is_held_until_the_guard_agrees(journal, listen):
-    """The model may be done before: no token, no reply and no record of its answer is there."""
+    """The model may finish before: no token, reply or record of its answer exists."""
     agreed, done = trio.Event(), trio.Event()
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello there, Ada."], chunk=3))
 
@@ -128,7 +128,7 @@ async def test_the_guard_and_the_model_work_at_the_same_time(autojump_clock):
 
 
 async def test_each_message_is_looked_at_once(journal):
-    """Tool results and the model's own words are not, and with collected messages each of them is."""
+    """Tool results and the model's own text are not guarded; each of several collected messages is."""
     looked = []
 
     @tool
@@ -150,7 +150,7 @@ async def test_each_message_is_looked_at_once(journal):
 
 
 async def test_all_of_collected_messages_are_looked_at():
-    """One that is refused lets none of those through that are answered with it."""
+    """One rejected message rejects all that are answered with it."""
     looked, slow = [], Slow()
     agent = BareAgent("clerk", llm=slow.llm, on_busy="collect")
 
@@ -174,7 +174,7 @@ async def test_all_of_collected_messages_are_looked_at():
 
 @pytest.mark.parametrize("wrong", ["raises", "returns", "hangs"])
 async def test_a_failing_guard_rejects_the_answer(wrong, autojump_clock):
-    """What was not guarded is not heard, and the error names the guard."""
+    """An unguarded answer is not delivered, and the error names the guard."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."]), handler_timeout=5)
 
     @agent.guard
@@ -215,7 +215,7 @@ async def test_an_error_of_the_model_ends_the_guard(autojump_clock):
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_an_interruption_ends_both(how, autojump_clock):
-    """The next message has a turn of its own, with its own look."""
+    """The next message has a separate turn and a separate guard call."""
     looked, slow = [], Slow()
     agent = BareAgent("clerk", llm=slow.llm)
 
@@ -263,7 +263,7 @@ async def test_a_refused_call_is_paid(autojump_clock):
 
 
 async def test_an_answer_guard_rejects_or_replaces(journal, listen):
-    """Handlers, those who wait and those who read along hear what the guard leaves, and no token of anything else."""
+    """Handlers, waiting callers and followers receive the guard's result, and no token of any other text."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["The code is 1234.", "It is secret.", "Hello."] * 2, chunk=4))
 
     @agent.guard(on="answer")
@@ -292,7 +292,7 @@ async def test_an_answer_guard_rejects_or_replaces(journal, listen):
 
 
 async def test_guards_of_answers_follow_each_other():
-    """Each gets what the one before left of it, and one that was removed gets nothing."""
+    """Each gets the result of the one before; a removed guard is not called."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["a"], repeat=True))
     first = agent.guard(lambda reply: reply.text + "b", on="answer")
     agent.guard(lambda reply: reply.text + "c", on="answer")
@@ -320,7 +320,7 @@ async def test_events_of_a_rejected_answer_are_not_delivered(listen):
 @pytest.mark.parametrize("refuses", [False, True])
 @pytest.mark.parametrize("on", ["message", "answer"])
 async def test_a_decision_is_not_made_again(mortal, on, refuses):
-    """Whatever write the process dies at: once a decision is written, the next process acts on it without asking."""
+    """At any crash: the next process applies a written decision without a new guard call."""
     deaths = 0
     for steps in range(1, 12):
         asked, ends, written = [], [], []
@@ -373,7 +373,7 @@ def hidden(message):
 
 
 async def test_an_input_guard_keeps_text_out_of_model_and_journal(tmp_path):
-    """What it says in place of them stands in the record, and the file has the others nowhere."""
+    """The record has its replacement, and the file has the original text nowhere."""
     llm = ScriptedLLM(["Hello.", "Bye."])
     path = tmp_path / "agents.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
@@ -409,7 +409,7 @@ async def test_message_rejected_by_an_input_guard_is_not_accepted():
 
 @pytest.mark.parametrize("said", [7, ["text"]])
 async def test_a_failing_input_guard_rejects_the_message(said):
-    """It fails closed, as the others do: what it returned, or raised, is named."""
+    """It fails closed as other guards: the error names its return value or exception."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         agent.guard(lambda _: said, on="input")
         with pytest.raises(HandlerFailed, match="returns None, a text or Refuse"):
@@ -422,7 +422,7 @@ async def test_a_failing_input_guard_rejects_the_message(said):
 
 @pytest.mark.parametrize("raised", [SystemExit(2), asyncio.CancelledError(), GeneratorExit()])
 async def test_a_failing_input_guard_keeps_the_agent_running(raised):
-    """What is no Exception, e.g. of argparse in it, is a failure of its call, and not of whoever sends the message."""
+    """An exception that is no `Exception`, e.g. SystemExit of argparse, fails only its call."""
 
     def leave(message):
         raise raised
@@ -495,7 +495,7 @@ def test_portal_agents_have_guards():
 
 
 def asking(on, question="Is this fine?"):
-    """An agent with a guard that asks about each message or answer of Bob's, and what its model was asked."""
+    """Return an agent with a guard that asks about each message or answer of Bob, and the requests of its model."""
     llm = ScriptedLLM(["code 1234"], repeat=True)
     agent = BareAgent("clerk", llm=llm)
     agent.guard(lambda _: ApprovalRequest(question), on=on)
@@ -545,7 +545,7 @@ async def test_rejected_guard_approval_rejects_the_answer(on):
 
 
 async def test_an_approver_replaces_the_answer():
-    """What they respond is the answer; the record keeps the model's words."""
+    """The approver's response is the answer; the record keeps the model's text."""
     agent, _ = asking("answer")
     async with agent:
         session = await agent.create_session("ada")

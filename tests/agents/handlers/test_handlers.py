@@ -1,4 +1,4 @@
-"""Handlers: how they are called, what they get, and what happens to those that fail."""
+"""Handlers: their calls, their arguments, and their failures."""
 
 import functools
 import logging
@@ -162,7 +162,7 @@ async def test_a_raising_handler_is_a_failure_and_the_next_handler_runs(make, li
 
 
 async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, caplog):
-    """There is nobody left to tell; the next handler of failures hears."""
+    """No further handler can be notified of its error; the next handler of failures is called."""
     agent, _ = make(LookupError("lost"), "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -176,7 +176,7 @@ async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, ca
 
 
 async def test_an_async_handler_is_cut_at_its_timeout(autojump_clock, listen):
-    """It is a failure of its own, and the rest goes on."""
+    """The timeout is a separate failure, and the other handlers run."""
     agent = BareAgent("a", llm=ScriptedLLM(["hello"]))
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -275,7 +275,7 @@ async def test_background_task_of_a_handler_may_wait_for_the_turn(make, nursery)
 
 
 async def test_a_handler_may_chat_and_never_waits_for_room(make):
-    """What it says comes next; a full inbox is an error at once, for it would wait for itself."""
+    """Its message is next; a full inbox raises at once, because the handler would wait for itself."""
     agent, _ = make(lambda _: "ok", session_inbox_capacity=2)
     seen = []
     async with agent:
@@ -313,7 +313,7 @@ async def _use(session, seen):
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("kind", ["async", "thread", "task"])
 async def test_a_tool_is_as_much_inside_as_a_handler(make, kind, others):
-    """However a tool runs, alone or beside another, its session's turn waits for it."""
+    """The turn of its session waits for a tool that runs alone or concurrently."""
     seen = []
 
     @tool
@@ -330,7 +330,7 @@ async def test_a_tool_is_as_much_inside_as_a_handler(make, kind, others):
 
     @tool
     async def nested(context: ToolContext) -> str:
-        """Ask from a task of its own."""
+        """Ask from a separate task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_use, context.session, seen)
         return "asked"

@@ -16,7 +16,7 @@ def said(chat):
 
 
 async def test_context_goes_with_one_call_and_is_not_remembered():
-    """What pre-processors return stands at the end of that call; later calls and the record have nothing of it."""
+    """The return values of pre-processors are at the end of that request; later requests and the record do not have them."""
     llm = ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five", "bye"])
     agent = BareAgent("x", llm=llm, tools=[add])
 
@@ -41,7 +41,7 @@ async def test_context_goes_with_one_call_and_is_not_remembered():
 
 
 async def test_only_users_are_looked_up():
-    """A message of the kind system goes as it is."""
+    """A message of the kind system is not changed."""
     llm = ScriptedLLM(lambda _: "ok")
     agent = BareAgent("x", llm=llm)
     asked = []
@@ -65,7 +65,7 @@ async def test_context_is_there_when_a_bad_answer_is_asked_again():
 
 
 async def test_a_failing_pre_processor_is_reported_and_the_next_runs(listen):
-    """One that raises and one that takes too long are handler failures; the answer comes all the same."""
+    """One that raises and one that times out are handler failures; the answer is delivered nevertheless."""
     llm = ScriptedLLM(["ok"])
     agent = BareAgent("x", llm=llm, handler_timeout=0.01)
     agent.on_query(lambda _: 1 / 0)
@@ -128,7 +128,7 @@ async def test_a_removed_hook_is_not_called():
 
 
 async def test_a_failed_turn_reaches_handlers(listen):
-    """What came into the record of a turn that failed reaches the listeners."""
+    """Listeners receive the records of a failed turn."""
     agent = BareAgent(
         "x", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 1}), RuntimeError("down")]), tools=[add]
     )

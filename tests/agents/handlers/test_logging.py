@@ -1,4 +1,4 @@
-"""What is logged: who, what kind and where; where a runtime redacts texts, never contents or keys."""
+"""Contents of the log: agents, kinds and places; with redaction never contents or keys."""
 
 import logging
 
@@ -22,7 +22,7 @@ SECRET = "sesame-4711"
 
 @tool
 def leak(word: str) -> str:
-    """Fail with what it was given."""
+    """Fail with the argument in the error."""
     raise ToolError(f"no {word}")
 
 
@@ -31,7 +31,7 @@ def _raise(payload):
 
 
 async def _everything(caplog):
-    """A session in which all goes wrong that can, with a secret in every text."""
+    """Run a session in which all possible failures happen, with a secret in every text."""
     script = [
         ToolCall("leak", {"word": SECRET}),
         f"bad {SECRET}",
@@ -70,7 +70,7 @@ async def test_no_contents_in_any_log_of_a_runtime_that_redacts(caplog):
 
 
 async def test_a_failure_without_a_handler_is_logged(caplog):
-    """With agent, session, message and kind, and what to do about it."""
+    """With agent, session, message, kind and remedy."""
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("no")])) as agent:
         session = await agent.create_session("ada", "hi")
         await session.wait_idle()

@@ -1,4 +1,4 @@
-"""Handlers and hooks that are removed again, and functions that nothing would run, refused when they are given."""
+"""Removal of handlers and hooks, and rejection of functions that would never run."""
 
 import functools
 import types
@@ -33,7 +33,7 @@ async def say(session, text="hi"):
 
 
 async def test_a_removed_handler_is_not_called():
-    """Of whatever kinds and as often as it was attached; the others go on, and what was never attached is no error."""
+    """For all kinds and repeated registrations; the others run, and removing an unknown handler is no error."""
     heard, others = [], []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
@@ -51,7 +51,7 @@ async def test_a_removed_handler_is_not_called():
 
 
 async def test_without_token_handlers_answers_are_not_streamed():
-    """Removing the last one ends what it cost."""
+    """Removing the last handler ends the streaming."""
     streamed = []
 
     class Watched(ScriptedLLM):
@@ -68,7 +68,7 @@ async def test_without_token_handlers_answers_are_not_streamed():
 
 
 async def test_a_handler_that_is_removed_during_a_dispatch_is_not_called_in_it():
-    """Whoever removes the next one, or itself, keeps nobody else from hearing."""
+    """A handler that removes the next one or itself does not affect the others."""
     heard = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
@@ -111,7 +111,7 @@ async def test_handler_attached_during_dispatch_starts_with_the_next_delivery():
 
 
 async def test_a_handler_may_be_removed_while_an_earlier_one_waits():
-    """By another task, as a connection that goes away does."""
+    """By another task, as for a closed connection."""
     heard, gate, entered = [], trio.Event(), trio.Event()
     async with agent_of() as agent:
         session = await agent.create_session("ada")
@@ -222,7 +222,7 @@ HANDLERS = ["conversation", "event", "tool_result", "exception", "routing", "tok
 
 @pytest.mark.parametrize("function", GENERATORS.values(), ids=GENERATORS)
 async def test_generators_are_refused_as_handlers_and_hooks(function):
-    """A call of one only makes a generator, so it would be taken and never run."""
+    """A call would only create a generator, which would never run."""
     agent = agent_of()
     for attach in (agent.on_session, agent.on_query, agent.on_message):
         with pytest.raises(ConfigurationError, match="generator"):

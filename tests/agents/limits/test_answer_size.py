@@ -1,4 +1,4 @@
-"""One answer is bounded: in the number of its calls, and in what they carry."""
+"""Bounds of one answer: the number of its calls, and the size of their arguments."""
 
 import json
 from datetime import timedelta
@@ -48,7 +48,7 @@ FORMS = [(BareAgent, native), (SimpleAgent, native), (SimpleAgent, simple), (Ste
 
 
 async def asking(make, form, arguments, **options):
-    """What ran, and what the model was told, when one answer asks for these calls."""
+    """Return the calls that ran and the model's next request, for an answer with these calls."""
     counter = Counter()
     llm = ScriptedLLM([form(arguments), OVER[make]])
     async with make("a", llm=llm, tools=[counter.tool], **options) as agent:
@@ -59,7 +59,7 @@ async def asking(make, form, arguments, **options):
 
 @pytest.mark.parametrize(("make", "form"), FORMS)
 async def test_too_many_calls_run_none(make, form):
-    """Sixty-four run; of a thousand none, each has a result, and the model is told."""
+    """Sixty-four run; of a thousand none runs, each has a result, and the model reads the reason."""
     ran, told = await asking(make, form, [{"n": n} for n in range(64)])
     assert (ran, "at most" in told) == (64, False)
     ran, told = await asking(make, form, [{"n": n} for n in range(65)])
@@ -82,7 +82,7 @@ async def test_too_large_arguments_run_none(make, form):
 
 
 async def test_arguments_that_cannot_be_decoded_count():
-    """They would be told back to the model in full."""
+    """They would be repeated to the model in full."""
     ran, told = await asking(BareAgent, native, ["{" * 1_000_001])
     assert ran == 0
     assert "1,000,001 bytes" in told
@@ -111,7 +111,7 @@ async def test_model_reads_the_error_of_a_ten_megabyte_answer(make, form):
     ],
 )
 def test_arguments_count_to_the_byte(arguments, size):
-    """As JSON, of all calls together; what is none by the words that Python has for it."""
+    """As JSON, of all calls together; other values count by their Python text."""
     calls = [ToolCall("take", arguments), ToolCall("take", {})]
     assert excess_of(calls, Limits(argument_bytes=size + 2)) is None
     assert f"take {size + 2} bytes" in excess_of(calls, Limits(argument_bytes=size + 1))

@@ -1,4 +1,4 @@
-"""Back-pressure: what a full inbox does, and what it never does."""
+"""Backpressure of a full inbox."""
 
 import pytest
 import trio
@@ -52,7 +52,7 @@ async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
 
 
 async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
-    """Over all sessions; one that waits comes in as soon as there is room."""
+    """Over all sessions; a waiting sender is admitted as soon as there is room."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(slow), inbox_capacity=3, max_concurrent_sessions=1
     ) as agent:
@@ -71,7 +71,7 @@ async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
 
 
 async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
-    """They have a bound of their own, and count for no other."""
+    """URGENT messages have a separate bound and do not count against others."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(slow), inbox_capacity=1, session_inbox_capacity=1
     ) as agent:
@@ -88,7 +88,7 @@ async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
 
 @pytest.mark.parametrize("where", ["handler", "tool"])
 async def test_chat_from_inside_never_waits(where, autojump_clock):
-    """A session that filled its own inbox is told at once, and goes on."""
+    """A session that filled its own inbox gets the error at once, and continues."""
     errors = []
 
     async def fill():
@@ -147,7 +147,7 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
 
 
 async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
-    """Neither a message nor a place, and the session comes to rest."""
+    """It leaves neither a message nor a place, and the session becomes idle."""
     async with BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "0")
         log = hear(session)
@@ -163,7 +163,7 @@ async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
 
 
 async def test_a_run_without_room_leaves_no_session(autojump_clock):
-    """Nor does a `tell` that found none."""
+    """A rejected `tell` leaves none either."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, inbox_capacity=1, grace=0
     ) as agent:
@@ -176,7 +176,7 @@ async def test_a_run_without_room_leaves_no_session(autojump_clock):
 
 
 async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):
-    """URGENT goes beyond it, at once."""
+    """An URGENT message exceeds the limit at once."""
     running, most = set(), []
 
     async def answer(chat):
@@ -204,7 +204,7 @@ async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):
 
 
 async def test_the_turns_of_a_session_never_overlap(autojump_clock):
-    """In order within a priority, handlers included, whatever runs beside it."""
+    """In order within a priority, including handlers, with any concurrent sessions."""
     busy, order = {}, {}
 
     async def answer(chat):

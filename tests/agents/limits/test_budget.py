@@ -1,4 +1,4 @@
-"""The arithmetic of budgets: random trees, random interleavings, and what never happens in them."""
+"""The arithmetic of budgets in random trees and interleavings."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_the_error_says_what_the_next_call_would_take_at_least():
 
 
 def test_an_ended_call_returns_exactly_its_reservation():
-    """What others beside it have reserved stays apart; the next call gets all that is left."""
+    """Concurrent reservations are separate; the next call gets the whole remainder."""
     budget = gather(account("t", turn="m", tokens=1000), (), ())
     one, other = Amounts(model_calls=1, tokens=300), Amounts(model_calls=1, tokens=200)
     budget.reserve(one)
@@ -59,7 +59,7 @@ LIMITS = st.fixed_dictionaries(
 
 @st.composite
 def trees(draw):
-    """Turns of a family: each draws on its own account, its session's, and those of the turn that asked for it."""
+    """Return turns of a family: each draws on its own account, its session's, and those of the turn that asked for it."""
     sessions = [account(f"s{n}", **draw(LIMITS)) for n in range(draw(st.integers(1, 3)))]
     budgets = []
     for number in range(draw(st.integers(1, 6))):
@@ -83,7 +83,7 @@ STEPS = st.lists(
 
 
 class Family:
-    """Turns that spend side by side, and what a bystander counts of it."""
+    """Turns that spend concurrently, and independent counts of their spending."""
 
     def __init__(self, budgets):
         self.budgets = budgets
@@ -158,7 +158,7 @@ def test_spent_and_reserved_never_pass_a_limit(budgets, steps):
     st.integers(1, 5000), st.lists(st.tuples(st.integers(0, 300), st.integers(16, 300), st.integers(0, 900)))
 )
 def test_spent_passes_a_limit_only_by_the_error_of_calls_under_way(limit, calls):
-    """One after the other: by the error of one call at most, and nothing is asked after that."""
+    """Sequential calls exceed it by the error of one call at most, and no call follows."""
     budget = gather(own := account("s", turn="m", tokens=limit), (), ())
     for prompt, answer, took in calls:
         try:
@@ -200,7 +200,7 @@ def test_a_budget_is_exact_where_a_turn_or_a_session_is_bounded():
 
 
 def test_each_account_is_there_once():
-    """However many ways lead to it; and only those that nobody else counts for have its seconds."""
+    """On any number of paths; only accounts that no other task counts for have its seconds."""
     session, asker, own = account("p"), account("p", turn="m"), account("c", turn="m")
     budget = gather(own, (session,), (asker, session))
     assert budget.accounts == (own, session, asker)

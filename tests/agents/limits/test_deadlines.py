@@ -1,4 +1,4 @@
-"""Which deadline a model call is told, whoever set it, and that a Fallback is asked before it."""
+"""The deadline of a model call from any source, and calls of a Fallback before it."""
 
 import math
 
@@ -78,7 +78,7 @@ async def test_a_hanging_model_times_out(autojump_clock):
 
 
 async def test_the_least_of_all_deadlines_counts(autojump_clock):
-    """The model's timeout, the turn's seconds, and the time of whoever waits: a scope, an ask, a tool, and theirs."""
+    """The model's timeout, the turn's seconds, and the time limits of waiting callers: a scope, an ask, a tool."""
     model = Watchful()
     inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
     outer = BareAgent(
@@ -142,7 +142,7 @@ async def test_first_model_call_of_a_task_has_the_deadline_of_its_parent(journal
 
 
 async def test_the_timeout_of_a_stream_counts(autojump_clock):
-    """A model is told until when a stream is read; one that is read without end has the model's own timeout."""
+    """The deadline of a stream reader counts; a reader without one leaves the model's own timeout."""
     model = Watchful()
     async with BareAgent("a", llm=model, limits=Limits(model_timeout=100)) as agent:
         for timeout in (30, 200, None):
@@ -153,7 +153,7 @@ async def test_the_timeout_of_a_stream_counts(autojump_clock):
 
 
 async def test_a_deadline_is_paused_while_an_approval_is_pending(autojump_clock):
-    """The call after their decision has what was left before, and not a time that is over."""
+    """The call after the decision has the earlier remainder."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -211,7 +211,7 @@ async def test_latest_deadline_of_several_callers_applies(autojump_clock):
 
 
 async def test_a_task_that_came_back_knows_its_deadline(autojump_clock):
-    """What is left of it after a restart."""
+    """After a restart the remainder counts."""
     async with MemoryJournal().running() as journal:
         for life in range(2):
             model = Watchful(*[] if life else ["nap"])
@@ -247,7 +247,7 @@ async def test_a_task_of_another_pool_knows_its_deadline(autojump_clock):
 
 
 async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_clock):
-    """A step whose task the session had delegated before, under the id that the step gives."""
+    """A step whose task the session had delegated before, under the step's task id."""
     model = Watchful("nap")
     inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
     pipeline = Pipeline("p", steps=[PipelineStep("a", agent=inner, message="go")], limits=Limits(seconds=40))
@@ -261,7 +261,7 @@ async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_cl
 
 
 async def test_a_task_knows_the_time_of_its_step_at_each_call(autojump_clock):
-    """What is left of it, though its deadline is known before anybody waits."""
+    """The remainder counts, although the deadline is known before a caller waits."""
     model = Watchful("nap")
     inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
     pipeline = Pipeline("p", steps=[PipelineStep("a", agent=inner, message="go", timeout=20)])

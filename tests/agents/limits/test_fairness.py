@@ -15,7 +15,7 @@ def jain(amounts):
 
 
 class Clerk:
-    """A model that counts who is answered, and how many side by side."""
+    """A model that counts answers by owner, and concurrent calls."""
 
     def __init__(self, seconds=1.0):
         self.seconds = seconds
@@ -60,7 +60,7 @@ async def serve(agent, seconds, *senders):
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_urgent_brings_at_most_so_many_more(busy, autojump_clock):
-    """Of 300 URGENT messages at once, `max_urgent_sessions` run beyond `max_concurrent_sessions`, whether those are taken or not."""
+    """Of 300 concurrent URGENT messages `max_urgent_sessions` run beyond `max_concurrent_sessions`, at any load."""
     clerk = Clerk()
     async with BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=10, grace=100) as agent:
         if busy:
@@ -90,7 +90,7 @@ async def test_the_bound_of_urgent_turns_can_be_set(autojump_clock):
 @pytest.mark.parametrize(("users", "each"), [(4, 1), (4, 6), (1, 30), (20, 2)])
 @pytest.mark.parametrize("places", [1, 4])
 async def test_normal_messages_get_a_fifth_of_all_turns(places, users, each, quiet, autojump_clock):
-    """Users who send URGENT without a pause, in any number of sessions, leave a fifth of the turns to others who want it."""
+    """Users who send URGENT continuously, in any number of sessions, leave a fifth of the turns to others."""
     if quiet < places:
         pytest.skip("they want less than a fifth")
     clerk = Clerk()
@@ -122,7 +122,7 @@ async def test_normal_message_is_answered_despite_urgent_ones_of_others(autojump
 
 
 async def test_urgent_messages_that_interrupt_others_leave_them_their_share(autojump_clock):
-    """Sessions whose every normal message is interrupted by an URGENT one do not keep other users waiting."""
+    """Sessions whose normal messages are all interrupted by URGENT ones do not delay other users."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
 
@@ -147,7 +147,7 @@ async def test_urgent_messages_that_interrupt_others_leave_them_their_share(auto
 
 
 async def test_urgent_users_take_turns_too(autojump_clock):
-    """One who fills all places with URGENT messages does not keep another's waiting."""
+    """An owner who fills all slots with URGENT messages does not starve another owner."""
     clerk = Clerk()
     agent = BareAgent(
         "a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=2, max_urgent_sessions=2, grace=0
@@ -165,7 +165,7 @@ async def test_urgent_users_take_turns_too(autojump_clock):
 )
 @pytest.mark.parametrize("queue", [1, 2])
 async def test_owners_share_the_places_of_an_agent(sessions, queue, autojump_clock):
-    """However many sessions an owner has, each gets as many turns as any other who wants them: Jain's index is 0.9."""
+    """With any number of sessions each owner gets as many turns as any other: Jain's index is 0.9."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
     await serve(agent, 100, *[(f"owner{n}", each, {"queue": queue}) for n, each in enumerate(sessions)])
@@ -174,7 +174,7 @@ async def test_owners_share_the_places_of_an_agent(sessions, queue, autojump_clo
 
 
 async def test_children_work_for_the_owner_of_their_root(autojump_clock):
-    """A helper that two users' sessions ask shares its places between those, however many of one ask."""
+    """A helper of two users' sessions divides its slots between these users."""
     turns = Counter()
 
     async def help_(chat):

@@ -1,4 +1,4 @@
-"""What bounds a turn and a session, and all that works for them."""
+"""Limits of a turn, of a session, and of their child sessions."""
 
 import attrs
 import pytest
@@ -33,7 +33,7 @@ def add(a: int, b: int) -> int:
 
 
 def said(text="fine", *, tokens=(0, 0), calls=(), cost=0.0, stop=None):
-    """An answer that says what it took."""
+    """Return an answer with a usage."""
     return ModelResponse(
         parts=(*(ToolCall(name, arguments) for name, arguments in calls), *([Text(text)] if text else [])),
         stop=stop or ("tool_calls" if calls else "end"),
@@ -49,7 +49,7 @@ class Priced(ScriptedLLM):
 
 
 def crowd(count, worker="worker"):
-    """The answer that asks so many agents at once, and then one that says so."""
+    """Return the answer that asks several agents at once, and then a final one."""
     return [said("", calls=[(worker, {"task": f"part {n}"}) for n in range(count)]), "all done"]
 
 
@@ -87,7 +87,7 @@ async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(liste
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 async def test_a_budget_reaches_down_any_number_of_agents(depth):
-    """Each agent asks the next; the innermost meets the outermost's limit."""
+    """Each agent asks the next; the innermost reaches the outermost's limit."""
     models = []
 
     def again(name):
@@ -127,7 +127,7 @@ async def test_child_session_may_have_tighter_limits():
 
 
 async def test_a_handler_that_asks_draws_on_the_turn_too():
-    """Whoever is asked within a turn is paid by it."""
+    """A turn pays all agents that are asked within it."""
     answers = worker()
     lead = BareAgent("lead", llm=ScriptedLLM(["one", "two"]), limits=Limits(model_calls=2))
     async with open_runtime() as runtime:
@@ -188,7 +188,7 @@ async def test_independent_conversation_is_not_charged_to_the_turn():
 
 
 async def test_the_default_of_25_calls_is_not_shared():
-    """A lead without limits may ask 64 agents, each of which may take 25 calls."""
+    """A lead without limits may ask 64 agents, each with 25 calls."""
     help_ = worker()
     async with BareAgent("lead", llm=ScriptedLLM(crowd(64)), tools=[help_.as_tool()]) as lead:
         assert str(await lead.run("go")) == "all done"
@@ -199,7 +199,7 @@ async def test_the_default_of_25_calls_is_not_shared():
 
 
 async def test_a_session_is_bounded_over_its_turns_and_with_its_children(listen):
-    """Three calls in all, whoever of the family makes them."""
+    """Three calls in all, by any session of the tree."""
     agent = BareAgent("a", llm=ScriptedLLM(lambda _: "fine", keep=None))
     async with agent:
         parent = await agent.create_session("ada", limits=Limits(model_calls=3))
@@ -276,7 +276,7 @@ async def test_tool_calls_of_one_answer_run_all_or_none(listen):
 
 
 async def test_tokens_are_reserved_before_and_counted_after(listen):
-    """The next call is refused when what is left does not pay its prompt; usage counts, not the estimate."""
+    """A call whose prompt exceeds the remainder is rejected; the actual usage counts, not the estimate."""
     count = iter(range(1000))
     llm = ScriptedLLM(
         lambda _: said("", tokens=(300, 100), calls=[("add", {"a": next(count), "b": 1})]), keep=None
@@ -290,7 +290,7 @@ async def test_tokens_are_reserved_before_and_counted_after(listen):
 
 
 async def test_an_answer_is_limited_to_the_remaining_budget():
-    """`max_tokens` goes down to what is left; an answer that is cut there ends the turn with the limit, not with `length`."""
+    """`max_tokens` is reduced to the remainder; a truncated answer ends the turn with the limit, not with `length`."""
     llm = ScriptedLLM([said("half an answ", tokens=(10, 40), stop="length")])
     async with BareAgent("a", llm=llm, max_tokens=500, limits=Limits(tokens=100)) as agent:
         with pytest.raises(LimitReached) as caught:
@@ -335,7 +335,7 @@ async def test_rejected_model_call_costs_no_tokens():
 
 
 async def test_a_cancelled_call_counts_with_its_estimate_and_frees_the_rest(autojump_clock):
-    """It may be billed up to that, and the session goes on with what is left."""
+    """The provider may bill up to that, and the session continues with the remainder."""
 
     async def slow(_):
         await trio.sleep(10)
@@ -386,7 +386,7 @@ async def test_cost_is_bounded_by_the_price_of_the_model():
 
 
 async def test_a_cost_reported_by_the_provider_replaces_the_price_table():
-    """What stands in its usage is what is paid."""
+    """The cost in the usage is counted."""
     llm = Priced(lambda _: said("fine", tokens=(10, 10), cost=0.3), keep=None)
     async with BareAgent("a", llm=llm, max_tokens=50) as agent:
         session = await agent.create_session("ada", limits=Limits(cost=1))
@@ -467,7 +467,7 @@ async def test_seconds_of_a_session_add_up_over_its_turns(autojump_clock):
 
 
 async def test_an_observer_receives_the_reached_limit():
-    """By the name to raise, and whose it was."""
+    """With the name of the limit and its owner."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["one", "two"]), limits=Limits(model_calls=9))
@@ -506,7 +506,7 @@ async def test_the_budget_of_a_turn_can_be_looked_at_while_it_runs():
 
 @pytest.mark.parametrize("name", FORMS)
 def test_each_bound_is_the_same_in_code_and_in_files(name):
-    """What its JSON Schema lets through, `Limits` takes, and nothing else; None where it may be left out."""
+    """`Limits` accepts exactly the values of its JSON Schema, and None for optional ones."""
     form = compile_schema(FORMS[name], owner=name)
     for value in (-1, 0, 0.001, 0.5, 1, 1.5, 2, True, "1", [1]):
         if form.reason(value) is None:
@@ -522,7 +522,7 @@ def test_each_bound_is_the_same_in_code_and_in_files(name):
 
 
 def test_the_error_says_what_was_used_and_what_to_raise():
-    """For people in words, for programs as attributes."""
+    """As text for people and as attributes for programs."""
     error = LimitReached(
         "tokens", 5000, field="tokens", used={"model_calls": 3, "tokens": 5012}, agent="lead", session_id="s"
     )

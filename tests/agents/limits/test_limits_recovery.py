@@ -1,4 +1,4 @@
-"""What was spent before a restart is spent after it: crashes at each write of the journal."""
+"""Spending before a restart counts after it: crashes at each write of the journal."""
 
 import collections
 import json
@@ -40,7 +40,7 @@ TOKENS = 60
 
 
 class World:
-    """What is outside of the process."""
+    """Data outside of the process."""
 
     def __init__(self):
         self.asked = collections.Counter()
@@ -50,7 +50,7 @@ class World:
         self.failures = []
 
     def model(self, name, *, calls):
-        """Asks for a tool, over and over."""
+        """Return a model that calls a tool repeatedly."""
 
         def answer(chat):
             self.asked[name] += 1
@@ -80,7 +80,7 @@ class World:
         return agent
 
     def repeating(self, kind, said=None):
-        """An agent that asks for the same again and again, natively or in the words of its protocol."""
+        """Return an agent that repeats the same call, natively or in the text of its protocol."""
 
         def say(chat):
             self.asked["loop"] += 1
@@ -94,7 +94,7 @@ class World:
         return agent
 
     def leading(self, **options):
-        """An agent that asks four others at once; each of them counts, and answers."""
+        """Return an agent that asks four others at once; each of them counts and answers."""
 
         def once(chat):
             return [] if chat.messages[-1].role == "tool" else [("count", {"n": 1})]
@@ -111,7 +111,7 @@ class World:
 
 
 async def die(inner, writes, make, *, limits=None):
-    """A life that ends at its n-th write; False where it came to its end before."""
+    """Run a process that ends at its n-th write. Return False if it ended before."""
     dying = CrashingJournal(inner, writes)
 
     async def run():
@@ -130,7 +130,7 @@ async def die(inner, writes, make, *, limits=None):
 
 
 async def go_on(journal, make):
-    """The next life, until nothing is left to do; what the session may still spend then."""
+    """Run the next process until nothing is unfinished. Return the remaining budget of the session."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make())
         for running in runtime._agents():
@@ -145,14 +145,14 @@ async def go_on(journal, make):
 
 
 async def answers_in(journal):
-    """How many answers of the model stand there."""
+    """Return the number of model answers in the journal."""
     return sum(
         isinstance(record, AgentMessageRecord) and bool(record.stop) for record in await journal.load("s")
     )
 
 
 async def turn_in(journal):
-    """The id of the only message that was said."""
+    """Return the id of the only message."""
     return next(
         record.message.id for record in await journal.load("s") if isinstance(record, MessageAcceptedRecord)
     )
@@ -242,7 +242,7 @@ REPEATING = {
 
 @pytest.mark.parametrize(("kind", "said", "asks"), REPEATING.values(), ids=REPEATING)
 async def test_repetitions_before_a_crash_count(autojump_clock, kind, said, asks):
-    """The fourth identical call in a row does not run, wherever the process died between."""
+    """The fourth identical call in a row does not run, wherever the process died in between."""
     counted = 0
     for writes in range(1, 100):
         world = World()
@@ -316,7 +316,7 @@ async def test_a_session_that_is_opened_again_knows_what_is_left(autojump_clock)
 
 
 async def test_seconds_before_a_restart_count(autojump_clock):
-    """Those of the turn that was stopped, too: four are gone, and one is left."""
+    """Also those of the stopped turn: four are used, and one is left."""
 
     async def slow(chat):
         await trio.sleep(2)
@@ -352,7 +352,7 @@ async def test_seconds_before_a_restart_count(autojump_clock):
 
 
 async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_count(autojump_clock):
-    """Counts of model calls stood there before budgets did."""
+    """Such a journal has counts of model calls only."""
     message = Message(id="m", session_id="s", sender=Sender("ada"), parts=(Text("go"),))
     asks = Message(session_id="s", sender=Sender("loop", "assistant"), parts=(ToolCall("count", {"n": 1}, id="c"),),
                    causation_id="m", correlation_id="m")  # fmt: skip
@@ -372,7 +372,7 @@ async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_coun
 
 
 async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
-    """What others still take from it is written nowhere, and does not bring it back; here a fork, which outlives it."""
+    """Later spending of other sessions is written nowhere and does not restore it; here of a fork, which outlives it."""
     async with MemoryJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:

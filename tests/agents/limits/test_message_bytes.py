@@ -42,7 +42,7 @@ def test_the_size_of_a_message(parts, size):
 
 
 async def say(agent, session, way, words):
-    """Say something to an agent in one of the ways that there are."""
+    """Send a message to an agent in one of all ways."""
     match way:
         case "chat":
             await session.chat(words)
@@ -84,7 +84,7 @@ async def test_a_message_of_100_megabytes_is_refused(way, journal):
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_clock):
-    """A sender waits for room, and then gets `InboxFull`; what is answered gives its bytes back."""
+    """A sender waits for room, and then gets `InboxFull`; an answered message frees its bytes."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             BareAgent(
@@ -112,7 +112,7 @@ async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_cl
 
 
 async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_clock):
-    """What waits from before has its room, whatever the bounds; new messages wait until it is answered."""
+    """Queued messages of before are accepted beyond the bounds; new messages wait until they are answered."""
     url, words = f"sqlite:///{tmp_path}/j.db", "x" * 1000
 
     def agent(delay):

@@ -1,4 +1,4 @@
-"""What the sessions of one owner may take together in a day or a month."""
+"""Quotas of one owner's sessions per day and month."""
 
 import datetime as dt
 import random
@@ -36,7 +36,7 @@ def clerk(name="clerk", **options):
 
 
 async def ask(agent, owner, session_id):
-    """Say something in a session of an owner."""
+    """Send a message in a session of an owner."""
     return str(await agent.run("Hello", session=await agent.ensure_session(owner, session_id)))
 
 
@@ -117,7 +117,7 @@ async def test_two_sessions_at_the_edge(journal):
 
 
 async def test_a_quota_survives_a_restart(tmp_path):
-    """What was spent is spent, whatever limits the next start sets, and old sessions that leave do not give it back."""
+    """Spending counts with any limits of the next start, and erased sessions do not return it."""
     url = f"sqlite:///{tmp_path}/agents.db"
     for number in range(2):
         async with open_runtime(journal=url, quotas=TWO) as runtime:
@@ -135,7 +135,7 @@ async def test_a_quota_survives_a_restart(tmp_path):
 
 @pytest.mark.parametrize("steps", range(1, 10))
 async def test_a_call_whose_process_dies_is_counted(mortal, steps):
-    """Never less than models were called, and at most one call more, wherever the process dies."""
+    """At least the actual calls and at most one more are counted, wherever the process dies."""
     calls = []
 
     def answer(chat):
@@ -158,7 +158,7 @@ async def test_a_call_whose_process_dies_is_counted(mortal, steps):
 
 
 async def test_a_quota_resets_after_its_period(autojump_clock, journal):
-    """With the next day; that of the month goes on."""
+    """On the next day; the quota of the month continues."""
     quotas = Quotas(day=Limits(model_calls=2), month=Limits(model_calls=1000))
     async with open_runtime(journal=journal, quotas=quotas) as runtime:
         agent = await runtime.start(clerk())
@@ -184,7 +184,7 @@ async def test_quota_charges_delegated_turns_once(journal):
 
 
 async def test_tokens_and_cost_are_counted(journal):
-    """By what the provider says; the error tells what was used."""
+    """According to the provider; the error states the usage."""
     answer = ModelResponse(parts=(Text("Noted."),), usage=Usage(input_tokens=5_000, output_tokens=100))
     async with open_runtime(journal=journal, quotas=Quotas(day=Limits(tokens=10_000))) as runtime:
         agent = await runtime.start(

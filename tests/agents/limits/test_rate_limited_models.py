@@ -19,7 +19,7 @@ from actgent.testing import RateLimits, open_provider
 
 
 async def test_the_model_is_asked_in_the_name_of_its_session():
-    """Session and priority of the message go with the call, for who admits it."""
+    """The rate limiter receives session and priority of the message."""
     asked = []
     llm = RateLimitedModel(
         ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), RateLimiter()
@@ -34,7 +34,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
 
 
 async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
-    """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
+    """Waiting for the provider's limits counts into the model's timeout, and the error states the wait."""
     slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), RateLimiter(requests_per_minute=4, burst=0.25))
     async with (
         BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent,

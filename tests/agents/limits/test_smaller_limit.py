@@ -38,7 +38,7 @@ class Short(Bare):
 
 
 def endless():
-    """A model that calls a tool for ever, each time with another argument."""
+    """Return a model that calls a tool forever, each time with another argument."""
     pages = itertools.count()
     return ScriptedLLM(lambda _: [ToolCall("look", {"page": next(pages)})], keep=None)
 
@@ -92,7 +92,7 @@ REMEDIES = {
 
 
 class Asks(Bare):
-    """Half a protocol that says what answers look like."""
+    """A template that describes the format of answers."""
 
     examples = ("an answer",)
 
@@ -125,7 +125,7 @@ async def test_the_smaller_of_two_limits_counts_and_is_named(kind, source):
 @pytest.mark.parametrize("kind", ["bare", "steps", "plan", "goal"])
 @pytest.mark.parametrize("pair", [("agent", "session"), ("session", "run")], ids="-".join)
 async def test_the_smaller_of_two_limits_of_calls_counts(kind, pair):
-    """A turn draws on all budgets; `run(limits=...)` stands instead of the agent's limits alone."""
+    """A turn draws on all budgets; `run(limits=...)` replaces only the agent's limits."""
     for limits in ((3, 7), (7, 3)):
         calls, error = await reached(kind, **dict(zip(pair, limits, strict=True)))
         assert (calls, error.value) == (3, 3)
@@ -141,7 +141,7 @@ async def test_a_form_of_the_answer_changes_no_limit():
 
 
 async def test_without_a_limit_a_turn_has_25_model_calls():
-    """The default holds where neither protocol nor `Limits` says anything."""
+    """The default applies if neither protocol nor `Limits` sets a limit."""
     calls, error = await reached("bare")
     assert calls == 25
     assert REMEDIES["agent"] in str(error)

@@ -1,4 +1,4 @@
-"""What failed in a runtime, kept for people who look later."""
+"""The record of failures in a runtime, for later inspection."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ def broken(_):
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_failures_are_kept(journal):
-    """Each message that failed is there with its kind and class; words are ours alone, and nobody has to read events."""
+    """Each failed message is listed with kind and class, in texts of the framework only, without event handlers."""
     async with open_runtime(journal=journal) as runtime:
         scout = await runtime.start(
             BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503"), "there"]))
@@ -60,7 +60,7 @@ async def test_interrupted_turns_are_not_failures():
 
 
 async def test_the_newest_are_kept():
-    """Beyond the bound the oldest are gone."""
+    """The oldest are dropped beyond the bound."""
     llm = ScriptedLLM([ProviderUnavailable("503")], repeat=True)
     async with open_runtime() as runtime:
         scout = await runtime.start(BareAgent("scout", llm=llm))
@@ -73,7 +73,7 @@ async def test_the_newest_are_kept():
 
 
 async def test_a_redacting_runtime_records_no_secret_text():
-    """Errors are told by class alone."""
+    """Errors are recorded by class alone."""
     async with open_runtime(journal="memory:", redact=lambda _: "…") as runtime:
         scout = await runtime.start(BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("of ada")])))
         with pytest.raises(ProviderUnavailable):

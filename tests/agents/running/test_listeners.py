@@ -1,4 +1,4 @@
-"""Several who wait for one turn: each gets what comes of it, and the turn stops when the last of them leaves."""
+"""Several callers that wait for one turn: each gets its result, and the turn stops when the last one leaves."""
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ from actgent.messages import Token
 
 
 class Office:
-    """A clerk whose `pay` a person approves; then it takes `seconds`. A boss with a tool that asks the clerk."""
+    """A clerk whose `pay` needs an approval and then takes `seconds`, and a boss with a tool that asks the clerk."""
 
     def __init__(self, *, seconds=0.0, calls=1, timeout=5.0):
         self.ran = []
@@ -41,7 +41,7 @@ class Office:
         self.boss = BareAgent("boss", llm=ScriptedLLM(boss_says), tools=[ask_clerk])
 
     async def open(self, runtime):
-        """The boss' session, whose tool waits for the clerk, who waits for a person; and what that one is asked."""
+        """Open the boss' session, whose tool waits for the clerk, which waits for an approval. Return the approval too."""
         await runtime.start(self.clerk)
         await runtime.start(self.boss)
         session = await self.boss.create_session("ada", "go")
@@ -125,7 +125,7 @@ async def test_cancelled_resume_keeps_a_turn_with_other_waiters(autojump_clock):
 
 
 async def test_a_cancelled_asker_stops_nothing_that_an_operator_waits_for(autojump_clock):
-    """Who resumed the turn gets its answer although its session was interrupted that asked."""
+    """The operator that resumed the turn gets its answer, although the asking session was interrupted."""
     office = Office(seconds=3)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (approval,) = await office.open(runtime)
@@ -143,7 +143,7 @@ async def test_a_cancelled_asker_stops_nothing_that_an_operator_waits_for(autoju
 
 
 async def test_two_resumes_with_a_decision_each_get_the_same_answer(autojump_clock):
-    """Or the first one is told what still waits."""
+    """Or the first one gets the approvals that are still pending."""
     office = Office(calls=2)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (one, two) = await office.open(runtime)
@@ -190,7 +190,7 @@ async def test_second_resume_with_the_same_decision_is_rejected(autojump_clock, 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_a_late_decision_of_a_follower_does_not_stop_the_turn(autojump_clock, journal):
-    """The turn goes on by the decision that counts, although nobody waits for it."""
+    """The turn continues with the first decision, although no caller waits for it."""
     office = Office(seconds=1)
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(office.clerk)
@@ -208,7 +208,7 @@ async def test_a_late_decision_of_a_follower_does_not_stop_the_turn(autojump_clo
 
 
 async def test_followers_come_and_go(autojump_clock):
-    """Each hears all; one that leaves takes nothing from the others, and with the last one the turn stops."""
+    """Each receives everything; one that leaves affects no other, and the turn stops with the last one."""
     office = Office(seconds=5)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         await runtime.start(office.clerk)

@@ -91,7 +91,7 @@ def test_missing_event_loop_is_reported():
 
 
 async def test_an_agent_at_work_is_refused_to_other_threads():
-    """Neither asyncio nor another trio in another thread touches what runs here, and it goes on undisturbed."""
+    """Calls from asyncio or another trio in another thread raise, and the running work is not affected."""
     agent = clerk()
     async with agent:
         session = await agent.create_session("ada")

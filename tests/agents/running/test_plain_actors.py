@@ -21,7 +21,7 @@ from actgent.testing import assert_no_leaks
 
 
 class Counter(Actor):
-    """Adds what it is told up."""
+    """An actor that adds up its messages."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -54,7 +54,7 @@ class Clerk(Actor):
 
 
 async def test_an_actor_and_an_agent_are_asked_in_the_same_way(autojump_clock):
-    """Both are found by name, told and asked, and counted."""
+    """Both are found by name, accept `tell` and `ask`, and are counted."""
     async with assert_no_leaks(), open_runtime() as runtime:
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
         counter = await runtime.spawn(Counter, name="counter")
@@ -68,7 +68,7 @@ async def test_an_actor_and_an_agent_are_asked_in_the_same_way(autojump_clock):
 
 
 async def test_names_are_shared(autojump_clock):
-    """An agent and an actor of one name would be one address: the second is refused, and the first goes on."""
+    """An agent and an actor with one name would have one address: the second is rejected, and the first keeps running."""
     async with open_runtime() as runtime:
         await runtime.spawn(Counter, name="a")
         with pytest.raises(ConfigurationError, match="'a' runs here already"):
@@ -80,7 +80,7 @@ async def test_names_are_shared(autojump_clock):
 
 
 async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_have(autojump_clock):
-    """What an actor had accepted is dealt with, with the help of an agent that takes nothing else any more."""
+    """Messages that an actor accepted are processed, with the help of an agent that accepts no other messages."""
     answers = []
 
     class Asking(Clerk):
@@ -114,7 +114,7 @@ async def test_two_poison_messages_to_one_actor_disturb_no_agent(autojump_clock)
 
 
 async def test_an_actor_that_fails_too_often_ends_the_runtime_with_its_error(autojump_clock):
-    """The root has no parent: agents stop, who waits for them is told, and the cause comes out."""
+    """The root has no parent: agents stop, waiting callers get the error, and the block raises the cause."""
     outcomes = []
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="'counter'.*it failed 2 times")) as raised:
         async with open_runtime(supervision=Supervision(max_restarts=1, escalate=True)) as runtime:
@@ -149,7 +149,7 @@ async def test_one_for_all_restarts_an_agent_with_the_actor_that_it_needs(autoju
 
 
 async def test_one_for_one_leaves_agents_alone(autojump_clock):
-    """That is the default: the turn of an agent goes on beside an actor that restarts."""
+    """By default the turn of an agent continues while an actor restarts."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
         counter = await runtime.spawn(Counter)
@@ -159,7 +159,7 @@ async def test_one_for_one_leaves_agents_alone(autojump_clock):
 
 
 async def test_an_ask_to_an_agent_that_is_stopped_ends(autojump_clock):
-    """Who waits is told at once, and the agent can be started again under its name."""
+    """The waiting caller gets the error at once, and the agent can be started again under its name."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "hello again"])))
         outcomes = []
@@ -182,7 +182,7 @@ async def test_an_ask_to_an_agent_that_is_stopped_ends(autojump_clock):
 
 
 async def test_an_ask_to_an_actor_that_dies_ends(autojump_clock):
-    """Also when the agent's tool is what waits for it: the error is the tool's result."""
+    """Also if the agent's tool waits for it: the error is the tool's result."""
     async with open_runtime() as runtime:
         clerk = await runtime.spawn(lambda: Clerk(runtime, "tutor"))
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
@@ -270,7 +270,7 @@ async def test_message_to_a_stopped_agent_is_a_dead_letter(autojump_clock):
 
 
 async def test_a_journal_keeps_the_queue_of_a_stopped_agent(autojump_clock, tmp_path):
-    """It goes on with the next start by itself, so it is no dead letter."""
+    """The next start resumes the queue, so its messages are no dead letters."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
         await agent.create_session("ada", "hi")
@@ -301,7 +301,7 @@ async def test_children_of_an_actor_are_found_and_end_with_it(autojump_clock):
 
 
 async def test_an_ask_cycle_of_actor_and_agent_is_rejected(autojump_clock):
-    """The agent's tool asks the actor that waits for the agent: the error is the tool's result, and nobody waits."""
+    """The agent's tool asks the actor that waits for the agent: the error is the tool's result, and no caller waits."""
     results = []
     async with open_runtime() as runtime:
         clerk = await runtime.spawn(lambda: Clerk(runtime, "tutor"), name="clerk")
@@ -327,7 +327,7 @@ async def test_an_ask_cycle_of_actor_and_agent_is_rejected(autojump_clock):
 
 
 async def test_an_actor_that_asks_itself_is_rejected(autojump_clock):
-    """Alone, or through another one; whoever only tells, or asks from a task of its own, is not."""
+    """Directly or through another actor; a `tell` and an `ask` from a separate task are accepted."""
     outcomes = []
 
     class Asking(Actor):

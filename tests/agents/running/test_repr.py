@@ -1,4 +1,4 @@
-"""What sessions, turns, agents and inboxes look like in a debugger: their state in one line, and nothing that was said."""
+"""Representations of sessions, turns, agents and inboxes: their state in one line, without message texts."""
 
 import trio
 
@@ -64,7 +64,7 @@ async def test_a_turn(autojump_clock):
 
 
 async def test_an_agent_and_its_inbox(autojump_clock):
-    """What the agent does, how many sessions it has and how many of them work, and how many messages wait."""
+    """The state of the agent, its number of sessions and running turns, and the number of queued messages."""
 
     async def answer(chat):
         await trio.sleep(5)
@@ -85,7 +85,7 @@ async def test_an_agent_and_its_inbox(autojump_clock):
 
 
 async def test_long_ids_are_cut(autojump_clock):
-    """One line at most, whatever programs call their agents, sessions and messages."""
+    """At most one line, with any names of agents, sessions and messages."""
     async with BareAgent(LONG, llm=ScriptedLLM(["hi"], repeat=True)) as agent:
         parent = await agent.create_session("ada", session_id="p" + LONG[1:])
         child = await agent.create_session("ada", parent=parent, session_id=LONG)

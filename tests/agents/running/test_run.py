@@ -83,7 +83,7 @@ async def test_run_raises_the_error_of_the_failure(make, error):
 
 
 async def test_run_raises_for_limits_and_bad_answers(make):
-    """What the model did wrong comes as an error, too."""
+    """Limits and invalid answers of the model raise errors."""
     agent, _ = make(lambda _: ToolCall("add", {"a": 1, "b": 1}), tools=[add])
     async with agent:
         with pytest.raises(LimitReached):
@@ -154,7 +154,7 @@ async def test_output_is_a_value_of_the_wanted_form(make, output, text, value, o
     ],
 )
 async def test_output_in_the_envelope_of_a_protocol(make, kind, envelope):
-    """The value counts wherever the protocol leaves it, tools may come before."""
+    """The value is found at the protocol's position for it, also after tool calls."""
     agent, _ = make(ToolCall("add", {"a": 1, "b": 1}), json.dumps(envelope), kind=kind, tools=[add])
     async with agent:
         assert (await agent.run("a", output=Point)).data == Point(1, 2)
@@ -171,7 +171,7 @@ async def test_output_that_does_not_fit_is_asked_again(make):
 
 
 async def test_temperature_and_max_tokens_reach_the_model(make):
-    """Zero is a temperature; what a run says goes before what the agent says."""
+    """Zero is a valid temperature; options of a run take precedence over the agent's."""
     agent, llm = make(lambda _: "x", temperature=0, max_tokens=100)
     async with agent:
         await agent.run("a")
@@ -203,7 +203,7 @@ async def test_runs_side_by_side_do_not_mix(make):
 
 
 async def test_a_run_that_the_block_ends_raises_stopped(autojump_clock):
-    """Nobody waits for ever."""
+    """The caller gets Stopped and does not wait forever."""
     caught = []
 
     async def ask(agent):
@@ -238,7 +238,7 @@ async def test_stream_ends_with_the_failure(make):
 
 
 async def test_leaving_a_stream_early_stops_its_turn(autojump_clock, listen):
-    """No model call follows, and the session goes on."""
+    """No model call follows, and the session continues."""
     llm = ScriptedLLM(["a long story", "fine"], chunk=1, chunk_delay=1)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -265,7 +265,7 @@ async def test_an_exception_inside_a_stream_comes_out_as_itself(autojump_clock):
 
 
 async def test_an_unread_stream_does_not_block_the_agent(autojump_clock):
-    """A long answer into an unread stream waits, and goes when the block is left."""
+    """A long answer waits in an unread stream, and is dropped when the block is left."""
     async with BareAgent("a", llm=ScriptedLLM(["x" * 1000], chunk=1)) as agent:
         async with agent.stream("tell"):
             await trio.sleep(5)

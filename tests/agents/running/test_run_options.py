@@ -1,4 +1,4 @@
-"""`run` and `stream` with a sender, a priority, a timeout, and an id under which a message is said once."""
+"""`run` and `stream` with a sender, a priority, a timeout, and a message id that makes them idempotent."""
 
 from functools import partial
 
@@ -83,7 +83,7 @@ async def test_sender_and_priority_are_those_of_a_chat(way):
 
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
 async def test_unknown_priorities_are_refused_with_the_nearest(kind):
-    """Before anything is said."""
+    """Before the message is sent."""
     async with kind("tutor", llm=ScriptedLLM(["ok"])) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match="'URGENT'"):
@@ -110,7 +110,7 @@ async def test_an_urgent_run_stops_what_its_session_does(slow):
 
 
 async def test_a_run_that_takes_too_long_stops_its_turn(slow, autojump_clock):
-    """The caller is told so at that time, and the model call is over."""
+    """The caller gets the error at the timeout, and the model call ends."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada")
         begun = trio.current_time()
@@ -122,7 +122,7 @@ async def test_a_run_that_takes_too_long_stops_its_turn(slow, autojump_clock):
 
 
 async def test_a_run_in_a_queue_ends_in_time_and_never_begins(slow, autojump_clock):
-    """What it said is not answered when its turn comes."""
+    """Its message is not answered later."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first")
         with pytest.raises(DeadlineExceeded):
@@ -134,7 +134,7 @@ async def test_a_run_in_a_queue_ends_in_time_and_never_begins(slow, autojump_clo
 
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_a_stream_that_takes_too_long_ends_with_its_failure(slow, autojump_clock, is_queued):
-    """The last delivery says why; the turn stops, or does not begin."""
+    """The last delivery has the reason; the turn stops or does not begin."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first" if is_queued else "")
         begun = trio.current_time()
@@ -164,7 +164,7 @@ async def test_an_answer_before_the_deadline_is_accepted(autojump_clock):
 
 
 async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
-    """The model is asked once, whoever repeats it, as a run or a stream; the record has it once."""
+    """The model is called once for any number of repetitions by run or stream; the record has the message once."""
     llm = ScriptedLLM(["one", "two"])
     async with BareAgent("tutor", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -194,7 +194,7 @@ async def test_a_repetition_of_what_has_failed_gets_the_same_error():
 
 @pytest.mark.parametrize("by", ["run", "stream", "chat"])
 async def test_repetitions_join_what_runs_or_waits(slow, by):
-    """All get the one answer, those that come while it is queued and those that come while it runs."""
+    """Repetitions during the queue and during the turn get the same answer."""
     replies = []
 
     async def repeat(text):
@@ -232,7 +232,7 @@ async def streamed_to(replies, agent, session):
 
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_a_cancelled_repetition_does_not_stop_the_turn(slow, is_queued):
-    """The others, or the handlers of a chat, hear of the answer all the same."""
+    """Other callers, or the handlers of a chat, receive the answer nevertheless."""
     heard = []
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first" if is_queued else "")
@@ -307,7 +307,7 @@ async def test_rejected_message_can_be_sent_again(slow):
 
 
 async def test_after_a_restart_the_reply_is_in_the_history(tmp_path):
-    """What it came to is not kept as a reply; that it was answered is."""
+    """The reply is not stored for repetitions; the fact that the message was answered is."""
     url = f"sqlite:///{tmp_path}/x.db"
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(agent_of(["one"]))
@@ -322,7 +322,7 @@ async def test_after_a_restart_the_reply_is_in_the_history(tmp_path):
 
 
 async def test_a_message_id_needs_a_session():
-    """A fresh one knows of nothing that was said before."""
+    """A new session has no earlier messages."""
     async with agent_of(["ok"]) as agent:
         with pytest.raises(ConfigurationError, match="session="):
             await agent.run("go", message_id="m1")
@@ -347,7 +347,7 @@ class CancelAfter(trio.abc.Instrument):
 @pytest.mark.parametrize("journal", [None, "memory:"], ids=["", "journal"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "repetition"])
 async def test_a_caller_that_is_cancelled_at_any_step_leaves_the_other_with_an_end(journal, is_first):
-    """The other has the reply, or hears that the turn was stopped before he came; a third hears the same as he."""
+    """The other gets the reply, or the error that the turn was stopped before it joined; a third caller gets the same."""
     for steps in range(1, 40):
         calls, ends = [], {}
 

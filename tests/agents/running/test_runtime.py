@@ -1,4 +1,4 @@
-"""Blocks of agents: how they end, how agents come back, and what they share."""
+"""Runtime blocks: their end, restarts of agents, and resources shared by agents."""
 
 import gc
 import threading
@@ -73,7 +73,7 @@ async def test_unanswered_messages_end_as_stopped_after_the_grace_period(autojum
 
 
 async def test_after_an_exception_there_is_no_grace(autojump_clock):
-    """The block's own exception comes out as itself, and everything accepted ends as stopped."""
+    """The block raises its own exception, and all accepted messages end as stopped."""
     async with assert_no_leaks():
         with pytest.raises(ValueError, match="mine") as caught:  # noqa: PT012 - what the block does is the test
             async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
@@ -89,7 +89,7 @@ async def test_after_an_exception_there_is_no_grace(autojump_clock):
 
 
 async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
-    """One second for all; sync handlers of every session are told even after it."""
+    """All share one second; sync handlers of every session are called even after it."""
     logs = []
     with trio.CancelScope() as scope:
         async with BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1) as agent:
@@ -113,7 +113,7 @@ async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
 
 
 async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
-    """It raises, whatever the handlers of its session do; running and queued alike."""
+    """It raises whatever the handlers of its session do, running or queued."""
     errors = []
     agent = BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, grace=0)
 
@@ -136,7 +136,7 @@ async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
 
 
 async def test_handlers_may_chat_while_the_block_is_left(autojump_clock):
-    """In their own session and in another one; what is outside may not."""
+    """In their own session and in another one; callers outside of turns may not."""
     agent, hear_third, outside = BareAgent(name="a", llm=ScriptedLLM(slow)), [], []
 
     async def try_outside():
@@ -208,7 +208,7 @@ async def test_a_cancelled_scope_around_the_block_ends_it_at_once(autojump_clock
 
 
 async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_left(autojump_clock):
-    """What it waited with is never lost, and takes nothing of its session along."""
+    """Its message is never lost, and affects no other message of its session."""
     agent = BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=3)
     async with trio.open_nursery() as nursery, agent:
         session = await agent.create_session("ada")
@@ -222,7 +222,7 @@ async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_le
 
 
 async def test_a_waiting_sender_gets_session_closed(autojump_clock):
-    """Its message ends as stopped with the others, or it is refused; other sessions go on."""
+    """Its message ends as stopped with the others, or it is rejected; other sessions continue."""
     agent = BareAgent(name="a", llm=ScriptedLLM(slow), max_concurrent_sessions=1, inbox_capacity=3)
     outcomes = []
 
@@ -253,7 +253,7 @@ async def test_a_waiting_sender_gets_session_closed(autojump_clock):
 
 
 class Breaking(ShortTermMemory):
-    """A memory that breaks where nobody expects it: while tool results are written."""
+    """A memory that raises in an unexpected place, while tool results are written."""
 
     def open_view(self):
         view = super().open_view()
@@ -269,7 +269,7 @@ class BreakingView(type(ShortTermMemory().open_view())):
 
 
 async def test_an_agent_that_crashes_comes_back_with_its_sessions(autojump_clock):
-    """The message that it crashed with still ends; what waits is answered after the restart."""
+    """The message that caused the crash ends; queued ones are answered after the restart."""
 
     @tool
     def look() -> str:
@@ -297,7 +297,7 @@ async def test_an_agent_that_crashes_comes_back_with_its_sessions(autojump_clock
 
 
 async def test_a_name_is_taken_once():
-    """The clash is named, and the first agent goes on."""
+    """The error names the conflict, and the first agent keeps running."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["one"])))
         with pytest.raises(ConfigurationError, match="'a'"):
@@ -345,7 +345,7 @@ async def test_companions_are_started_and_stopped_with_their_agent():
 
 
 async def test_an_agent_starts_with_all_its_companions_or_not_at_all():
-    """Where the name of one is taken, none of them is left behind."""
+    """If the name of one is in use, none of them stays."""
     helper = BareAgent(name="taken", llm=ScriptedLLM(["help"]))
     middle = BareAgent(name="middle", llm=ScriptedLLM(["help"]), tools=[helper.as_tool()])
     agent = BareAgent(name="agent", llm=ScriptedLLM(["x"]), tools=[middle.as_tool()])

@@ -1,4 +1,4 @@
-"""What a runtime tells of its agents, provider limits, schedules and budgets, and sessions as they were."""
+"""Status of a runtime: agents, provider limits, schedules and budgets, and sessions at earlier records."""
 
 from functools import partial
 
@@ -126,7 +126,7 @@ async def test_schedules_of_all_sessions_are_listed_by_date(journal, monkeypatch
 
 
 async def test_budgets_of_sessions_in_memory_are_listed():
-    """Of the session as a whole and of its running turn: bounds, what was taken, what is left."""
+    """Of the whole session and of its running turn: bounds, usage and remainder."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -205,9 +205,9 @@ class Held:
 
 @pytest.fixture
 def hold_looks(monkeypatch):
-    """`hold_looks(journal, session_id)` holds the first and the second look for a session.
+    """Return a function `hold_looks(journal, session_id)` that holds the first and the second read of a session.
 
-    A test waits for `made`. A journal works in a thread of its own, so `wait_all_tasks_blocked` may return before the look.
+    A test waits for `made`. A journal works in a separate thread, so `wait_all_tasks_blocked` may return before the read.
     """
 
     def hold(journal, session_id):
@@ -300,7 +300,7 @@ async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent
 
 
 async def is_refused(call):
-    """Make a call; returns whether it heard that there is such a session."""
+    """Make a call. Return True if it raised because the session exists."""
     try:
         await call()
     except SessionExists:
@@ -309,7 +309,7 @@ async def is_refused(call):
 
 
 async def refusals(*calls):
-    """Make calls at once; returns how many heard that there is such a session."""
+    """Make calls concurrently. Return how many raised because the session exists."""
     refused = []
 
     async def make(call):
@@ -323,7 +323,7 @@ async def refusals(*calls):
 
 
 async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
-    """As it was after any record; the copy goes its own way, and the original does not notice."""
+    """At any record; the copy is independent, and the original does not change."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "else"])))
         session = await agent.create_session("ada", session_id="s")
@@ -389,7 +389,7 @@ async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
 
 
 async def test_a_session_in_the_middle_of_something_is_no_difference():
-    """Where a person is asked, and behind a switch of the mode: at no record is anything told; other code is."""
+    """With a pending approval and after a mode change no record differs; with other code records do."""
 
     @tool(approval=True)
     def pay() -> str:
@@ -425,7 +425,7 @@ async def pay_deps(context: ToolContext[dict]) -> str:
 
 
 class Shop(Toolset):
-    """A tool that comes when it is connected, and goes when it is left."""
+    """A tool that a toolset provides while it is connected."""
 
     name = "shop"
     required = True
@@ -438,7 +438,7 @@ class Shop(Toolset):
 
 
 async def test_a_comparison_leaves_the_running_agent_as_it_is():
-    """Its toolsets are not connected anew and stay, its deps are not made again, and its log stays redacted."""
+    """Its toolsets stay connected, its deps are not created again, and its log stays redacted."""
     made, shop = [], Shop()
 
     async def deps(session):

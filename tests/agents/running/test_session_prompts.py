@@ -1,4 +1,4 @@
-"""Prompts that say something of the session, its state and its memory; and first messages in a model's words."""
+"""Prompts with session, state and memory, and first messages that a model rewrites."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def said_by(llm):
 
 
 class Noted(ShortTermView):
-    """A view with something to say for prompts."""
+    """A memory view with text for prompts."""
 
     facts = "It rains."
 
@@ -69,7 +69,7 @@ async def test_system_prompt_renders_session_and_state():
 
 
 async def test_a_prompt_is_rendered_once_a_change(monkeypatch):
-    """However often the model is asked; a state that changes back and forth is rendered each time."""
+    """Any number of model calls share a rendering; each change of the state renders again."""
     rendered = []
 
     def render(text, *_, variables, **__):
@@ -129,7 +129,7 @@ async def test_a_template_of_a_protocol_may_say_the_session():
 
 
 async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
-    """What is appended to one call goes to its end; what is laid round is refused, and what replaces it stands."""
+    """Text appended for one call is last; a wrapping template is rejected, and a replacing one is used."""
     llm = ScriptedLLM(["a"] * 3)
     async with BareAgent("clerk", llm=llm, prompt=GREETING) as agent:
         with pytest.raises(ConfigurationError, match="a layer cannot extend it"):
@@ -172,7 +172,7 @@ def answered(text, stop="end"):
 
 
 async def test_a_first_message_is_rewritten():
-    """By one call of the model for it, with the sender's own words beside; the usage counts, pictures stay."""
+    """By one model call, with the sender's own text next to it; the usage counts, images stay."""
     enhancer, llm = ScriptedLLM([answered("Plan three days in Rome.")]), ScriptedLLM(["Day one ..."])
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=llm, models={"enhancer": enhancer}))
@@ -190,7 +190,7 @@ async def test_a_first_message_is_rewritten():
 
 
 async def test_how_it_is_worded_can_be_said():
-    """A text instead of True is what the model is told; without a model of its own the agent's is asked."""
+    """A text instead of True instructs the model; without a separate model the agent's is used."""
     llm = ScriptedLLM(["In French.", "Bien."])
     async with BareAgent("clerk", llm=llm) as agent:
         session = await agent.create_session("ada", "hello", enhance_prompt="Translate into French.")

@@ -81,7 +81,7 @@ async def test_a_new_attempt_voids_the_former_text(listen):
 
 
 async def test_a_fallback_is_a_new_attempt(listen):
-    """What the first model had said is void."""
+    """The text of the first model is void."""
 
     class Half(ScriptedLLM):
         async def complete(self, chat, *, on_text=None):
@@ -97,7 +97,7 @@ async def test_a_fallback_is_a_new_attempt(listen):
 
 
 async def test_model_does_not_stream_without_token_handlers():
-    """Without a handler for tokens the model is not asked to stream."""
+    """Without a handler for tokens the model call does not stream."""
     asked = []
 
     class Watched(ScriptedLLM):
@@ -115,7 +115,7 @@ async def test_model_does_not_stream_without_token_handlers():
 
 
 async def test_the_text_of_an_interrupted_answer_is_kept_as_cut(autojump_clock, listen):
-    """The record has what had come; the model reads it as its own earlier words."""
+    """The record has the received text; the model reads it as its own earlier text."""
     llm = ScriptedLLM(["Once upon a time", "fine"], chunk=5, chunk_delay=1)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada", "a story")
