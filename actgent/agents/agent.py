@@ -26,6 +26,7 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.information_flow_labels import Policy
+from actgent.journal.session_annotations import NO_ANNOTATIONS, new_annotations
 from actgent.limits_and_schedules.argument_checks import (
     at_least_one,
     check_flag,
@@ -417,6 +418,8 @@ class Agent(Generic[DataT_co, DepsT]):
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
         enhance_prompt: bool | str = False,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         **unknown: Never,
     ) -> Session[DataT_co]:
         """Create a session of an owner, which is one conversation. A `description` that is not empty is its first message.
@@ -439,13 +442,18 @@ class Agent(Generic[DataT_co, DepsT]):
             enhance_prompt: True rewrites the description with one model call before it is sent; a text is the instruction for
                 that call. The call uses the model with the role `enhancer`, or the default model. The original text is in the
                 message's metadata as `enhanced_from`.
+            tags: Words by which `Runtime.sessions` and the dashboard find the session; at most 32, each of at most 64
+                characters. `Session.annotate` changes them.
+            metadata: Values by key, for programs and for finding the session; at most 16 keys with values of at most 512
+                characters. They are never shown to a model.
             **unknown: Misspelt arguments, raised as an error that suggests the right name.
 
         Raises:
             NotRunning: The agent is not running.
             ActgentError: The model call of `enhance_prompt` failed; no session was created.
             ConfigurationError: The owner is empty or contains NUL or a lone surrogate, the id is not a printable text of at
-                most 200 characters, or the history is invalid, e.g. a tool call without its result.
+                most 200 characters, a tag or the metadata is invalid, or the history is invalid, e.g. a tool call without its
+                result.
             SessionExists: The agent already has a session with this id. Other agents may have a session with the same id.
             WrongOwner: The parent session belongs to another owner.
             InboxFull: The inbox stayed full, so the description was not accepted.
@@ -454,6 +462,7 @@ class Agent(Generic[DataT_co, DepsT]):
             raise unknown_argument(Agent.create_session, unknown, OF_NEW_SESSIONS)
         if session_id is not None:
             check_id("session_id", session_id)
+        annotations = NO_ANNOTATIONS if tags == () and metadata is None else new_annotations(tags, metadata)
         if (opener := self._opener) is None:
             opener = await self._await_opener()
         else:
@@ -473,7 +482,8 @@ class Agent(Generic[DataT_co, DepsT]):
                 on_busy=on_busy,
                 deps=None if deps is None else self._defaults.check_deps(deps),
                 history=history,
-                metadata=None if first is None else first.metadata,
+                annotations=annotations,
+                message_metadata=None if first is None else first.metadata,
             )
         except Fenced as moved:
             stays = {
@@ -485,7 +495,13 @@ class Agent(Generic[DataT_co, DepsT]):
             }
             remote = remote_agent(opener, moved, **stays)
             made: Session[DataT_co] = await remote.create_session(
-                owner, description, session_id=session_id, on_busy=on_busy, limits=limits
+                owner,
+                description,
+                session_id=session_id,
+                on_busy=on_busy,
+                limits=limits,
+                tags=annotations.tags,
+                metadata=annotations.metadata,
             )
             return made
         if first is not None:
@@ -547,6 +563,8 @@ class Agent(Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         **unknown: Never,
     ) -> Session[DataT_co]:
         """Return the session with this id, from memory or from the journal, and create it if it does not exist.
@@ -562,6 +580,7 @@ class Agent(Generic[DataT_co, DepsT]):
         if unknown:
             raise unknown_argument(Agent.ensure_session, unknown, OF_NEW_SESSIONS)
         check_id("session_id", session_id)
+        annotations = new_annotations(tags, metadata)
         opener, given = await self._await_opener(), self._defaults.check_deps(deps)
         try:
             context = await opener.ensure(
@@ -573,11 +592,17 @@ class Agent(Generic[DataT_co, DepsT]):
                 limits=limits,
                 deps=given,
                 history=history,
+                annotations=annotations,
             )
         except Fenced as moved:
             remote = remote_agent(opener, moved, parent=parent, prompt=prompt, deps=deps, history=history)
             there: Session[DataT_co] = await remote.ensure_session(
-                owner, session_id, on_busy=on_busy, limits=limits
+                owner,
+                session_id,
+                on_busy=on_busy,
+                limits=limits,
+                tags=annotations.tags,
+                metadata=annotations.metadata,
             )
             return there
         return _with_deps(context, deps)

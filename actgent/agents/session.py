@@ -1,7 +1,7 @@
 """`Session`, the public handle to a conversation with an agent."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -16,6 +16,7 @@ from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
 from actgent.journal.record_types import TurnOptions
+from actgent.journal.session_annotations import changed_by
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
 from actgent.limits_and_schedules.budget import Budget, Funding
@@ -52,6 +53,7 @@ from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, h
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.session_waits import releasing_slot, running_session, sources_of_caller, take_sources
+from actgent.runtime.sessions.annotation_changes import Annotator
 from actgent.runtime.sessions.remote_session_interface import RemoteSessions, check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_end
 from actgent.runtime.sessions.session_tree_close import close_tree
@@ -915,6 +917,46 @@ class Session(Generic[DataT_co]):
     def description(self) -> str:
         """First 2,000 characters of the text that the session was created with. The first message has the whole text."""
         return self._context.conversation.description
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the session, sorted; `annotate` changes them."""
+        return self._context.annotations.tags
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of the session for programs, by key; `annotate` changes it."""
+        return self._context.annotations.metadata
+
+    async def annotate(
+        self,
+        *,
+        add_tags: Iterable[str] = (),
+        remove_tags: Iterable[str] = (),
+        metadata: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Change the tags and metadata of the session. The change is durable on return.
+
+        Concurrent calls keep the changes of each other. The session may be working or closed.
+
+        Args:
+            add_tags: Tags to add. A tag is a text of 1 to 64 characters without a comma.
+            remove_tags: Tags to remove. Missing tags are ignored.
+            metadata: New values by key; None removes a key. Other keys keep their values.
+
+        Raises:
+            ConfigurationError: A tag, key or value is invalid, or the session would have more than 32 tags or 16 keys.
+            SessionNotFound: The session was erased.
+            JournalError: The change could not be recorded. It may be recorded later, or not at all.
+        """
+        self._agent.runner.check_loop("session.annotate()")
+        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        known, running = self._services, self._agent
+        annotator = Annotator(running.journal, known.delegation.agents, known.remote_sessions)
+        context = self._context
+        changed = await annotator.annotate(context.key, change)
+        if changed is not None:  # of a closed session, only this handle has the context
+            context.annotations = changed
 
     @property
     def parent(self) -> "Session | None":

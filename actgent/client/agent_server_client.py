@@ -1,6 +1,6 @@
 """`Client` and `connect`: access to the agents and sessions of a server, over any transport."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -21,6 +21,7 @@ from .event_subscription import ServerLink
 from .http.http_transport import HTTPTransport
 from .json_conversion import to_approval, to_seconds
 from .remote_agent import RemoteAgent
+from .request_bodies import annotation_query
 from .request_sender import RequestSender
 from .search_conversion import search_query, to_search_page, to_trends, trends_query
 from .session_operations import SessionOperations, to_summary
@@ -63,15 +64,19 @@ class Client(SessionOperations):
         owner: str | None = None,
         agent: str | None = None,
         state: Status | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         prefix: str = "",
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
         """Return the sessions that the token reaches and that match all filters, last changed first, at most `limit`.
 
-        `prefix` matches the beginning of the session id or of the owner. Another owner than the token's requires the scope admin.
+        `prefix` matches the beginning of the session id or of the owner. A session matches `tags` and `metadata` if it has all
+        tags and all values. Another owner than the token's requires the scope admin.
         """
         filters = {"owner": owner, "agent": agent, "status": state, "q": prefix or None}
         query: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        query |= annotation_query(tags, metadata)
         found: list[SessionSummary] = []
         after: str | None = ""
         while after is not None and len(found) < limit:

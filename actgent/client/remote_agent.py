@@ -1,7 +1,7 @@
 """`RemoteAgent`: an agent in another process, with the API of `Agent`."""
 
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -72,6 +72,8 @@ class RemoteAgent:
         session_id: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> RemoteSession:
         """Create a session. A `description` that is not empty is sent as its first message.
 
@@ -84,7 +86,7 @@ class RemoteAgent:
             PermissionDenied: The token may not create sessions for another owner.
         """
         check_id("session_id", session_id)
-        body = session_body(self.name, owner, on_busy, limits)
+        body = session_body(self.name, owner, on_busy, limits, tags=tags, metadata=metadata)
         if session_id is None:
             request = RemoteRequest(operation="post_session", agent=self.name, body=body, key=new_secret())
             head = await self._link.requests.send(request)
@@ -127,6 +129,8 @@ class RemoteAgent:
         *,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: int | None = None,
     ) -> RemoteSession:
         """Open this agent's session with this id. Create the session if it does not exist.
@@ -138,8 +142,9 @@ class RemoteAgent:
             SessionClosed: The existing session was closed.
         """
         check_id("session_id", session_id)
+        body = session_body(self.name, owner, on_busy, limits, tags=tags, metadata=metadata)
         try:
-            head, _ = await self._create_or_find(session_id, session_body(self.name, owner, on_busy, limits))
+            head, _ = await self._create_or_find(session_id, body)
         except SessionExists:  # it was created with other options, and keeps them
             return await self.open_session(session_id, owner=owner, after=after)
         if head["status"] == "closed":

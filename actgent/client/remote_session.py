@@ -1,7 +1,7 @@
 """`RemoteSession`: a session of an agent in another process, with the API of `Session`."""
 
 import math
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ import trio
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
+from actgent.journal.session_annotations import changed_by
 from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
@@ -48,7 +49,7 @@ from .json_conversion import (
     to_usage,
 )
 from .remote_stream_reader import PutItem, RemoteReader, open_reader
-from .request_bodies import content_body, decision_body, message_body
+from .request_bodies import annotation_body, content_body, decision_body, message_body
 from .transport_interface import Operation, RemoteRequest, StreamEvent
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -528,6 +529,31 @@ class RemoteSession:
             SessionClosed: The session was closed.
         """
         return str((await self._fetch_open())["description"])
+
+    async def tags(self) -> tuple[str, ...]:
+        """Return the tags of the session, sorted."""
+        return tuple((await self.fetch())["tags"])
+
+    async def metadata(self) -> Mapping[str, str]:
+        """Return the metadata of the session, by key."""
+        found: Mapping[str, str] = (await self.fetch())["metadata"]
+        return found
+
+    async def annotate(
+        self,
+        *,
+        add_tags: Iterable[str] = (),
+        remove_tags: Iterable[str] = (),
+        metadata: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Change the tags and metadata of the session; see `Session.annotate`.
+
+        Raises:
+            ConfigurationError: A tag, key or value is invalid, or the session would have too many of them.
+            SessionNotFound: The session was erased.
+        """
+        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        await self.requests.send(self.request("annotate", body=annotation_body(change)))
 
     async def messages(
         self,

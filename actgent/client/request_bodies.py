@@ -1,13 +1,20 @@
 """Builds the JSON bodies of requests that send messages, decide approvals and create sessions."""
 
 import base64
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
 from actgent.errors import ConfigurationError
+from actgent.journal.session_annotations import (
+    AnnotationChange,
+    check_session_metadata,
+    check_tags,
+    new_annotations,
+)
 from actgent.limits_and_schedules.argument_checks import check_session_limits
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
@@ -113,11 +120,15 @@ def session_body(
     on_busy: str | None,
     limits: Limits | None,
     mode: str | None = None,
+    *,
+    tags: Iterable[str] = (),
+    metadata: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON body of the request that creates a session. Options that are None are left out.
+    """Return the JSON body of the request that creates a session. Options that are None or empty are left out.
 
     Raises:
-        ConfigurationError: `limits` has a limit that does not apply to a whole session.
+        ConfigurationError: `limits` has a limit that does not apply to a whole session, or a tag or the metadata is
+            invalid.
     """
     body: dict[str, Any] = {"agent": agent}
     if owner is not None:
@@ -129,4 +140,29 @@ def session_body(
         body["limits"] = dict(limits.shared)
     if mode is not None:
         body["mode"] = mode
+    annotations = new_annotations(tags, metadata)
+    if annotations.tags:
+        body["tags"] = list(annotations.tags)
+    if annotations.metadata:
+        body["metadata"] = dict(annotations.metadata)
     return body
+
+
+def annotation_body(change: AnnotationChange) -> dict[str, Any]:
+    """Return the JSON body of the request that changes the tags and metadata of a session."""
+    body = {"add_tags": list(change.add_tags), "remove_tags": list(change.remove_tags)}
+    return {**body, "metadata": dict(change.metadata)}
+
+
+def annotation_query(tags: Iterable[str], metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the query parameters that select sessions by tags and metadata.
+
+    Raises:
+        ConfigurationError: A tag or the metadata is invalid.
+    """
+    found = {}
+    if words := check_tags("tags", tags):
+        found["tags"] = ",".join(words)
+    if values := check_session_metadata(metadata):
+        found["metadata"] = json.dumps(dict(values), ensure_ascii=False)
+    return found

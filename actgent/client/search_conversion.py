@@ -9,6 +9,7 @@ import attrs
 from actgent.session_index import Group, SearchFilter, SearchHit, SearchPage, Trend, Trends
 
 from .json_conversion import to_seconds
+from .request_bodies import annotation_query
 
 _PLAIN = ("agent", "owner", "role", "min_cost", "max_cost", "min_seconds", "max_seconds")
 """Fields of a filter that are query parameters of the same name and value."""
@@ -25,6 +26,7 @@ def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int
         "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),
         "after": after,
         "limit": limit,
+        **annotation_query(wanted.tags, wanted.metadata),
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -1,6 +1,6 @@
 """Operations on sessions by id: rebuild, fork, compare, rate and export a session, and list schedules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ from actgent.agents.session_replay import Difference
 from actgent.errors import ConfigurationError, SessionExists
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import RatingRecord
+from actgent.journal.session_annotations import AnnotationChange, SessionAnnotations, changed_by
 from actgent.messages import Message, Usage, new_secret
 from actgent.runtime.introspection import SetSchedule
 
 from .downloads import download, new_file
 from .event_subscription import ServerLink
 from .json_conversion import to_message, to_schedule, to_seconds, to_usage
+from .request_bodies import annotation_body
 from .request_sender import RequestSender
 from .transport_interface import Operation, RemoteRequest
 
@@ -142,6 +144,29 @@ class SessionOperations:
         body = _rating_body(rated.score, rated.comment, rated.expected)
         await self._send("give_feedback", session_id, agent, part=rated.message_id, body=body, owner=rated.by)
 
+    async def annotate(
+        self,
+        session_id: str,
+        *,
+        agent: str | None = None,
+        add_tags: Iterable[str] = (),
+        remove_tags: Iterable[str] = (),
+        metadata: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Change the tags and metadata of a session, which may be closed. The arguments are those of `Runtime.annotate`.
+
+        Raises:
+            ConfigurationError: A tag, key or value is invalid, or the session would have too many of them.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+        """
+        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        await self._change_annotations(session_id, agent, change)
+
+    async def _change_annotations(
+        self, session_id: str, agent: str | None, change: AnnotationChange, **more: Any
+    ) -> None:
+        await self._send("annotate", session_id, agent, body=annotation_body(change), **more)
+
     async def ratings(
         self, session_id: str, message_id: str, *, agent: str | None = None
     ) -> tuple[RatingRecord, ...]:
@@ -221,6 +246,7 @@ def to_summary(head: Any) -> SessionSummary:
         unfinished=head["unfinished"],
         closed=head["status"] == "closed",
         suspended=head["status"] == "suspended",
+        annotations=SessionAnnotations(tags=tuple(head["tags"]), metadata=head["metadata"]),
     )
 
 

@@ -15,6 +15,7 @@ import attrs
 from actgent.errors import ActgentError, ConfigurationError, ServerUnreachable
 
 Operation = Literal[
+    "annotate",
     "answer_call",
     "cancel_task",
     "close",

@@ -17,6 +17,7 @@ from actgent.journal.cluster_interface import ClusterStatistics
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.record_types import RatingRecord
+from actgent.journal.session_annotations import AnnotationChange
 from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.runtime.delegation.pool_tasks import PoolTasks
@@ -70,6 +71,10 @@ class NodeClient(Client):
             return False
         await self._record_rating(key.session_id, key.agent, rated)
         return True
+
+    async def keep_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
+        """Change the tags and metadata of a session at the node that owns the session; see `Runtime.annotate`."""
+        await self._change_annotations(key.session_id, key.agent, change)
 
     def id_of(self, session: object) -> str | None:
         """Return the session id of a `RemoteSession`. None for any other object, such as a local session."""

@@ -5,7 +5,7 @@ import math
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from actgent.messages import new_secret
 
 from .record_feed_backlog import FeedReader, Written
 from .record_types import Record
+from .session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 
 
@@ -110,6 +111,18 @@ class SessionSummary:
     """Name of the agent of the root session of the tree."""
     root_id: str = ""
     """Id of the root session of the tree; the id of the session itself if it has no parent."""
+    annotations: SessionAnnotations = NO_ANNOTATIONS
+    """Tags and metadata of the session."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the session, sorted."""
+        return self.annotations.tags
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of the session."""
+        return self.annotations.metadata
 
     @property
     def key(self) -> SessionKey:

@@ -144,6 +144,10 @@ class SessionCreatedRecord:
 
     Empty if this process created the session for itself.
     """
+    tags: tuple[str, ...] = ()
+    """Tags with which the session was created."""
+    metadata: Mapping[str, str] = NOTHING
+    """Metadata with which the session was created."""
 
 
 @fast_init
@@ -490,6 +494,16 @@ class RatingRecord:
 
 
 @attrs.frozen(kw_only=True)
+class SessionAnnotatedRecord:
+    """Record: the tags or the metadata of the session changed. It has all of them, also the unchanged ones."""
+
+    tags: tuple[str, ...] = ()
+    """All tags after the change."""
+    metadata: Mapping[str, str] = NOTHING
+    """All metadata after the change."""
+
+
+@attrs.frozen(kw_only=True)
 class NextTimerRecord:
     """Record: time of the session's next timer (a schedule or a deadline), at which the runtime loads the session."""
 
@@ -635,6 +649,7 @@ Record = (
     | MessageEndRecord
     | CancellationRecord
     | RatingRecord
+    | SessionAnnotatedRecord
     | NextTimerRecord
     | ApprovalRequestRecord
     | ApprovalDecisionRecord
@@ -686,6 +701,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "guarded": GuardDecisionRecord,
     "told": OutcomeRecord,
     "rated": RatingRecord,
+    "annotated": SessionAnnotatedRecord,
     "unwanted": CancellationRecord,
     "failed": FailureRecord,
 }

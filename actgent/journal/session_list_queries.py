@@ -1,11 +1,13 @@
 """Keys of sessions, and filters, cursors and SQL queries for lists of sessions."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import attrs
 from attrs.converters import optional
+
+from .session_annotations import NO_SESSION_METADATA, sqlite_condition
 
 State = Literal["idle", "working", "suspended", "closed"]
 STATES: tuple[State, ...] = ("idle", "working", "suspended", "closed")
@@ -95,6 +97,10 @@ class SessionFilter:
     """Prefix of the id or of the owner."""
     changed_before: float | None = None
     """Unix time in seconds: only sessions with an earlier last change match. None matches all."""
+    tags: tuple[str, ...] = ()
+    """Only sessions with all these tags match."""
+    metadata: Mapping[str, str] = NO_SESSION_METADATA
+    """Only sessions with all these metadata values match."""
     oldest_first: bool = False
     """True if the result begins with the session whose last change is oldest."""
 
@@ -107,7 +113,8 @@ class SessionFilter:
         is_old = self.changed_before is None or session.updated_at < self.changed_before
         is_top = not self.roots or session.parent_id is None
         fits = all(wanted in (None, value) for wanted, value in zip(given, known, strict=True))
-        return fits and is_below and begins and is_old and is_top
+        is_annotated = session.annotations.includes(self.tags, self.metadata)
+        return fits and is_below and begins and is_old and is_top and is_annotated
 
 
 ALL = SessionFilter()
@@ -165,4 +172,6 @@ def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
         conditions[f"({begins('session_id')} OR {begins('owner')})"] = ends * 2
     if wanted.changed_before is not None:
         conditions["listing.changed_at < ?"] = (wanted.changed_before,)
+    if (annotated := sqlite_condition("sessions.annotations", wanted.tags, wanted.metadata)) is not None:
+        conditions[annotated[0]] = annotated[1]
     return conditions

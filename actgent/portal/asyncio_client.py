@@ -1,6 +1,6 @@
 """Client of remote agents for asyncio."""
 
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -49,6 +49,9 @@ class AsyncPortalRemoteSession(AttachesHandlers, AsyncProxy):
     observations = AsyncioMethod(RemoteSession.observations)
     answer = AsyncioMethod(RemoteSession.answer)
     approvals = AsyncioMethod(RemoteSession.approvals)
+    annotate = AsyncioMethod(RemoteSession.annotate)
+    tags = AsyncioMethod(RemoteSession.tags)
+    metadata = AsyncioMethod(RemoteSession.metadata)
     set_mode = AsyncioMethod(RemoteSession.set_mode)
     mode = AsyncioMethod(RemoteSession.mode)
     status = AsyncioMethod(RemoteSession.status)
@@ -155,9 +158,17 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         session_id: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> AsyncPortalRemoteSession:
         """Create a session. Arguments and errors are those of `RemoteAgent.create_session`."""
-        options = {"session_id": session_id, "on_busy": on_busy, "limits": limits}
+        options = {
+            "session_id": session_id,
+            "on_busy": on_busy,
+            "limits": limits,
+            "tags": tags,
+            "metadata": metadata,
+        }
         return AsyncPortalRemoteSession(
             self._portal, await self.wait(self.inner.create_session, owner, description, **options)
         )
@@ -176,13 +187,15 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         *,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: int | None = None,
     ) -> AsyncPortalRemoteSession:
         """Return this agent's session with the given id, or create it.
 
         Arguments and errors are those of `RemoteAgent.ensure_session`.
         """
-        options = {"on_busy": on_busy, "limits": limits, "after": after}
+        options = {"on_busy": on_busy, "limits": limits, "tags": tags, "metadata": metadata, "after": after}
         return AsyncPortalRemoteSession(
             self._portal, await self.wait(self.inner.ensure_session, owner, session_id, **options)
         )
@@ -230,6 +243,7 @@ class AsyncPortalClient(AsyncProxy):
     rebuild = AsyncioMethod(Client.rebuild)
     fork = AsyncioMethod(Client.fork)
     compare = AsyncioMethod(Client.compare)
+    annotate = AsyncioMethod(Client.annotate)
     rate = AsyncioMethod(Client.rate)
     ratings = AsyncioMethod(Client.ratings)
     export_session = AsyncioMethod(Client.export_session)

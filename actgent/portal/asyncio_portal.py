@@ -113,6 +113,7 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     observations = AsyncioMethod(Session.observations)
     message_trace = AsyncioMethod(Session.message_trace)
     answer = AsyncioMethod(Session.answer)
+    annotate = AsyncioMethod(Session.annotate)
     set_mode = AsyncioMethod(Session.set_mode)
     hand_back = AsyncioMethod(Session.hand_back)
     inject = AsyncioMethod(Session.inject)
@@ -192,6 +193,14 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     async def description(self) -> str:
         """Return the description that the session was created with."""
         return await self._read(lambda: self.inner.description)
+
+    async def tags(self) -> tuple[str, ...]:
+        """Return the tags of the session, sorted; `annotate` changes them."""
+        return await self._read(lambda: self.inner.tags)
+
+    async def metadata(self) -> Mapping[str, str]:
+        """Return the metadata of the session; `annotate` changes it."""
+        return await self._read(lambda: self.inner.metadata)
 
     async def is_durable(self) -> bool:
         """Return True if a journal stores the session, so that it can be resumed in another process."""
@@ -333,6 +342,8 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         **handlers: Unpack[HandlerOptions],
     ) -> AsyncPortalSession[DataT_co]:
         """Create a session. Arguments and errors are those of `Agent.create_session`.
@@ -350,6 +361,8 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
             history=history,
+            tags=tags,
+            metadata=metadata,
         )
         session = await self.wait(create_with_handlers, create, self._portal.handler_proxies(handlers))
         return AsyncPortalSession(self._portal, session)
@@ -373,6 +386,8 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> AsyncPortalSession[DataT_co]:
         """Return this agent's session with the given id, or create it.
 
@@ -388,6 +403,8 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
             history=history,
+            tags=tags,
+            metadata=metadata,
         )
         session = await self.wait(ensure)
         return AsyncPortalSession(self._portal, session)
@@ -494,12 +511,16 @@ class AsyncPortal:
         owner: Sender | str | None = None,
         agent: str | None = None,
         state: Status | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: SessionSummary | None = None,
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
         """Return a page of session summaries, latest change first. Arguments and errors are those of `Runtime.sessions`."""
-        listing = partial(self.runtime.sessions, owner=owner, agent=agent, state=state, after=after)
-        return await self.call(listing, limit=limit)
+        listing = partial(
+            self.runtime.sessions, owner=owner, agent=agent, state=state, tags=tags, metadata=metadata
+        )
+        return await self.call(listing, after=after, limit=limit)
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
         """Close a session and its child sessions, and erase their records.

@@ -1,6 +1,6 @@
 """Client of remote agents for synchronous code."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -48,6 +48,9 @@ class PortalRemoteSession(AttachesHandlers, Proxy):
     observations = SyncMethod(RemoteSession.observations)
     answer = SyncMethod(RemoteSession.answer)
     approvals = SyncMethod(RemoteSession.approvals)
+    annotate = SyncMethod(RemoteSession.annotate)
+    tags = SyncMethod(RemoteSession.tags)
+    metadata = SyncMethod(RemoteSession.metadata)
     set_mode = SyncMethod(RemoteSession.set_mode)
     mode = SyncMethod(RemoteSession.mode)
     status = SyncMethod(RemoteSession.status)
@@ -149,9 +152,17 @@ class PortalRemoteAgent(Proxy):
         session_id: str | None = None,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> PortalRemoteSession:
         """Create a session. Arguments and errors are those of `RemoteAgent.create_session`."""
-        options = {"session_id": session_id, "on_busy": on_busy, "limits": limits}
+        options = {
+            "session_id": session_id,
+            "on_busy": on_busy,
+            "limits": limits,
+            "tags": tags,
+            "metadata": metadata,
+        }
         return PortalRemoteSession(
             self._portal, self.wait(self.inner.create_session, owner, description, **options)
         )
@@ -170,13 +181,15 @@ class PortalRemoteAgent(Proxy):
         *,
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: int | None = None,
     ) -> PortalRemoteSession:
         """Return this agent's session with the given id, or create it.
 
         Arguments and errors are those of `RemoteAgent.ensure_session`.
         """
-        options = {"on_busy": on_busy, "limits": limits, "after": after}
+        options = {"on_busy": on_busy, "limits": limits, "tags": tags, "metadata": metadata, "after": after}
         return PortalRemoteSession(
             self._portal, self.wait(self.inner.ensure_session, owner, session_id, **options)
         )
@@ -224,6 +237,7 @@ class PortalClient(Proxy):
     rebuild = SyncMethod(Client.rebuild)
     fork = SyncMethod(Client.fork)
     compare = SyncMethod(Client.compare)
+    annotate = SyncMethod(Client.annotate)
     rate = SyncMethod(Client.rate)
     ratings = SyncMethod(Client.ratings)
     export_session = SyncMethod(Client.export_session)

@@ -112,6 +112,7 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     observations = SyncMethod(Session.observations)
     message_trace = SyncMethod(Session.message_trace)
     answer = SyncMethod(Session.answer)
+    annotate = SyncMethod(Session.annotate)
     set_mode = SyncMethod(Session.set_mode)
     hand_back = SyncMethod(Session.hand_back)
     inject = SyncMethod(Session.inject)
@@ -191,6 +192,16 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     def description(self) -> str:
         """The description that the session was created with."""
         return self._read(lambda: self.inner.description)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the session, sorted; `annotate` changes them."""
+        return self._read(lambda: self.inner.tags)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of the session; `annotate` changes it."""
+        return self._read(lambda: self.inner.metadata)
 
     @property
     def is_durable(self) -> bool:
@@ -339,6 +350,8 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         **handlers: Unpack[HandlerOptions],
     ) -> PortalSession[DataT_co]:
         """Create a session. Arguments and errors are those of `Agent.create_session`.
@@ -356,6 +369,8 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
             history=history,
+            tags=tags,
+            metadata=metadata,
         )
         session = self.wait(create_with_handlers, create, self._portal.handler_proxies(handlers))
         return PortalSession(self._portal, session)
@@ -379,6 +394,8 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[ImportedMessage] = (),
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> PortalSession[DataT_co]:
         """Return this agent's session with the given id, or create it.
 
@@ -394,6 +411,8 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
             history=history,
+            tags=tags,
+            metadata=metadata,
         )
         session = self.wait(ensure)
         return PortalSession(self._portal, session)
@@ -487,12 +506,16 @@ class Portal:
         owner: Sender | str | None = None,
         agent: str | None = None,
         state: Status | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: SessionSummary | None = None,
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
         """Return a page of session summaries, latest change first. Arguments and errors are those of `Runtime.sessions`."""
-        listing = partial(self.runtime.sessions, owner=owner, agent=agent, state=state, after=after)
-        return self.call(listing, limit=limit)
+        listing = partial(
+            self.runtime.sessions, owner=owner, agent=agent, state=state, tags=tags, metadata=metadata
+        )
+        return self.call(listing, after=after, limit=limit)
 
     def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
         """Close a session and its child sessions, and erase their records.

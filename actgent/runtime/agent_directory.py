@@ -197,9 +197,22 @@ class Directory(Mapping[str, AgentCard]):
             key.session_id
         )  # only until it is loaded: its handlers may wait for the erasing task
         with openings.block(key.session_id, erases=True):
-            opener = self._openers.get(key.agent)
-            context = None if opener is None else opener.running.sessions.find_any(key.session_id)
+            context = self.find_context(key)
             yield context is None or context.is_silent
+
+    def find_context(self, key: SessionKey) -> SessionContext | None:
+        """Return a session in memory, or an unloaded one whose handle the program holds; None if there is none."""
+        opener = self._openers.get(key.agent)
+        return None if opener is None else opener.running.sessions.find_any(key.session_id)
+
+    def reload_context(self, key: SessionKey) -> SessionContext | None:
+        """Return a session in memory, and reload an unloaded one whose handle the program holds; None if there is none."""
+        opener = self._openers.get(key.agent)
+        return None if opener is None else opener.running.sessions.reload_any(key.session_id)
+
+    def agents_with_session(self, session_id: str) -> list[str]:
+        """Return the names of the running agents that have a session with this id in memory."""
+        return [name for name in self._openers if self.find_context(SessionKey(name, session_id)) is not None]
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:

@@ -1,7 +1,7 @@
 """`Runtime` and `open_runtime`: a block in which agents run, with shared events, supervision, journal and threads."""
 
 import typing
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -69,6 +69,7 @@ from .delegation.task_delegation import Delegation
 from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
 from .session_erasure import Retention, RetentionJob
 from .session_waits import find_waiter
+from .sessions.annotation_changes import Annotations
 from .sessions.answer_ratings import Ratings
 from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
@@ -100,7 +101,7 @@ A = TypeVar("A", bound=Startable)
 
 
 @hints_for_runtimes
-class Runtime(Introspection, Ratings, SessionMigration):
+class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     """Agents that run in one `open_runtime` block, and their shared services."""
 
     def __init__(
@@ -371,20 +372,23 @@ class Runtime(Introspection, Ratings, SessionMigration):
         owner: Sender | str | None = None,
         agent: str | None = None,
         state: State | None = None,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         after: SessionSummary | Cursor | None = None,
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
         """Return at most `limit` matching sessions, sorted by their last change, newest first.
 
-        Pass the last one as `after` for the next page; an empty page is the end. With a journal, all sessions in it are listed
+        A session matches if it has all `tags` and all values of `metadata`. Pass the last one as `after` for the next page; an
+        empty page is the end. With a journal, all sessions in it are listed
         without loading them, also those of agents that are not running. Without a journal, the open sessions in memory are
         listed.
 
         Raises:
-            ConfigurationError: The state is unknown, or the limit is below 1.
+            ConfigurationError: The state is unknown, the limit is below 1, or a tag or the metadata is invalid.
             JournalError: The journal cannot be read.
         """
-        wanted = filter_of(owner, agent, state)
+        wanted = filter_of(owner, agent, state, tags, metadata)
         contexts = (context for running in self._agents() for context in running.sessions.values())
         return tuple(await page_of(self.journal, contexts, wanted, after=after, limit=limit))
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import attrs
 
 from actgent.journal.record_feed_backlog import Written
+from actgent.journal.session_annotations import Condition, encode_annotations
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.sql_connection import Row, SQLConnection
 
@@ -37,7 +38,7 @@ from .record_indexing import (
     seconds_of,
 )
 
-VERSION = 1
+VERSION = 2
 """Version of the tables. An index of another version is built again."""
 MAX_WORD_CHARS = 100
 """Length to which an indexed word is cut, in characters."""
@@ -57,7 +58,7 @@ TABLES = """
         number {serial}, agent TEXT {binary} NOT NULL, session_id TEXT {binary} NOT NULL, owner TEXT {binary} NOT NULL,
         created_at {real} NOT NULL, updated_at {real} NOT NULL, state TEXT NOT NULL, records {integer} NOT NULL,
         progress TEXT NOT NULL, cost {real} NOT NULL, seconds {real} NOT NULL, turns {integer} NOT NULL,
-        errors {integer} NOT NULL, UNIQUE (agent, session_id)
+        errors {integer} NOT NULL, annotations TEXT, UNIQUE (agent, session_id)
     );
     CREATE TABLE daily (
         level INTEGER NOT NULL, owner TEXT {binary} NOT NULL, day INTEGER NOT NULL, agent TEXT {binary} NOT NULL,
@@ -75,7 +76,8 @@ TABLES = """
 """
 _PUT_SESSION = (
     "INSERT INTO indexed_sessions (agent, session_id, owner, created_at, updated_at, state, records, progress, cost, "
-    "seconds, turns, errors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent, session_id) DO UPDATE SET "
+    "seconds, turns, errors, annotations) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (agent, session_id) DO UPDATE SET annotations = excluded.annotations, "
     "updated_at = excluded.updated_at, state = excluded.state, records = excluded.records, progress = excluded.progress, "
     "cost = excluded.cost, seconds = excluded.seconds, turns = excluded.turns, errors = excluded.errors RETURNING number"
 )
@@ -143,6 +145,10 @@ class IndexStore(SQLConnection):
 
         Conditions of sessions are not checked.
         """
+
+    @abc.abstractmethod
+    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
+        """Return the SQL condition of a filter on the tags and metadata of the session `s`; None if it has none."""
 
     def finish_erasure(self) -> None:
         """Remove what an erasure has left in files."""
@@ -216,6 +222,7 @@ class IndexStore(SQLConnection):
             *(progress.records, json.dumps(attrs.asdict(progress))),
             *(float(figures.get(name, 0.0)) for name in ("cost", "seconds")),
             *(int(figures.get(name, 0)) for name in ("turns", "errors")),
+            encode_annotations(facts.annotations.tags, facts.annotations.metadata),
         )
         number: int = self.run(_PUT_SESSION, values)[0][0]
         return number
@@ -258,7 +265,7 @@ class IndexStore(SQLConnection):
             ConfigurationError: The query has no word, or too many.
         """
         terms = parse_query(text, self.tokenize)
-        query = _word_query(terms, wanted, before)
+        query = _word_query(terms, wanted, before, self.annotation_condition(wanted))
         if not wanted.is_satisfiable:
             return SearchPage(hits=())
         if wanted.has_session_conditions:
@@ -424,7 +431,9 @@ def name_word(kind: str, name: str) -> str:
     return kind + hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def _word_query(terms: Sequence[Term], wanted: SearchFilter, before: int | None) -> WordQuery:
+def _word_query(
+    terms: Sequence[Term], wanted: SearchFilter, before: int | None, annotated: Condition | None
+) -> WordQuery:
     names = []
     if wanted.agent is not None:
         names.append(name_word("a", wanted.agent))
@@ -438,7 +447,7 @@ def _word_query(terms: Sequence[Term], wanted: SearchFilter, before: int | None)
         names=names,
         first=0 if wanted.since is None else _id_at(wanted.since),
         before=last if before is None else min(before, last),
-        conditions=_conditions(wanted),
+        conditions={**_conditions(wanted), **({} if annotated is None else {annotated[0]: annotated[1]})},
     )
 
 

@@ -6,6 +6,7 @@ import psycopg
 
 from actgent.errors import JournalFailed
 from actgent.journal.record_feed_backlog import Written
+from actgent.journal.session_annotations import Condition, postgres_condition
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
@@ -13,6 +14,7 @@ from actgent.support.sql_connection import Row
 from actgent.support.word_normalization import spaced
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
+from .queries import SearchFilter
 from .record_indexing import IndexedText, SessionFacts
 
 WINDOW = 20_000
@@ -103,6 +105,10 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
 
     def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
         self.run("DELETE FROM messages WHERE session = ?", (session,))
+
+    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
+        found = postgres_condition("s.annotations", wanted.tags, wanted.metadata)
+        return None if found is None else (found[0].replace("%s", "?"), found[1])
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
         """Return the newest matches: from the newest messages if they have enough, otherwise by the index of words."""

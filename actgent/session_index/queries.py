@@ -1,13 +1,14 @@
 """Queries of a session index, and their results."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
+from actgent.journal.session_annotations import NO_SESSION_METADATA, check_session_metadata, check_tags
 from actgent.journal.session_list_queries import State, is_storable
 from actgent.support.word_normalization import spaced
 
@@ -66,6 +67,10 @@ def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Te
     return tuple(found)
 
 
+def _check_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    return check_tags("tags", tags)
+
+
 @attrs.frozen(kw_only=True)
 class SearchFilter:
     """Filter of a search. A message must match all given fields. None matches everything."""
@@ -92,6 +97,10 @@ class SearchFilter:
     """Maximum duration of all turns of the session together, in seconds."""
     has_errors: bool | None = None
     """True if only sessions with a failed turn match, False if only sessions without one."""
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_check_tags)
+    """Only messages of sessions with all these tags match."""
+    metadata: Mapping[str, str] = attrs.field(default=NO_SESSION_METADATA, converter=check_session_metadata)
+    """Only messages of sessions with all these metadata values match."""
 
     @property
     def has_session_conditions(self) -> bool:
@@ -104,7 +113,7 @@ class SearchFilter:
             self.max_seconds,
             self.has_errors,
         )
-        return any(value is not None for value in given)
+        return any(value is not None for value in given) or bool(self.tags or self.metadata)
 
     @property
     def is_satisfiable(self) -> bool:

@@ -20,6 +20,7 @@ from actgent.journal.record_types import (
     MessageEndRecord,
     Record,
 )
+from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import State
 from actgent.messages import Message, ToolResult
 
@@ -60,6 +61,8 @@ class SessionFacts:
     updated_at: float
     """Time of the last step: Unix time in seconds."""
     state: State
+    annotations: SessionAnnotations = NO_ANNOTATIONS
+    """Tags and metadata of the session."""
 
 
 @attrs.frozen

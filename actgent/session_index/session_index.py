@@ -283,6 +283,7 @@ class SessionIndex:
             created_at=head.created_at,
             updated_at=head.updated_at,
             state=head.state,
+            annotations=head.annotations,
         )
 
     async def erase(self, keys: Sequence[SessionKey]) -> None:

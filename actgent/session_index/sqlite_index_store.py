@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 import apsw
 
 from actgent.errors import JournalError, JournalFailed, JournalFull
+from actgent.journal.session_annotations import Condition, sqlite_condition
 from actgent.support.sql_connection import Row
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from actgent.support.word_normalization import spaced
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
+from .queries import SearchFilter
 from .record_indexing import IndexedText
 
 CACHE_KIB = 32_768
@@ -97,6 +99,9 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
     def finish_erasure(self) -> None:
         """Write the log into the file, so that no file contains the erased texts."""
         self._truncate_log()  # if a reader blocks it, the next erasure or the close truncates the log
+
+    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
+        return sqlite_condition("s.annotations", wanted.tags, wanted.metadata)
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
         conditions = "".join(f" AND {each}" for each in query.conditions)

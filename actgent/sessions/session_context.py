@@ -55,6 +55,7 @@ from actgent.journal.record_types import (
     SystemPromptRecord,
     TurnOptions,
 )
+from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.state_patches import StatePatcher
 from actgent.limits_and_schedules.budget import Account, Budget, Funding
@@ -577,6 +578,8 @@ class SessionContext:
     _state: Store | None = None
     seen_state: Mapping[str, Any] = _NO_STATE
     """State for reading: the store, or an empty mapping as long as the session has no store."""
+    annotations: SessionAnnotations = NO_ANNOTATIONS
+    """Tags and metadata of the session."""
 
     def __repr__(self) -> str:
         name = shown(f"{self.agent}/{self.id}")

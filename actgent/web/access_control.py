@@ -17,6 +17,7 @@ from actgent.agents.session import Session, session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.journal_interface import Journal, SessionSummary
+from actgent.journal.session_annotations import check_session_metadata, check_tags
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.messages import Priority, message_bytes
 from actgent.runtime.approval_decisions import approvals_of
@@ -185,11 +186,14 @@ class AccessFilter:
     async def _filter(self, caller: Caller, query: Mapping[str, Any]) -> SessionFilter:
         owner = owner_in(caller, query)
         agent, parent = query.get("agent"), query.get("parent")
-        state, prefix = query.get("status"), query.get("q", "")
+        tags, metadata = annotations_in(query)
+        wanted = SessionFilter(
+            state=query.get("status"), prefix=query.get("q", ""), tags=tags, metadata=metadata
+        )
         if parent is not None:
             above = await self.head(caller, parent, agent)
-            return SessionFilter(parent=above.key, state=state, prefix=prefix)
-        return SessionFilter(agent=agent, owner=owner, state=state, prefix=prefix, roots=not caller.is_admin)
+            return attrs.evolve(wanted, parent=above.key)
+        return attrs.evolve(wanted, agent=agent, owner=owner, roots=not caller.is_admin)
 
 
 def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
@@ -208,6 +212,21 @@ def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
             "owner= requires the scope admin: without it, a token lists only the sessions of its owner",
         )
     return caller.owner
+
+
+def annotations_in(query: Mapping[str, Any]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the tags and the metadata of the query parameters `tags` and `metadata`.
+
+    Raises:
+        Problem: `metadata` is not a JSON object.
+        ConfigurationError: A tag, key or value is invalid.
+    """
+    tags = query["tags"].split(",") if query.get("tags") else ()
+    try:
+        metadata = orjson.loads(query["metadata"]) if query.get("metadata") else None
+    except orjson.JSONDecodeError:
+        raise Problem("invalid", 'metadata= must be a JSON object, such as {"ticket":"4711"}') from None
+    return check_tags("tags", tags), check_session_metadata(metadata)
 
 
 MAX_SUSPENDED_SEARCHED = 10_000

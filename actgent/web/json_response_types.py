@@ -171,6 +171,10 @@ class SessionSummaryDocument(TypedDict):
     """Number of records, which is the number of the last record."""
     unfinished: Count
     """Number of messages without an outcome."""
+    tags: Annotated[Sequence[str], Keywords({"examples": [["billing"]]})]
+    """Tags of the session, sorted."""
+    metadata: Annotated[Mapping[str, str], Keywords({"examples": [{"ticket": "4711"}]})]
+    """Metadata of the session, by key."""
 
 
 class SessionWebhook(TypedDict):

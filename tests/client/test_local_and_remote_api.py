@@ -104,6 +104,21 @@ async def test_conversation(agent):
     assert [each.sender.kind for each in history] == ["user", "assistant"] * 2
 
 
+async def test_tags_and_metadata_of_sessions(agent):
+    """The creation sets them, and changes merge with them, also those of a closed session."""
+    session = await agent.create_session("ada", session_id="s1", tags=["b", "a"], metadata={"k": "1"})
+    assert (await look(session.tags), dict(await look(session.metadata))) == (("a", "b"), {"k": "1"})
+    await session.annotate(add_tags=["c"], remove_tags=["a"], metadata={"k": None, "l": "2"})
+    assert (await look(session.tags), dict(await look(session.metadata))) == (("b", "c"), {"l": "2"})
+    again = await agent.ensure_session("ada", "s1", tags=["x"])
+    assert await look(again.tags) == ("b", "c")
+    with pytest.raises(ConfigurationError, match="invalid tag"):
+        await session.annotate(add_tags=["a,b"])
+    await session.aclose()
+    await session.annotate(add_tags=["late"])
+    assert await look(session.tags) == ("b", "c", "late")
+
+
 async def test_metadata_roles_and_descriptions(agent):
     """Metadata of messages, roles of senders, and the description of a session."""
     session = await agent.create_session("ada", session_id="s1")

@@ -230,3 +230,17 @@ async def test_suspended_copy_is_resumed_and_interrupted():
         await stopped.interrupt()
         assert (await stopped.fetch())["turn"] is None
         assert await stopped.approvals() == ()
+
+
+async def test_sessions_are_annotated_and_selected():
+    """By their id, as a runtime does it."""
+    async with open_all() as (served, client, _):
+        await client.annotate("s1", add_tags=["a", "b"], metadata={"k": "v, w"})
+        await client.annotate("s1", agent="clerk", remove_tags=["b"])
+        await client.agent("clerk").create_session("ada", session_id="s2", tags=["a"])
+        (found,) = await client.sessions(tags=["a"], metadata={"k": "v, w"})
+        assert (found.session_id, found.tags, dict(found.metadata)) == ("s1", ("a",), {"k": "v, w"})
+        assert found.annotations == (await served.runtime.sessions(metadata={"k": "v, w"}))[0].annotations
+        assert len(await client.sessions(tags=["a"])) == 2
+        with pytest.raises(SessionNotFound):
+            await client.annotate("nothing", add_tags=["a"])

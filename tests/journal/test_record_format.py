@@ -9,9 +9,9 @@ from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "69969c16ca63c98d"
+DIGEST = "38c89c8693d89145"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (11, 19)
+VERSIONS = (12, 20)
 
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).

@@ -258,3 +258,63 @@ async def test_retried_message_hides_the_failure_of_the_first_try():
             told = story.document(key)
             found.append((told["status"], told["outcome"] and told["outcome"]["failed"]))
     assert found == [("waiting", None), ("failed", NOT_KEPT), ("waiting", None), ("answered", None)]
+
+
+async def test_tags_and_metadata_are_set_changed_and_found(served):
+    """By PUT, POST and PATCH, also of a closed session; lists select by all given tags and values."""
+    async with served.client() as ada:
+        body = {"agent": "clerk", "tags": ["b", "a"], "metadata": {"ticket": "4711"}}
+        made = await ada.put("/v1/sessions/s1", json=body)
+        assert (made.status_code, made.json()["tags"], made.json()["metadata"]) == (
+            201,
+            ["a", "b"],
+            {"ticket": "4711"},
+        )
+        assert (await ada.put("/v1/sessions/s1", json=body)).status_code == 200
+        for other in ({"agent": "clerk"}, {**body, "tags": ["a"]}, {**body, "metadata": {}}):
+            assert (await ada.put("/v1/sessions/s1", json=other)).status_code == 409
+        await ada.post("/v1/sessions/s1/close", json={})
+        change = {"add_tags": ["c"], "remove_tags": ["a", "x"], "metadata": {"ticket": None, "team": "north"}}
+        for _ in range(2):
+            changed = await ada.patch("/v1/sessions/s1", json=change)
+            assert (changed.status_code, changed.json()["tags"]) == (200, ["b", "c"])
+        one = (await ada.get("/v1/sessions/s1")).json()
+        assert (one["tags"], one["metadata"]) == (["b", "c"], {"team": "north"})
+        await ada.post("/v1/sessions", json={"agent": "clerk", "tags": ["c"]})
+        for query, count in (
+            ({"tags": "c"}, 2),
+            ({"tags": "c,b"}, 1),
+            ({"tags": "c", "metadata": '{"team":"north"}'}, 1),
+            ({"metadata": '{"team":"south"}'}, 0),
+            ({"tags": ""}, 2),
+        ):
+            assert len((await ada.get("/v1/sessions", params=query)).json()["items"]) == count
+
+
+async def test_invalid_tags_and_metadata_are_rejected(served):
+    """In bodies and in queries."""
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for body in (
+            {"add_tags": ["a,b"]},
+            {"add_tags": [""]},
+            {"metadata": {"a b": "c"}},
+            {"metadata": {"a": 1}},
+            {"tags": []},
+        ):
+            assert (await ada.patch("/v1/sessions/s1", json=body)).status_code == 422
+        many = {"add_tags": [str(number) for number in range(20)]}
+        assert (await ada.patch("/v1/sessions/s1", json=many)).status_code == 200
+        more = {"add_tags": [f"x{number}" for number in range(20)]}
+        refused = await ada.patch("/v1/sessions/s1", json=more)
+        assert (refused.status_code, "at most 32 tags, not 40" in refused.json()["detail"]) == (422, True)
+        for query in ({"metadata": "x"}, {"metadata": "[1]"}, {"metadata": '{"a":1}'}, {"tags": "a,,b"}):
+            assert (await ada.get("/v1/sessions", params=query)).status_code == 422
+
+
+async def test_only_the_owner_changes_tags(served):
+    async with served.client() as ada, served.client("bob") as bob:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        assert (await bob.patch("/v1/sessions/s1", json={"add_tags": ["a"]})).status_code == 404
+        assert (await ada.patch("/v1/sessions/nothing", json={"add_tags": ["a"]})).status_code == 404
+        assert (await ada.get("/v1/sessions/s1")).json()["tags"] == []

@@ -42,6 +42,7 @@ from actgent.journal.record_types import (
     ScheduleFiredRecord,
     ScheduleRecord,
     ScheduleRemovedRecord,
+    SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
     StateChangeRecord,
@@ -309,13 +310,20 @@ def _describe_decision(record: ApprovalDecisionRecord) -> str:
     return f"{record.approval_id} {decision_name(record.decision)}{by}, {_time(record.at)}"
 
 
+def _describe_annotations(record: SessionAnnotatedRecord | SessionCreatedRecord) -> str:
+    """Return the tags and metadata as text, such as `billing, ticket=4711`."""
+    return ", ".join([*record.tags, *(f"{key}={value}" for key, value in record.metadata.items())])
+
+
 def _describe_usage(record: UsageRecord | DownstreamUsageRecord) -> str:
     amounts = {each.name: getattr(record, each.name) for each in attrs.fields(type(record))}
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items() if amount)
 
 
 _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
-    SessionCreatedRecord: lambda r: f"owner {r.owner.name}, {_time(r.created_at)}",
+    SessionCreatedRecord: lambda r: ", ".join(
+        filter(None, (f"owner {r.owner.name}", _time(r.created_at), _describe_annotations(r)))
+    ),
     MessageAcceptedRecord: _describe_message,
     MessageAppendedRecord: lambda r: str(r.message_id),
     AgentMessageRecord: _describe_message,
@@ -334,6 +342,7 @@ _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
     RatingRecord: lambda r: (
         f"{r.message_id} {r.score:g} by {r.by}: {' | '.join(filter(None, (r.comment, r.expected)))}"
     ),
+    SessionAnnotatedRecord: _describe_annotations,
     SystemPromptRecord: lambda r: f"{counted(len(r.system), 'character')}",
     NextTimerRecord: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     TaskOutcomeRecord: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",

@@ -17,6 +17,7 @@ from actgent.support.untrusted_text import join_origins
 PATHS: Mapping[Operation, tuple[str, str]] = {
     "answer_call": ("POST", "/sessions/{session}/calls/{part}"),
     "cancel_task": ("DELETE", "/sessions/{session}/tasks/{part}"),
+    "annotate": ("PATCH", "/sessions/{session}"),
     "close": ("POST", "/sessions/{session}/close"),
     "delegate": ("POST", "/sessions/{session}/tasks"),
     "erase": ("DELETE", "/sessions/{session}"),

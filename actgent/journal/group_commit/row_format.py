@@ -34,10 +34,12 @@ from actgent.journal.record_types import (
     NextTimerRecord,
     Record,
     ResumptionRecord,
+    SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
     SuspensionRecord,
 )
+from actgent.journal.session_annotations import decode_annotations, encode_annotations
 from actgent.journal.session_list_queries import SessionKey, State, is_storable, state_of
 from actgent.journal.state_patches import stored_records
 from actgent.messages import Priority
@@ -136,6 +138,8 @@ class Head:
     root_id: str = ""
     series: str = ""
     """Name of the series that holds the rows of the session."""
+    annotations: str | None = None
+    """Tags and metadata in the form of `encode_annotations`; None if the session has none."""
 
     @property
     def key(self) -> SessionKey:
@@ -170,6 +174,7 @@ class Head:
             suspended=self.suspended,
             root_agent=self.root_agent,
             root_id=self.root_id,
+            annotations=decode_annotations(self.annotations, self.session_id),
         )
 
 
@@ -423,6 +428,9 @@ def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: floa
         root_agent=root.agent,
         root_id=root.session_id,
         series=series,
+        annotations=encode_annotations(opened.tags, opened.metadata)
+        if opened is not None and (opened.tags or opened.metadata)
+        else None,
     )
 
 
@@ -487,6 +495,10 @@ def _resume(head: Head, _: ResumptionRecord) -> None:
     head.suspended = False
 
 
+def _annotate(head: Head, record: SessionAnnotatedRecord) -> None:
+    head.annotations = encode_annotations(record.tags, record.metadata)
+
+
 _MARKS: dict[type, Callable[[Head, Any], None]] = {
     MessageAcceptedRecord: _accept,
     MessageEndRecord: _mark_closed,
@@ -494,6 +506,7 @@ _MARKS: dict[type, Callable[[Head, Any], None]] = {
     SuspensionRecord: _suspend,
     ResumptionRecord: _resume,
     SessionClosedRecord: _close,
+    SessionAnnotatedRecord: _annotate,
 }
 _MARKING = {SessionCreatedRecord, *_MARKS}
 
@@ -549,6 +562,8 @@ def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
 
 
 def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
+    if fields[-1] is None:  # missing annotations: heads of earlier versions have no such field
+        fields = fields[:-1]
     return zlib.crc32(_pack_fields(fields), zlib.crc32(identity))
 
 
@@ -562,5 +577,5 @@ _fields = operator.attrgetter(*HEAD_FIELDS)
 _pack_fields = Packers().pack
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
-CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
+CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended", "annotations")
 """Names of the head fields that change with later steps."""

@@ -159,6 +159,11 @@ MIGRATIONS: Sequence[str] = (
     """,
     # Results of tools, outcomes of tasks and schedules have a further field, `via`.
     "SELECT 1",
+    # Sessions have tags and metadata, as JSON. Sessions without them are in no index.
+    """
+    ALTER TABLE sessions ADD COLUMN annotations text;
+    CREATE INDEX annotated ON sessions USING gin ((annotations::jsonb) jsonb_path_ops) WHERE annotations IS NOT NULL;
+    """,
 )
 """SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.
 

@@ -8,6 +8,7 @@ the index by minutes and sorts the sessions of each minute by their exact time.
 from collections.abc import Iterable
 from typing import Any
 
+from actgent.journal.session_annotations import postgres_condition
 from actgent.journal.session_list_queries import Cursor, SessionFilter
 
 SECONDS = 60
@@ -74,4 +75,6 @@ def _conditions(wanted: SessionFilter) -> list[tuple[str, tuple[Any, ...]]]:
     if wanted.changed_before is not None:
         minute = f"updated_minute <= {MINUTE_OF.format('%s')}"
         found.append((f"{minute} AND updated_at < %s", (wanted.changed_before, wanted.changed_before)))
+    if (annotated := postgres_condition("annotations", wanted.tags, wanted.metadata)) is not None:
+        found.append(annotated)
     return found

@@ -20,7 +20,7 @@ FIELD_TYPES = dict(
         HEAD_FIELDS,
         (
             *("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean"),
-            *("float8", "boolean", "text", "text", "text", "text"),
+            *("float8", "boolean", "text", "text", "text", "text", "text"),
         ),
         strict=True,
     )

@@ -92,6 +92,11 @@ MIGRATIONS: Sequence[str] = (
     "SELECT 1",
     # Results of tools, outcomes of tasks and schedules have a further field, `via`.
     "SELECT 1",
+    # Sessions have tags and metadata, as JSON.
+    """
+    ALTER TABLE sessions ADD COLUMN annotations TEXT;
+    CREATE INDEX annotated ON sessions (agent, session_id) WHERE annotations IS NOT NULL;
+    """,
 )
 """Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.
 

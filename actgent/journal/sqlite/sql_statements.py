@@ -567,7 +567,10 @@ _WRITE_ON = _one(_upsert_heads(1, names=("updated_at", "records")))
 
 
 def _state_values(head: Head) -> tuple[Any, ...]:
-    return (head.session_id, head.agent, head.pending, head.closed, head.due, head.suspended)
+    return (
+        *(head.session_id, head.agent, head.pending, head.closed, head.due, head.suspended),
+        head.annotations,
+    )
 
 
 def _row_values(row: Row) -> tuple[Any, ...]:

@@ -66,4 +66,6 @@ def _opened(
         system=record.system,
         within=within,
         asker=asker,
+        tags=record.tags,
+        metadata=record.metadata,
     )

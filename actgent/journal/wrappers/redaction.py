@@ -29,6 +29,8 @@ from actgent.journal.record_types import (
     RatingRecord,
     Record,
     ScheduleRecord,
+    SessionAnnotatedRecord,
+    SessionCreatedRecord,
     StateChangeRecord,
     TaskOutcomeRecord,
 )
@@ -205,6 +207,7 @@ def _fields(**changes: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], 
     )
 
 
+_annotations = _fields(tags=_value, metadata=_value)
 _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     MessageAcceptedRecord: _fields(message=_message, baggage=_value),
     AgentMessageRecord: _said,
@@ -220,5 +223,9 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     MessageEndRecord: _fields(words=_value),
     RatingRecord: _fields(comment=_value, expected=_value),
     CancellationRecord: _fields(reason=_value),
+    SessionCreatedRecord: lambda record, redact: (
+        _annotations(record, redact) if record.tags or record.metadata else record
+    ),
+    SessionAnnotatedRecord: _annotations,
     ScheduleRecord: _fields(description=_value, baggage=_value, metadata=_value),
 }

@@ -10,6 +10,7 @@ from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
     RatingRecord,
+    Record,
     SessionCreatedRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
@@ -139,7 +140,18 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
     known = (await read_ratings(journal, key, rating.message_id)).get(rating.by)
     if known is not None and attrs.evolve(known, at=rating.at) == rating:
         return False
-    entry = Entry(session_id=key.session_id, agent=key.agent, records=(rating,), follows=True)
+    await write_aside(journal, key, rating, epoch)
+    return True
+
+
+async def write_aside(journal: Journal, key: SessionKey, record: Record, epoch: int) -> None:
+    """Write a record of a session that need not be in memory. The record is durable on return.
+
+    Raises:
+        SessionNotFound: The session does not exist, or was erased during the write.
+        JournalError: The record could not be written.
+    """
+    entry = Entry(session_id=key.session_id, agent=key.agent, records=(record,), follows=True)
     await journal.commit(entry, epoch=epoch)
     first = await journal.read(key.session_id, agent=key.agent, limit=1)
     if not first or not isinstance(
@@ -147,4 +159,3 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
     ):  # the session was erased during the commit: no record of it may remain
         await journal.delete(key.session_id, agent=key.agent)
         raise SessionNotFound(key.agent, key.session_id)
-    return True

@@ -12,6 +12,7 @@ from actgent.errors import (
 )
 from actgent.errors.text_escaping import quoted
 from actgent.journal.record_types import SessionCreatedRecord
+from actgent.journal.session_annotations import SessionAnnotations
 from actgent.journal.session_list_queries import is_storable
 from actgent.limits_and_schedules.argument_checks import check_session_limits
 from actgent.limits_and_schedules.limits import Limits
@@ -28,6 +29,7 @@ class NewSession(TypedDict, total=False):
     on_busy: OnBusy | None
     limits: Limits | None
     history: Iterable[ImportedMessage]
+    annotations: SessionAnnotations
 
 
 OnSession = Callable[[Any], Any]
@@ -139,4 +141,6 @@ def opened_record(
         deadline=0.0 if context.task is None else context.task.deadline,
         task="" if context.task is None else context.task.name,
         asker=given.asker if context.task is None else context.task.asker,
+        tags=context.annotations.tags,
+        metadata=context.annotations.metadata,
     )

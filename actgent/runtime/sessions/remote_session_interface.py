@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import RatingRecord
+from actgent.journal.session_annotations import AnnotationChange
 from actgent.journal.session_list_queries import SessionKey
 
 
@@ -31,6 +32,9 @@ class RemoteSessions(Protocol):
 
     async def keep_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
         """Record a rating in the process that owns the session. Return False if it equals the user's last rating."""
+
+    async def keep_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
+        """Change the tags and metadata of a session in the process that owns the session."""
 
     def id_of(self, session: object) -> str | None:
         """Return the session id of a remote session handle; None for other values."""

@@ -1,12 +1,13 @@
 """Pages of session summaries, from the journal, or from memory if there is no journal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import trio
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.journal.journal_interface import Journal, SessionSummary
+from actgent.journal.session_annotations import check_session_metadata, check_tags
 from actgent.journal.session_list_queries import Cursor, SessionFilter, State
 from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.messages import Sender
@@ -14,18 +15,30 @@ from actgent.sessions.quota_accounts import is_holder
 from actgent.sessions.session_context import SessionContext
 
 
-def filter_of(owner: Sender | str | None, agent: str | None, state: State | None) -> SessionFilter:
-    """Build the filter for an owner, an agent and a state; None matches all.
+def filter_of(
+    owner: Sender | str | None,
+    agent: str | None,
+    state: State | None,
+    tags: Iterable[str],
+    metadata: Mapping[str, str] | None,
+) -> SessionFilter:
+    """Build the filter for an owner, an agent, a state, tags and metadata; None and no tags match all.
 
     Raises:
-        ConfigurationError: The state is unknown.
+        ConfigurationError: The state is unknown, or a tag or the metadata is invalid.
     """
     if state is not None and state not in get_args(State):
         raise ConfigurationError(
             f"state={state!r} is an unknown state: {nearest(str(state), get_args(State))}"
         )
     name = owner.name if isinstance(owner, Sender) else owner
-    return SessionFilter(owner=name, agent=agent, state=state)
+    return SessionFilter(
+        owner=name,
+        agent=agent,
+        state=state,
+        tags=check_tags("tags", tags),
+        metadata=check_session_metadata(metadata),
+    )
 
 
 async def page_of(
@@ -81,4 +94,5 @@ def summary_of(context: SessionContext) -> SessionSummary:
         suspended=context.suspension is not None,
         root_agent=root.agent,
         root_id=root.id,
+        annotations=context.annotations,
     )

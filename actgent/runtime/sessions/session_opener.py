@@ -16,6 +16,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.journal.record_types import NO_LIMITS, Record, SessionCreatedRecord
+from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.argument_checks import check_id, check_session_limits
 from actgent.limits_and_schedules.limits import Limits
@@ -117,6 +118,7 @@ class SessionOpener:
         notify: Sequence[str] = (),
         is_described: bool = False,
         asker: str = "",
+        annotations: SessionAnnotations = NO_ANNOTATIONS,
     ) -> SessionContext:
         """Create a session in memory, without calling `on_session`.
 
@@ -138,7 +140,7 @@ class SessionOpener:
             self.state_check,
             None if parent is None and task is None else _tree_of(parent, task),
         )
-        conversation.system = system
+        conversation.system, context.annotations = system, annotations
         context.public_session = self.make_face(context, deps)
         if running.journal is not None or lifecycle.eviction.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))
@@ -185,12 +187,13 @@ class SessionOpener:
         history: Iterable[ImportedMessage] = (),
         notify: Sequence[str] = (),
         asker: str = "",
-        metadata: Mapping[str, Any] | None = None,
+        annotations: SessionAnnotations = NO_ANNOTATIONS,
+        message_metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext:
         """Create a session, and accept its first message if `description` is not empty.
 
-        The arguments are those of `Agent.create_session`. In addition, `notify` and `asker` are stored in the first record,
-        and `metadata` is that of the first message.
+        The arguments are those of `Agent.create_session`. In addition, `notify`, `asker` and `annotations` are stored in the
+        first record, and `message_metadata` is that of the first message.
         """
         if limits is not None:
             check_session_limits(limits)
@@ -215,9 +218,10 @@ class SessionOpener:
                 notify=notify,
                 is_described=bool(description),
                 asker=asker,
+                annotations=annotations,
             )
             if description or self.on_session or self.running.journal is not None:
-                await self._begin(context, description, metadata)
+                await self._begin(context, description, message_metadata)
             else:  # nothing to restore: only a cancellation of the caller removes the session again
                 try:
                     await trio.lowlevel.checkpoint()

@@ -35,6 +35,7 @@ from actgent.journal.record_types import (
     ScheduleFiredRecord,
     ScheduleRecord,
     ScheduleRemovedRecord,
+    SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
     StateChangeRecord,
@@ -43,6 +44,7 @@ from actgent.journal.record_types import (
     SystemPromptRecord,
     UsageRecord,
 )
+from actgent.journal.session_annotations import SessionAnnotations
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
@@ -190,12 +192,19 @@ class RecordReplayer:
                 self.due = at
             case SessionCreatedRecord(is_described=is_described):
                 self._is_described = is_described
+                self._annotate(record)
+            case SessionAnnotatedRecord():
+                self._annotate(record)
             case ScheduleRecord() | ScheduleFiredRecord() | ScheduleRemovedRecord():
                 restore_schedule(self._context, record)
             case CancellationRecord(message_id=message_id, reason=reason):
                 self._context.cancel_on_arrival(message_id, reason)
             case SessionClosedRecord():
                 self._is_closed = True
+
+    def _annotate(self, record: SessionCreatedRecord | SessionAnnotatedRecord) -> None:
+        if record.tags or record.metadata or self._context.annotations:
+            self._context.annotations = SessionAnnotations(tags=record.tags, metadata=record.metadata)
 
     def _read_approval(
         self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord

@@ -22,6 +22,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
+from actgent.journal.session_annotations import NO_SESSION_METADATA, SessionAnnotations
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
@@ -101,6 +102,10 @@ class SessionSnapshot:
     """Sources of untrusted text in the conversation."""
     via: str = ""
     """Untrusted sources that influenced the conversation without being repeated in it."""
+    tags: tuple[str, ...] = ()
+    """Tags of the session."""
+    metadata: Mapping[str, str] = NO_SESSION_METADATA
+    """Metadata of the session."""
 
 
 _WIRE = TaggedCodec(
@@ -172,6 +177,8 @@ def take(
         description=conversation.description,
         origin=conversation.origin,
         via=conversation.via,
+        tags=context.annotations.tags,
+        metadata=context.annotations.metadata,
     )
 
 
@@ -192,6 +199,8 @@ def put(
     conversation.usage, conversation.system = taken.usage, taken.system
     conversation.description, conversation.origin = taken.description, taken.origin
     conversation.via = taken.via
+    if taken.tags or taken.metadata:
+        context.annotations = SessionAnnotations(tags=taken.tags, metadata=taken.metadata)
     conversation.add_origins(taken.recent)
     conversation.restore_notices(taken.notices)
     conversation.former_ids = taken.call_ids

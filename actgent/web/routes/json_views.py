@@ -68,6 +68,8 @@ def of_head(head: SessionSummary) -> json_response_types.SessionSummaryDocument:
         "updated_at": to_date(head.updated_at),
         "records": head.records,
         "unfinished": head.unfinished,
+        "tags": head.tags,
+        "metadata": dict(head.metadata),
     }
 
 

@@ -8,11 +8,11 @@ from actgent.session_index import SearchFilter, SearchHit, Trends
 from actgent.session_index.queries import MAX_QUERY_CHARS
 from actgent.session_index.session_index import GROUPS
 from actgent.web import json_response_types
-from actgent.web.access_control import owner_in
+from actgent.web.access_control import annotations_in, owner_in
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .json_views import as_document, to_date
-from .shared_schemas import AFTER, AMOUNT, DATE, LIMIT, STATE, TEXT, date_in
+from .shared_schemas import AFTER, AMOUNT, ANNOTATION_FILTERS, DATE, LIMIT, STATE, TEXT, date_in
 
 DEFAULT_HITS = 20
 """Number of hits on a page if the request names no limit."""
@@ -35,6 +35,7 @@ _SEARCH = {
     "min_seconds": {**AMOUNT, "description": "Duration of all turns of the session."},
     "max_seconds": {**AMOUNT, "description": "Duration of all turns of the session."},
     "has_errors": {"type": "string", "enum": ["true", "false"]},
+    **ANNOTATION_FILTERS,
     "after": AFTER,
     "limit": LIMIT,
 }
@@ -52,12 +53,15 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
     """Find messages by their words, the newest first. The server needs the option `--index`."""
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
+    tags, metadata = annotations_in(query)
     wanted = SearchFilter(
         owner=owner_in(call.caller, query),
         since=date_in(query, "since"),
         until=date_in(query, "until"),
         has_errors=None if has_errors is None else has_errors == "true",
         state=query.get("status"),
+        tags=tags,
+        metadata=metadata,
         **{name: query[name] for name in _NAMED if name in query},
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)

@@ -8,6 +8,7 @@ from actgent.agents.session import Session, session_of_context
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
+from actgent.journal.session_annotations import MAX_VALUE_CHARS, new_annotations
 from actgent.limits_and_schedules.argument_checks import check_id
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Sender
@@ -23,11 +24,14 @@ from .json_views import of_head, of_session
 from .shared_schemas import (
     AFTER,
     AGENT,
+    ANNOTATION_FILTERS,
     LIMIT,
     LOCATION,
     ON_BUSY,
     SESSION_LIMITS,
+    SESSION_METADATA,
     STATE,
+    TAGS,
     TEXT,
     check_client_id,
 )
@@ -38,6 +42,7 @@ _LIST = {
     "status": STATE,
     "parent": {"type": "string", "description": "Its children alone: the id of a session."},
     "q": {"type": "string", "description": "How the id or the owner begins."},
+    **ANNOTATION_FILTERS,
     "after": AFTER,
     "limit": LIMIT,
 }
@@ -54,6 +59,8 @@ NEW_SESSION = {
         "on_busy": ON_BUSY,
         "limits": SESSION_LIMITS,
         "mode": {"type": "string", "minLength": 1},
+        "tags": TAGS,
+        "metadata": SESSION_METADATA,
         "notify": {
             "type": "object",
             "description": "Webhook for events of the session, if the server permits webhooks of sessions.",
@@ -115,6 +122,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
     body, access = call.body, call.gateway.access
     owner, opener = _owner_of(call), access.known_opener(call.body["agent"])
     limits = Limits(**body["limits"]) if "limits" in body else None
+    annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
     _check_mode(opener, body.get("mode"))
     await _check_receiver(call)
     if asker:
@@ -127,6 +135,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
             limits=limits,
             notify=_notify_of(call),
             asker=asker,
+            annotations=annotations,
         )
     except SessionExists:
         return await _same(call, session_id, owner, asker=asker), bool(asker)
@@ -227,6 +236,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
         raise missing()
     taken = Problem("session-exists", "there is a session of this id that was made otherwise")
     opened = await first_record(call, head)
+    annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
     is_known = bool(asker) and opened is not None and check_asker(opened.asker, asker)
     if head.owner != owner:
         raise taken
@@ -235,6 +245,9 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
         raise taken
     # Earlier versions did not record the request of a POST with an idempotency key.
     is_unrecorded = not opened.asker and asker.startswith(f"made/{session_id}/")
+    has_others = opened.tags != annotations.tags or dict(opened.metadata) != dict(annotations.metadata)
+    if has_others and not (is_known or access.runtime.is_redacted):  # a redacted journal has other texts
+        raise taken
     if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
         raise taken
     if "mode" in body and not head.closed:
@@ -261,6 +274,16 @@ async def get_session(call: HTTPCall) -> JSON[json_response_types.SessionDocumen
     except (NotRunning, SessionClosed):
         session = None
     return JSON(of_session(head, session, children), headers={"etag": tag})
+
+
+async def annotate(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDocument]:
+    """Change the tags and metadata of a session, which may be closed.
+
+    Tags that are not named stay. In `metadata`, null removes a key, and keys that are not named stay.
+    """
+    head, access = await call.head(), call.gateway.access
+    await access.runtime.annotate(head.session_id, agent=head.agent, **call.body)
+    return JSON(of_head(await access.head(call.caller, head.session_id, head.agent)))
 
 
 async def interrupt(call: HTTPCall) -> Response:
@@ -330,6 +353,27 @@ ENDPOINTS = (
         statuses=(200, 304),
         headers={"If-None-Match": "`ETag` of an earlier answer: 304 if no record was written since."},
         answer_headers={"ETag": "Version of the session."},
+        forwarding=Forwarding(frees=True),
+    ),
+    Endpoint(
+        verb="PATCH",
+        path="/sessions/{id}",
+        answer=annotate,
+        scope="chat",
+        query=_ONE,
+        body={
+            "type": "object",
+            "properties": {
+                "add_tags": TAGS,
+                "remove_tags": {**TAGS, "description": "Tags to remove. Missing tags are ignored."},
+                "metadata": {
+                    **SESSION_METADATA,
+                    "additionalProperties": {"type": ["string", "null"], "maxLength": MAX_VALUE_CHARS},
+                    "description": "New values by key; null removes a key.",
+                },
+            },
+            "additionalProperties": False,
+        },
         forwarding=Forwarding(frees=True),
     ),
     Endpoint(

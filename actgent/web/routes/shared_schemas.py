@@ -8,6 +8,12 @@ from typing import Any, get_args
 import attrs
 
 from actgent.errors.text_escaping import quoted
+from actgent.journal.session_annotations import (
+    MAX_METADATA_KEYS,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+    MAX_VALUE_CHARS,
+)
 from actgent.journal.session_list_queries import STATES
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import OnBusy
@@ -68,6 +74,35 @@ SESSION_LIMITS: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 """JSON Schema of the limits that apply to a whole session."""
+TAGS: Mapping[str, Any] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_TAG_CHARS},
+    "maxItems": MAX_TAGS,
+    "description": "Tags of the session: texts without commas.",
+    "examples": [["billing"]],
+}
+SESSION_METADATA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": "string", "maxLength": MAX_VALUE_CHARS},
+    "maxProperties": MAX_METADATA_KEYS,
+    "description": "Metadata of the session. Keys have 1 to 64 characters of A-Z a-z 0-9 . _ -",
+    "examples": [{"ticket": "4711"}],
+}
+ANNOTATION_FILTERS: Mapping[str, Any] = {
+    "tags": {
+        "type": "string",
+        "maxLength": MAX_TAGS * (MAX_TAG_CHARS + 1),
+        "description": "Tags, separated by commas: only sessions with all of them.",
+        "examples": ["billing,urgent"],
+    },
+    "metadata": {
+        "type": "string",
+        "maxLength": 2000,
+        "description": "JSON object of texts: only sessions with all of these metadata values.",
+        "examples": ['{"ticket":"4711"}'],
+    },
+}
+"""Query parameters that select sessions by their tags and metadata."""
 _CLIENT_ID = re.compile(CLIENT_ID)
 
 

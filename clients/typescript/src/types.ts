@@ -475,6 +475,8 @@ export interface CreatedSession {
   updated_at: string | null;
   records: number;
   unfinished: number;
+  tags: Array<string>;
+  metadata: Record<string, string>;
   notify?: SessionWebhook;
 }
 
@@ -1270,6 +1272,10 @@ export interface PostSessionBody {
     seconds?: number;
   };
   mode?: string;
+  /** Tags of the session: texts without commas. */
+  tags?: Array<string>;
+  /** Metadata of the session. Keys have 1 to 64 characters of A-Z a-z 0-9 . _ - */
+  metadata?: Record<string, string>;
   /** Webhook for events of the session, if the server permits webhooks of sessions. */
   notify?: {
     url: string;
@@ -1345,6 +1351,10 @@ export interface PutSessionBody {
     seconds?: number;
   };
   mode?: string;
+  /** Tags of the session: texts without commas. */
+  tags?: Array<string>;
+  /** Metadata of the session. Keys have 1 to 64 characters of A-Z a-z 0-9 . _ - */
+  metadata?: Record<string, string>;
   /** Webhook for events of the session, if the server permits webhooks of sessions. */
   notify?: {
     url: string;
@@ -1744,6 +1754,8 @@ export interface Session {
   updated_at: string | null;
   records: number;
   unfinished: number;
+  tags: Array<string>;
+  metadata: Record<string, string>;
   /** Sessions that work for this one. */
   children: Array<ChildSession>;
   /** Description of the session; empty if it has none. */
@@ -1848,6 +1860,10 @@ export interface SessionSummary {
   records: number;
   /** Number of messages without an outcome. */
   unfinished: number;
+  /** Tags of the session, sorted. */
+  tags: Array<string>;
+  /** Metadata of the session, by key. */
+  metadata: Record<string, string>;
 }
 
 /** One page of a list. */
@@ -2263,6 +2279,10 @@ export interface Operations {
       parent?: string;
       /** How the id or the owner begins. */
       q?: string;
+      /** Tags, separated by commas: only sessions with all of them. */
+      tags?: string;
+      /** JSON object of texts: only sessions with all of these metadata values. */
+      metadata?: string;
       /** `next` of the page before. */
       after?: string;
       /** Maximum number of items; default 100. */
@@ -2301,6 +2321,19 @@ export interface Operations {
     };
     body: undefined;
     answer: Session;
+    events: never;
+  };
+  /** Change the tags and metadata of a session, which may be closed. */
+  annotate: {
+    path: {
+      id: string;
+    };
+    query: {
+      /** Whose session, where several agents have one of this id. */
+      agent?: string;
+    };
+    body: undefined;
+    answer: SessionSummary;
     events: never;
   };
   /** Erase a session and its child sessions from the journal. */
@@ -2678,6 +2711,10 @@ export interface Operations {
       /** Duration of all turns of the session. */
       max_seconds?: number;
       has_errors?: "true" | "false";
+      /** Tags, separated by commas: only sessions with all of them. */
+      tags?: string;
+      /** JSON object of texts: only sessions with all of these metadata values. */
+      metadata?: string;
       /** `next` of the page before. */
       after?: string;
       /** Maximum number of items; default 100. */
@@ -2835,6 +2872,7 @@ export const OPERATIONS = {
   post_session: ["POST", "/v1/sessions", true],
   put_session: ["PUT", "/v1/sessions/{id}", true],
   get_session: ["GET", "/v1/sessions/{id}", false],
+  annotate: ["PATCH", "/v1/sessions/{id}", false],
   erase: ["DELETE", "/v1/sessions/{id}", false],
   interrupt: ["POST", "/v1/sessions/{id}/interrupt", false],
   close: ["POST", "/v1/sessions/{id}/close", false],

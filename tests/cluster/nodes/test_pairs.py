@@ -146,6 +146,26 @@ async def check_what_stays(agent, session_id, there):
     assert isinstance(made, RemoteSession)
 
 
+async def test_a_session_of_another_node_is_annotated(pair):
+    """By its handle, by the runtime, and after the session was closed."""
+    one, two = pair.agents
+    with trio.fail_after(PATIENCE):
+        made = await one.create_session(
+            "ada", session_id=pair.id_at(pair.two), tags=["a"], metadata={"k": "1"}
+        )
+        assert isinstance(made, RemoteSession)
+        await made.annotate(add_tags=["b"], metadata={"k": None, "l": "2"})
+        await pair.one.annotate(made.id, add_tags=["c"])
+        there = await two.open_session(made.id)
+        assert isinstance(there, Session)
+        assert (there.tags, dict(there.metadata)) == (("a", "b", "c"), {"l": "2"})
+        await there.aclose()
+        await pair.one.annotate(made.id, agent="clerk", remove_tags=["a"])
+        for runtime in (pair.one, pair.two):
+            (found,) = await runtime.sessions(tags=["b", "c"], metadata={"l": "2"})
+            assert (found.session_id, found.tags) == (made.id, ("b", "c"))
+
+
 async def test_a_session_of_another_node_is_judged_and_copied(pair):
     """By the runtime as one of its own: the judgement stands where it lives, and the copy is written where its id does."""
     one, two = pair.agents
