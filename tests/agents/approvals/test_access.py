@@ -1,11 +1,11 @@
-"""Rules of access: asked in code when a call is about to start, against the state of that moment."""
+"""Access rules run when a tool call starts, with the session state at that time."""
 
 from actgent import BareAgent, ScriptedLLM, ToolContext, tool
 from actgent.messages import ToolCall
 
 
 class Guarded(BareAgent):
-    """Lets tools run only in sessions whose state has a key."""
+    """An agent whose tools, except `unlock`, run only if the session state has a `key`."""
 
     def _access_rules(self):
         return [self._rule]

@@ -1,4 +1,4 @@
-"""Tools that need a person: asked, decided, and what comes of it."""
+"""Approvals of tool calls: requests, decisions, results, withdrawals and expiry."""
 
 import attrs
 import pytest
@@ -31,7 +31,7 @@ from actgent.testing import check_transcript
 
 
 class Desk:
-    """An agent with a tool that needs a person, one that does not, and the list of what ran."""
+    """An agent with one tool that requires approval and one that does not. Records the calls that ran."""
 
     def __init__(self, *answers, **options):
         self.ran = []
@@ -60,7 +60,7 @@ class Desk:
         self.agent = BareAgent("desk", llm=ScriptedLLM(answer), tools=tools, **options)
 
     def results(self):
-        """The results that the model was shown last."""
+        """Return the texts of the tool results in the last model request."""
         return [part.text for part in self.seen[-1][-1].parts]
 
 
@@ -69,7 +69,7 @@ LOOK = ToolCall("look", {"place": "shop"})
 
 
 async def test_approved_it_runs_once(listen):
-    """The session is suspended until somebody decides; then the tool runs, exactly once, and the model goes on."""
+    """The session is suspended until the approval; then the tool runs exactly once and the turn continues."""
     desk = Desk([PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -92,7 +92,7 @@ async def test_approved_it_runs_once(listen):
 
 
 async def test_rejected_it_does_not_run():
-    """The model reads that the user denied it, which tool that was, and why."""
+    """A rejected tool does not run. The model reads the tool name, the denial and the reason."""
     desk = Desk([PAY], "as you wish")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -108,7 +108,7 @@ async def test_rejected_it_does_not_run():
 
 
 async def test_other_arguments_are_checked_again():
-    """What does not fit is refused and the call waits on; what fits runs, and the model is told."""
+    """Invalid edited arguments are rejected and the call stays pending. Valid ones run, and the model reads the change."""
     desk = Desk([PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -125,7 +125,7 @@ async def test_other_arguments_are_checked_again():
 
 
 async def test_respond_replaces_the_tool_result():
-    """The tool does not run; a text is the result unchanged, other data as JSON."""
+    """With `Respond` the tool does not run. A text becomes the result unchanged, other data becomes JSON."""
     desk = Desk([PAY, ToolCall("pay", {"amount": 6})], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -139,7 +139,7 @@ async def test_respond_replaces_the_tool_result():
 
 
 async def test_concurrent_approvals_are_answered_in_any_order(listen):
-    """What needs nobody runs at once; results come in the order of the calls when all have decided."""
+    """Calls without approval run at once. Results follow the order of the calls after the last decision."""
     calls = [
         ToolCall("pay", {"amount": 1}),
         LOOK,
@@ -168,7 +168,7 @@ async def test_concurrent_approvals_are_answered_in_any_order(listen):
 
 
 async def test_an_approval_can_be_answered_once():
-    """Again, for another id, another tool or arguments, in another session, and when nothing waits: typed errors."""
+    """A second, foreign, mismatched or untyped decision raises a typed error, as does a session without approvals."""
     desk = Desk([PAY], [PAY], "done", "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -203,7 +203,7 @@ async def test_an_approval_can_be_answered_once():
 
 
 async def test_circular_data_is_refused_and_it_waits_on():
-    """A decision that nobody can write down does not crash anything."""
+    """A decision with circular data raises an error, and the approval stays open."""
     desk = Desk([PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -220,11 +220,11 @@ async def test_circular_data_is_refused_and_it_waits_on():
     assert desk.results() == ["fine"]
 
 
-# --- who asks ----------------------------------------------------------------------------
+# --- sources of requests -------------------------------------------------------------------------
 
 
 async def test_a_rule_of_the_agent_asks():
-    """By the call, the tool and the session's state; with words of its own."""
+    """The `approval=` function of an agent decides by call, tool and session state, and sets the question."""
 
     def needs_person(call, _tool, context):
         if call.name == "look" and context.state.get("guarded"):
@@ -247,7 +247,7 @@ async def test_a_rule_of_the_agent_asks():
 
 
 async def test_a_tool_asks_and_the_decision_is_its_result():
-    """It is not run again for that."""
+    """A tool raises `ApprovalRequired`; the decision becomes the tool result, and the tool does not run again."""
     ran = []
 
     @tool
@@ -274,7 +274,7 @@ async def test_a_tool_asks_and_the_decision_is_its_result():
 
 
 async def test_a_tool_that_requests_approval_runs_again():
-    """It is told what was said; asking the same once more gives it the decision as its result."""
+    """With `again=True` the tool runs again with the decision. If it raises again, the decision becomes the result."""
     seen = []
 
     @tool
@@ -308,7 +308,7 @@ async def test_a_tool_that_requests_approval_runs_again():
 
 
 async def test_a_tools_text_is_no_approval():
-    """Only a typed decision is one, whatever the other tools of the batch say."""
+    """Only a typed decision approves a call. The text of another tool in the batch does not."""
 
     @tool(thread=False)
     def confirm() -> str:
@@ -325,7 +325,7 @@ async def test_a_tools_text_is_no_approval():
 
 
 async def test_a_handler_may_decide_immediately(listen):
-    """Nothing is suspended then."""
+    """An `on_approval` handler decides at once, and the turn continues without a suspension."""
     desk = Desk([PAY, PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada")
@@ -342,7 +342,7 @@ async def test_a_handler_may_decide_immediately(listen):
 
 
 async def test_several_suspensions_in_a_turn_and_barriers():
-    """Calls behind a barrier wait for what waits before it, and may have to be approved themselves."""
+    """An exclusive call waits for earlier pending calls and can require approval itself."""
     order = []
 
     @tool(exclusive=True, approval=True)
@@ -366,7 +366,7 @@ async def test_several_suspensions_in_a_turn_and_barriers():
 
 
 async def test_access_is_checked_again_when_the_call_starts():
-    """What was approved in one mode does not run in another."""
+    """An approved call does not run if the access rules reject it when it starts."""
     allowed = [True]
 
     class Guarded(BareAgent):
@@ -392,11 +392,11 @@ async def test_access_is_checked_again_when_the_call_starts():
     assert ran == []
 
 
-# --- what happens meanwhile --------------------------------------------------------------
+# --- events during a suspension -----------------------------------------------------------
 
 
 async def test_other_mail_waits_until_the_turn_ends():
-    """In its order; nothing overtakes the turn, and the session counts as idle."""
+    """A message to a suspended session is answered after the suspended turn; `wait_idle()` returns before that."""
     desk = Desk([PAY], "paid", "hello")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -412,7 +412,7 @@ async def test_other_mail_waits_until_the_turn_ends():
 
 
 async def test_an_urgent_message_withdraws_pending_approvals(listen):
-    """Its calls are closed as cancelled, what ran keeps its result, and then it is answered."""
+    """An URGENT message cancels the pending calls, keeps finished results, and is then answered."""
     desk = Desk([PAY, LOOK], "at once")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -435,7 +435,7 @@ async def test_an_urgent_message_withdraws_pending_approvals(listen):
 
 @pytest.mark.parametrize("stop", ["interrupt", "aclose"])
 async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
-    """And return when that is done."""
+    """`interrupt()` and `aclose()` return after the pending calls are cancelled."""
     desk = Desk([PAY])
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -452,7 +452,7 @@ async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
 
 
 async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
-    """Without a journal, suspended turns end as stopped at once."""
+    """Without a journal, suspended turns end as stopped when the agent exits, without the grace period."""
     desk = Desk([PAY], grace=60)
     started = trio.current_time()
     async with desk.agent:
@@ -470,7 +470,7 @@ async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
 
 
 async def test_a_suspended_session_holds_no_place():
-    """More sessions wait for people than may run side by side, and another one is answered."""
+    """Twenty suspended sessions occupy none of the two concurrency slots, so another session is answered."""
     desk = Desk(*[[PAY]] * 20, "hello", *["done"] * 20, max_concurrent_sessions=2)
     async with desk.agent:
         sessions = [await desk.agent.create_session("ada", "pay 5") for _ in range(20)]
@@ -490,7 +490,7 @@ async def test_a_suspended_session_holds_no_place():
 
 
 async def test_a_call_that_waited_counts_once():
-    """Of the limit of identical calls."""
+    """A call that waited for approval counts once towards the limit of identical calls."""
     desk = Desk([PAY], [PAY], [PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay")
@@ -506,7 +506,7 @@ async def test_a_call_that_waited_counts_once():
 
 
 async def test_run_and_resume():
-    """run() says what it waits for, and resume() goes on to the answer."""
+    """`run()` raises `Suspended` with the approval ids, and `resume()` continues to the reply."""
     desk = Desk([PAY, PAY], [PAY], "done")
     async with desk.agent:
         with pytest.raises(Suspended) as waits:
@@ -526,7 +526,7 @@ async def test_run_and_resume():
 
 
 async def test_stream_and_follow():
-    """A stream ends where people are waited for, and is read on when they have decided."""
+    """A stream ends when the turn is suspended. `follow()` delivers the rest after the decision."""
     desk = Desk([PAY, LOOK], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada")
@@ -559,6 +559,6 @@ async def test_pending_approvals_are_listed_in_pages():
 
 @pytest.mark.parametrize("rule", ["text", 3])
 def test_a_rule_is_a_function(rule):
-    """The text says what it takes."""
+    """An `approval=` value that is not a function raises `ConfigurationError`."""
     with pytest.raises(ConfigurationError, match="approval="):
         Desk(approval=rule)

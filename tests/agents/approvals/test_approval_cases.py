@@ -1,4 +1,4 @@
-"""The cases of the specifications that are about people: 17 of AppAgent's page, 21 to 27 of ART's."""
+"""Approval cases of the specifications: 17 of AppAgent's page, 21 to 27 of ART's."""
 
 import json
 
@@ -25,7 +25,7 @@ PLAN = json.dumps({"intent": "ship", "plan": "deploy", "todoList": [STEP]})
 
 
 class Prod:
-    """A blocking tool, a normal one, and what ran."""
+    """Two tools that require approval, one normal tool, and the names of the tools that ran."""
 
     def __init__(self):
         self.ran = []
@@ -59,7 +59,7 @@ DEPLOY = ToolCall("deploy_prod", {"version": 2})
 
 
 async def test_appagent_case_17():
-    """Pending until answered; denied it is an error and does not run, approved it runs exactly once."""
+    """A call is pending until the decision. A denied call is an error and does not run; an approved one runs once."""
     for decision, ran in ((Reject(), []), (Approve(), ["wipe"])):
         prod = Prod()
         async with prod.agent([ToolCall("wipe", {})], "so be it") as agent:
@@ -78,7 +78,7 @@ async def test_appagent_case_17():
 
 
 async def test_art_case_21():
-    """A tool that asks is suspended under an id; it was executed once."""
+    """A tool that raises `ApprovalRequired` runs once and is suspended under an id."""
     prod = Prod()
     async with prod.agent([DEPLOY], "done") as agent:
         with pytest.raises(Suspended) as waits:
@@ -91,7 +91,7 @@ async def test_art_case_21():
 
 
 async def test_art_case_22():
-    """Of [blocking, normal] the normal one runs, its result is kept, and the model is called when all are there."""
+    """Of [blocking, normal] the normal call runs at once. The model is called after both have results."""
     prod = Prod()
     async with prod.agent([DEPLOY, ToolCall("normal", {})], "done") as agent:
         session = await agent.create_session("ada", "deploy")
@@ -105,7 +105,7 @@ async def test_art_case_22():
 
 
 async def test_art_case_23():
-    """The next prompt has a result of the tool with the decision as JSON."""
+    """The next model request has a tool result with the decision as JSON."""
     prod = Prod()
     async with prod.agent([DEPLOY], "done") as agent:
         session = await agent.create_session("ada", "deploy")
@@ -118,7 +118,7 @@ async def test_art_case_23():
 
 
 async def test_art_case_24():
-    """A rejection names the tool and the reason, and says that it is important."""
+    """The result of a rejected call has the tool name, the reason and the word IMPORTANT."""
     prod = Prod()
     async with prod.agent([DEPLOY], "done") as agent:
         session = await agent.create_session("ada", "deploy")
@@ -131,7 +131,7 @@ async def test_art_case_24():
 
 
 async def test_art_case_25():
-    """Answers where nothing waits, and to what nobody asked, are typed errors."""
+    """A decision without a suspension or with an unknown id raises a typed error."""
     prod = Prod()
     async with prod.agent([DEPLOY], "done") as agent:
         session = await agent.create_session("ada")
@@ -149,7 +149,7 @@ async def test_art_case_25():
 
 
 async def test_art_case_26():
-    """A decision with a circular reference crashes nothing, and it waits on."""
+    """A decision with a circular reference raises an error, and the session stays suspended."""
     prod = Prod()
     circle = {}
     circle["self"] = circle
@@ -166,7 +166,7 @@ async def test_art_case_26():
 
 
 async def test_art_case_27():
-    """A plan whose item waits is suspended; when somebody has decided the item goes on, and the plan ends."""
+    """A plan is suspended with its item; after the decision the item continues and the plan ends."""
     prod = Prod()
     answers = (PLAN, [DEPLOY], json.dumps({"content": "it is out"}), "Version 2 is out.")
     async with prod.agent(*answers, kind=PlanAgent) as agent:

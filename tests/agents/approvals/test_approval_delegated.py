@@ -1,4 +1,4 @@
-"""Agents that work for others and need a person: their askers wait, and hear of it."""
+"""Approvals of delegated tasks: the calling agents wait, and their sessions list the approval."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ PAY = ToolCall("pay", {"amount": 5})
 
 
 def team(ran, *, depth=1):
-    """A lead whose tool is an agent, and so on; the last has a tool that needs a person."""
+    """Return a chain of agents in which each has the next as a tool. The last has a tool that requires approval."""
 
     @tool(approval=True)
     async def pay(amount: int) -> str:
@@ -52,7 +52,7 @@ def team(ran, *, depth=1):
 
 @pytest.mark.parametrize("depth", [1, 3])
 async def test_the_asking_agent_forwards_approvals(autojump_clock, depth):
-    """The user of the lead decides about the worker's call, with the approval's full time."""
+    """The lead's session lists the worker's approval and can decide it. Two hours of waiting expire nothing."""
     ran, asked = [], []
     lead, *_ = team(ran, depth=depth)
     async with lead:
@@ -74,7 +74,7 @@ async def test_the_asking_agent_forwards_approvals(autojump_clock, depth):
 
 
 async def test_a_tool_timeout_pauses_during_an_approval(autojump_clock):
-    """The time before and after the suspension counts."""
+    """The tool timeout counts the time before and after the suspension, not the wait for the decision."""
     ran = []
     lead, worker = team(ran)
 
@@ -98,7 +98,7 @@ async def test_a_tool_timeout_pauses_during_an_approval(autojump_clock):
 
 @pytest.mark.parametrize("decide_after", [10, 5000])
 async def test_an_ask_deadline_pauses_during_an_approval(autojump_clock, decide_after):
-    """The deadline continues after the approval of the asked agent, and then ends the ask."""
+    """The deadline of an ask pauses while the asked agent waits for approval, and continues afterwards."""
     ran, took = [], []
     _, worker = team(ran)
 
@@ -135,7 +135,7 @@ async def test_an_ask_deadline_pauses_during_an_approval(autojump_clock, decide_
 
 
 async def test_interrupting_the_asker_withdraws():
-    """Nobody wants the worker's call any more."""
+    """Interrupting the lead withdraws the worker's approval, so a later decision is rejected."""
     ran = []
     lead, _ = team(ran)
     async with lead:
@@ -153,7 +153,7 @@ async def test_interrupting_the_asker_withdraws():
 
 @pytest.mark.parametrize("decision", [Approve(), Reject("no")])
 async def test_it_survives_a_restart(decision, autojump_clock):
-    """The lead's turn goes on waiting for the worker, whose approval can be answered by its id."""
+    """After restarts the lead still waits for the worker, and the approval can be decided by its id."""
     ran = []
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -185,7 +185,7 @@ async def test_it_survives_a_restart(decision, autojump_clock):
 
 
 def asking_both(ran, asked):
-    """A lead that asks an agent and a person at once."""
+    """Return a lead that calls an agent and a tool that requires approval in one batch."""
 
     @tool(approval=True)
     async def pay(amount: int) -> str:
@@ -208,7 +208,7 @@ def asking_both(ran, asked):
 
 
 async def ask_both(journal, ran, asked, answers):
-    """A life of its process, in which a person approves."""
+    """Run the lead in one process until its reply, approving each approval."""
     async with open_runtime(journal=journal) as runtime:
         lead = await runtime.start(asking_both(ran, asked))
         session = await lead.ensure_session("ada", "s")
@@ -221,7 +221,7 @@ async def ask_both(journal, ran, asked, answers):
 
 
 async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_soon(autojump_clock, mortal):
-    """The agent's answer is there when the person has decided, it is asked for once, and nothing stays."""
+    """After a crash the helper's answer is kept, the helper is called once, and no child session stays open."""
     unknown = 0
     for writes in range(1, 100):
         ran, asked, answers = [], [], []
@@ -237,7 +237,7 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
         assert len(asked) - before <= (0 if told else 1), writes
         if answers[-1] == "helped; paid 5":
             assert ran == [5], writes
-        else:  # it died when the call might have begun
+        else:  # the process died after the call could have started
             assert answers[-1] == "helped; Error: stopped while it ran: its outcome is unknown"
             assert len(ran) <= 1, writes
             unknown += 1
@@ -248,7 +248,7 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
 @pytest.mark.parametrize("order", [1, -1], ids=["leads first", "workers first"])
 @pytest.mark.parametrize("depth", [1, 3])
 async def test_waiting_calls_get_their_full_time_after_a_restart(autojump_clock, depth, order):
-    """In any order of agent starts: a slow approval expires no call."""
+    """A slow approval expires no delegated call after a restart, in any order of agent starts."""
     ran = []
     async with MemoryJournal().running() as journal:
         with trio.move_on_after(5):
@@ -275,7 +275,7 @@ async def test_waiting_calls_get_their_full_time_after_a_restart(autojump_clock,
 
 
 async def test_an_approval_of_an_orphaned_task_ends_at_the_next_access(autojump_clock):
-    """Its asking turn was stopped and the process died: decisions are rejected, and the approval does not stay open."""
+    """If the process died while its asking turn was stopped, a decision is rejected and the approval ends."""
     ended = 0
     for writes in range(1, 60):
         ran = []

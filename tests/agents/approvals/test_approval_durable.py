@@ -1,4 +1,4 @@
-"""Sessions that wait for people, over restarts: asleep, listed, answered, expired, and crashed at every write."""
+"""Suspended sessions across restarts: evicted, listed, decided, expired, and crashed at every write."""
 
 import collections
 
@@ -30,7 +30,7 @@ from actgent.testing import CrashingJournal, check_transcript
 
 
 class World:
-    """What is outside of the process: effects, what handlers heard, and what the model was shown."""
+    """State outside of the process: payments, deliveries to handlers, and the model requests."""
 
     def __init__(self, *, calls=("pay", "look", "pay"), **options):
         self.paid = collections.Counter()
@@ -93,13 +93,13 @@ class World:
         return agent
 
     def kinds(self, session_id="s"):
-        """What was heard, each outcome once; not that the agent stopped."""
+        """Return the kinds of outcomes that the handlers received, each id once, without failures and approvals."""
         once = {each.id: type(each).__name__ for each in self.heard[session_id]}
         return [kind for kind in once.values() if kind not in ("Failure", "Approval")]
 
 
 async def test_it_survives_a_restart_unopened():
-    """The next start does not even open it; its approval can be listed, and answered by its id."""
+    """After a restart an approval is listed without opening its session, and can be decided by its id."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -143,7 +143,7 @@ async def test_it_survives_a_restart_unopened():
 @pytest.mark.parametrize("how", ["urgent", "interrupt", "newer", "aclose"])
 @pytest.mark.parametrize("restart", [False, True])
 async def test_it_is_withdrawn(how, restart):
-    """By an URGENT message, a newer one that interrupts, an interruption, a close; also after a restart."""
+    """An URGENT message, an interrupting message, `interrupt()` and `aclose()` withdraw approvals, also after a restart."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -176,7 +176,7 @@ async def withdraw(session, how):
 
 
 async def test_an_urgent_message_of_a_dead_process_withdraws():
-    """It was accepted, and the process died: the next start answers it, although the session was suspended."""
+    """An URGENT message accepted before the process died is answered at the next start, although the session was suspended."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -193,7 +193,7 @@ async def test_an_urgent_message_of_a_dead_process_withdraws():
 
 
 async def test_it_expires(autojump_clock):
-    """What nobody decided in time is rejected; the model reads that, and a late answer is told."""
+    """An undecided call is rejected after `approval_timeout`. The model reads that, and a late decision is rejected."""
     world = World(limits=Limits(approval_timeout=3600))
     async with open_runtime() as runtime:
         agent = await runtime.start(world.agent())
@@ -214,7 +214,7 @@ async def test_it_expires(autojump_clock):
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_an_urgent_question_stays_listed_whatever_else_interrupts(restart):
-    """A turn that answers an URGENT message is not interrupted, so people still find what it asks."""
+    """An interrupting message does not end a turn that answers an URGENT message, so its approvals stay listed."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -243,7 +243,7 @@ async def found_and_answered(runtime, agent, session):
 
 
 async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch):
-    """Whatever sleeps in the journal is woken when its time is over; what was due before the start, at once."""
+    """Evicted suspended sessions expire in time, also after a restart."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World(limits=Limits(approval_timeout=3600))
     async with MemoryJournal().running() as journal:
@@ -267,7 +267,7 @@ async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch)
 
 
 async def test_suspended_sessions_sleep_and_wake(monkeypatch):
-    """They leave memory although their turn has not ended; mail wakes them and waits, an answer goes on."""
+    """Suspended sessions are evicted. A message loads the session and stays queued; a decision resumes the turn."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World()
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -305,7 +305,7 @@ DECISIONS = {
 
 
 async def serve(journal, world, decisions, *, seconds=5):
-    """A life in which someone answers what waits, once the agent has started; True if all of it was done."""
+    """Run one process that approves or rejects all calls. Return whether the session became idle within the time."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
         try:
@@ -325,7 +325,7 @@ async def serve(journal, world, decisions, *, seconds=5):
 @pytest.mark.parametrize("kind", DECISIONS)
 @pytest.mark.parametrize("calls", [("pay", "look", "pay"), ("pay",), ("ask", "look"), ("look", "pay", "ask")])
 async def test_a_crash_at_every_write(kind, calls, autojump_clock):
-    """No call is lost and none runs twice, and the model is shown what it is shown without a crash."""
+    """A crash at any write loses no call and runs none twice. The model requests equal those without a crash."""
     asking = [f"c{place}" for place, name in enumerate(calls) if name != "look"]
     decisions = dict(zip(asking, DECISIONS[kind], strict=False))
     whole = World(calls=calls)
@@ -353,7 +353,7 @@ async def test_a_crash_at_every_write(kind, calls, autojump_clock):
         assert before.keys() <= world.paid.keys()
         last = world.views[-1]
         if "outcome is unknown" in str(last):
-            unknown += 1  # it was about to begin, or had begun, when the process died
+            unknown += 1  # the call was starting or running when the process died
             assert has_decided or "ask" in calls
         else:
             assert last == whole.views[-1], writes
@@ -363,7 +363,7 @@ async def test_a_crash_at_every_write(kind, calls, autojump_clock):
 
 
 class Full(WrappedJournal):
-    """A journal without space for decisions, for some time."""
+    """A journal that rejects records of decisions while it is full."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -377,7 +377,7 @@ class Full(WrappedJournal):
 
 
 async def test_a_decision_that_cannot_be_written_does_not_count():
-    """It waits on, and can be decided again, also otherwise."""
+    """If the journal rejects a decision, the approval stays open and another decision is valid."""
     world = World()
     async with MemoryJournal().running() as inner:
         journal = Full(inner)
@@ -397,7 +397,7 @@ async def test_a_decision_that_cannot_be_written_does_not_count():
 
 
 async def test_a_cancelled_decision_is_valid():
-    """Whoever gave it is gone, and the journal may have it."""
+    """A decision whose caller was cancelled is recorded or can be repeated. A later decision is rejected."""
     world = World(calls=("pay",))
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -410,7 +410,7 @@ async def test_a_cancelled_decision_is_valid():
                     nursery.start_soon(session.answer, approval, Approve())
                     await trio.lowlevel.checkpoint()
                     scope.cancel()
-            if session.approvals:  # it was cancelled before it began
+            if session.approvals:  # the decision was cancelled before its write began
                 await session.answer(approval, Approve())
             await session.wait_idle()
             with pytest.raises(ApprovalAlreadyDecided):
@@ -421,7 +421,7 @@ async def test_a_cancelled_decision_is_valid():
 
 
 async def test_deleting_a_session_that_waits():
-    """Nothing of it is left, and nothing runs."""
+    """Deleting a suspended session removes its approvals and its records, and no call runs."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:

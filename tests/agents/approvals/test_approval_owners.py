@@ -1,4 +1,4 @@
-"""Open approvals of one owner, so that a service shows no arguments of another user's calls."""
+"""Open approvals of one owner, so that a service does not show arguments of another user's calls."""
 
 import pytest
 import trio
@@ -14,14 +14,14 @@ def pay(amount: int) -> str:
 
 
 def payer(name, amount, *, sessions=1):
-    """An agent whose first answer in each of so many sessions is a payment."""
+    """Return an agent whose first answer in each of its sessions is a payment."""
     return BareAgent(
         name, llm=ScriptedLLM([ToolCall("pay", {"amount": amount})] * sessions + ["Done."]), tools=[pay]
     )
 
 
 async def ask(agent, owner):
-    """Open a session whose payment waits for a person."""
+    """Create a session whose payment waits for approval."""
     session = await agent.create_session(owner, session_id=f"{agent.name}-{owner}")
     await session.chat("pay")
     await session.wait_idle()
@@ -29,7 +29,7 @@ async def ask(agent, owner):
 
 @pytest.mark.parametrize("journal", [None, "memory:", "sqlite"])
 async def test_approvals_of_one_owner(journal, tmp_path):
-    """With an owner the runtime and an agent list that owner's approvals alone, page by page."""
+    """With `owner=` the runtime and an agent list the approvals of that owner only, page by page."""
     url = f"sqlite:///{tmp_path / 'a.db'}" if journal == "sqlite" else journal
     async with open_runtime(journal=url) as runtime:
         agents = [
@@ -57,7 +57,7 @@ async def test_approvals_of_one_owner(journal, tmp_path):
 
 
 async def test_an_approval_below_another_agent_has_the_owner_of_the_topmost_session():
-    """The user of the asking session is the owner, in the handler and in the list."""
+    """The owner of a delegated approval is the user of the topmost session, in the handler and in the list."""
     helper = payer("helper", 7)
     boss = BareAgent(
         "boss", llm=ScriptedLLM([ToolCall("helper", {"task": "pay"}), "Done."]), tools=[helper.as_tool()]
@@ -79,7 +79,7 @@ async def test_an_approval_below_another_agent_has_the_owner_of_the_topmost_sess
 
 
 async def test_owners_of_approvals_after_a_restart(tmp_path):
-    """The journal has the owner of each approval."""
+    """After a restart the approvals are still listed by owner."""
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with open_runtime(journal=url) as runtime:
         await ask(await runtime.start(payer("first", 1)), "ada")

@@ -1,6 +1,6 @@
-"""10,000 calls that nobody granted, in random sessions: none runs, whatever else is decided, replayed or restarted.
+"""None of 10,000 ungranted calls in random sessions runs, with random decisions, replays and restarts.
 
-A tenth of them, but for `make soak`.
+Outside of `make soak` a tenth of these calls is made.
 """
 
 import collections
@@ -38,7 +38,7 @@ UNGRANTED = 10_000 if SOAK else 1_000
 
 
 class World:
-    """What may run, what ran, and what was asked."""
+    """Granted calls, calls that ran, and the approvals that were requested."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -99,7 +99,7 @@ class World:
         return ToolCall(name, {"key": self.made})
 
     async def meddle(self, agent, session):
-        """Do something at random with what waits; what lets a call run is noted before."""
+        """Do a random operation on a suspended session. A grant is counted before it is sent."""
         waits = list(session.approvals)
         old = list(self.seen.values())
         chance = self.random.random()
@@ -121,7 +121,7 @@ class World:
         await session.answer(self.random.choice([approval, approval.id]), decision)
 
     async def forge(self, agent, session, approval):
-        """All that is no decision over this call: again, elsewhere, for other arguments, of other types."""
+        """Send a random invalid decision: repeated, for another session, with other arguments or of another type."""
         decided = all(each.id != approval.id for each in session.approvals)
         other = {**approval.arguments, "key": approval.arguments["key"] + 1}
         forgeries = [
@@ -145,7 +145,7 @@ class World:
 
 
 async def live(world, journal):
-    """One life of the process, which ends in the middle of everything."""
+    """Run one process for a fixed number of random operations and leave sessions suspended."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
         for _ in range(20 * SESSIONS):
@@ -162,7 +162,7 @@ async def live(world, journal):
 
 @pytest.mark.parametrize("seed", range(RUNS))
 async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
-    """Nothing runs without its own grant, nor more often than it was granted."""
+    """A call runs at most as often as it was granted."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 5)
     ungranted = 0
     for number in range(WORLDS):
@@ -177,7 +177,7 @@ async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
 
 
 async def test_the_test_can_fail(autojump_clock, monkeypatch):
-    """A rule that is not asked is found."""
+    """If the agent's approval rule is skipped, the search finds ungranted calls that ran."""
     monkeypatch.setattr(ApprovalRequests, "rule_for", lambda *_: None)
     world = World(0)
     async with MemoryJournal().running() as journal:

@@ -1,4 +1,4 @@
-"""Tools of the caller for one turn: offers, calls, results, rejection, crashes, and what people see of them."""
+"""Tools of the caller for one turn: offers, calls, results, rejection, crashes, and their display to the caller."""
 
 import json
 import signal
@@ -35,7 +35,7 @@ LOCATE = {
 ROOT = Path(__file__).parents[3]
 PAINT = {"name": "paint", "description": "Paint the window."}
 offers = []
-"""Names of the tools that each request of the model offered."""
+"""Names of the tools in each model request."""
 
 
 @tool(approval=ApprovalRequest("Really?"))
@@ -133,7 +133,7 @@ async def test_tools_belong_to_one_turn(clerk):
         texts = [each.text for each in session.history if each.sender.kind == "assistant" and each.text]
         assert texts == ["locate", "paint", "hello"]
         assert offers == [*[["pay", "locate"]] * 2, *[["pay", "paint"]] * 2, ["pay"]]
-        await session.chat("locate")  # a tool of an earlier turn does not exist any more
+        await session.chat("locate")  # the tool was offered for an earlier turn only
         await session.wait_idle()
         assert session.caller_calls == ()
         assert "not found" in session.history[-1].text

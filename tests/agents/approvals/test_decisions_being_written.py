@@ -1,4 +1,4 @@
-"""While a decision is being written, its approval is open, its session is not idle, and a second decision waits."""
+"""While a decision is written, its approval stays open, its session is not idle, and a second decision waits."""
 
 import pytest
 import trio
@@ -25,24 +25,24 @@ async def pay(euros: int) -> str:
 
 
 async def sleep(_):
-    """A disk that takes half a second."""
+    """Delay a write by half a second."""
     await trio.sleep(0.5)
 
 
 async def fail(_):
-    """A disk that fails after half a second."""
+    """Fail a write after half a second."""
     await trio.sleep(0.5)
     raise JournalFailed("no disk")
 
 
 async def answer_in_vain(session, approval):
-    """Decide while the disk fails."""
+    """Send a decision and expect `JournalFailed`."""
     with pytest.raises(JournalFailed):
         await session.answer(approval, Approve())
 
 
 class Clerk:
-    """A session whose turn waits for a person, over a journal whose next writes take half a second."""
+    """A session with a suspended turn. After the suspension each journal write takes half a second."""
 
     def __init__(self, calls=1):
         self.heard = []
@@ -62,7 +62,7 @@ class Clerk:
 
 
 async def test_a_session_is_not_idle_while_a_decision_is_written(autojump_clock):
-    """`wait_idle()` waits for the decision and for the turn that it resumes; the approval is listed until then."""
+    """`wait_idle()` waits for the decision and the resumed turn. The approval is listed until the decision is written."""
     clerk = Clerk()
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)
@@ -77,7 +77,7 @@ async def test_a_session_is_not_idle_while_a_decision_is_written(autojump_clock)
 
 
 async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
-    """The second person is refused when the first decision is in the journal, not before."""
+    """A second decision is rejected only after the first is in the journal."""
     clerk = Clerk()
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)
@@ -95,7 +95,7 @@ async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
 
 
 async def test_a_second_decision_is_valid_if_the_first_was_not_recorded(autojump_clock):
-    """The disk fails at the first decision: its caller gets the error, and the second person decides."""
+    """If the write of the first decision fails, its caller gets the error and the second decision is valid."""
     clerk = Clerk()
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)
@@ -113,7 +113,7 @@ async def test_a_second_decision_is_valid_if_the_first_was_not_recorded(autojump
 
 
 async def test_a_session_is_idle_again_if_the_decision_cannot_be_written(autojump_clock):
-    """A caller that waits for the session gets it back as one that waits for people."""
+    """`wait_idle()` returns after a failed write, and the session is suspended again."""
     clerk = Clerk()
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)
@@ -134,7 +134,7 @@ async def test_a_session_is_idle_again_if_the_decision_cannot_be_written(autojum
 
 
 async def test_a_turn_waits_on_if_one_of_two_decisions_cannot_be_written(autojump_clock):
-    """The decision that is written last does not resume a turn whose other decision failed; the journal lists the turn."""
+    """The second decision does not resume a turn whose first decision failed. The failed approval stays listed."""
     clerk = Clerk(calls=2)
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)
@@ -153,7 +153,7 @@ async def test_a_turn_waits_on_if_one_of_two_decisions_cannot_be_written(autojum
 
 
 async def test_two_decisions_of_one_turn_of_which_one_fails(autojump_clock):
-    """The decision that was written last as the last one does not resume a turn whose other call is undecided again."""
+    """The last decision was written while another failed. The turn stays suspended until that call is decided."""
     clerk = Clerk(calls=2)
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
         session = await clerk.ask(runtime)

@@ -1,4 +1,4 @@
-"""Questions with a form and a risk: asked by tools and for them, answered field by field, checked, and durable."""
+"""Approvals with a form and a risk: requested by tools and by rules, checked by field, and durable."""
 
 import json
 from collections import ChainMap
@@ -46,7 +46,7 @@ async def survey(topic: str) -> str:
 
 
 def desk(*answers):
-    last = lambda chat: chat.messages[-1].parts[0].text  # noqa: E731 - what the model read last
+    last = lambda chat: chat.messages[-1].parts[0].text  # noqa: E731 - the last text in the model request
     return BareAgent("desk", llm=ScriptedLLM([*answers, last]), tools=[book, survey])
 
 
@@ -57,7 +57,7 @@ async def suspended(agent, session):
 
 
 async def test_a_call_runs_with_the_content_of_its_form(tmp_path):
-    """The approval has fields and risk, over a restart too; the tool finds the answer."""
+    """The approval keeps its form and risk after a restart, and the tool receives the content of the decision."""
     address = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=address) as runtime:
         agent = await runtime.start(desk(ToolCall("book", {"hotel": "Ritz"})))
@@ -84,7 +84,7 @@ async def test_a_call_runs_with_the_content_of_its_form(tmp_path):
     ],
 )
 async def test_an_answer_that_does_not_fit_leaves_it_waiting(decision):
-    """A yes without what is asked for, and each wrong field; the right one counts then."""
+    """An approval without content or with a wrong field is rejected and stays open. A correct one resumes the call."""
     async with desk(ToolCall("book", {"hotel": "Ritz"})) as agent:
         session = await agent.create_session("ada")
         asked = await suspended(agent, session)
@@ -95,7 +95,7 @@ async def test_an_answer_that_does_not_fit_leaves_it_waiting(decision):
 
 
 async def test_a_tool_asks_with_fields_itself():
-    """What is answered is its result, and checked."""
+    """The decision on a form that a tool requests is checked and becomes the tool result."""
     async with desk(ToolCall("survey", {"topic": "tea"})) as agent:
         session = await agent.create_session("ada")
         asked = await suspended(agent, session)
@@ -106,7 +106,7 @@ async def test_a_tool_asks_with_fields_itself():
 
 
 async def test_an_invalid_form_is_an_error_for_the_model():
-    """No approval is created, and the model reads the reason."""
+    """An invalid form creates no approval, and the model reads the reason."""
 
     @tool
     async def odd() -> str:
@@ -138,7 +138,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("form", UNUSABLE.values(), ids=UNUSABLE)
 async def test_forms_that_cannot_be_checked_are_rejected(form):
-    """The call, or the guard, fails, since an approver could only reject and a journal could not store the form."""
+    """An unusable form fails the call or the guard. It could not be approved or stored in a journal."""
 
     @tool
     async def ask() -> str:
@@ -166,7 +166,7 @@ async def test_forms_that_cannot_be_checked_are_rejected(form):
 
 
 async def test_a_member_of_a_form_may_be_true():
-    """As JSON Schema has it: anything may stand there, and a yes alone is an answer."""
+    """A property schema may be `True`, as in JSON Schema. An approval without content is then valid."""
 
     @tool(approval=ApprovalRequest("May it?", form={"type": "object", "properties": {"why": True}}))
     async def run() -> str:
@@ -182,7 +182,7 @@ async def test_a_member_of_a_form_may_be_true():
 
 
 async def test_a_form_of_other_mappings_is_asked_as_plain_json():
-    """Whatever mappings a program keeps its forms in, people and journals get dicts, and their answers are checked."""
+    """Forms of any mapping type become plain dicts in the approval, and the decisions are checked."""
     member = MappingProxyType({"type": "string"})
     form = MappingProxyType({"properties": ChainMap({"name": member}), "required": ("name",)})
 

@@ -1,4 +1,4 @@
-"""A message that would end a turn which waits for people, and does not get in: the turn waits on, and all can see it."""
+"""If a message that would interrupt a suspended turn is rejected, the turn stays suspended and listed."""
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ RULES = {"interrupt": {"on_busy": "interrupt"}, "urgent": {"priority": "urgent"}
 
 
 class LateJournal(MemoryJournal):
-    """A journal that has what somebody says, and says so a second later, or that it failed."""
+    """A journal that stores an accepted message, and then returns a second later or reports a failure."""
 
     late = fails = False
 
@@ -49,7 +49,7 @@ def clerk(ran):
 
 
 async def refuse(session, journal, how, rule):
-    """Have a message refused that would end the turn."""
+    """Send a message that would end the turn and make its acceptance fail."""
     options = RULES[rule]
     match how:
         case "no room":
@@ -82,7 +82,7 @@ CASES = [
 @pytest.mark.parametrize(("how", "rule"), CASES)
 @pytest.mark.parametrize("later", ["at once", "restart"])
 async def test_approval_stays_listed_after_a_rejected_interrupt(autojump_clock, how, rule, later):
-    """This process or the next one can decide it, and the turn resumes."""
+    """This process or the next one can decide the approval, and the turn resumes."""
     ran = []
     async with LateJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -113,7 +113,7 @@ async def test_approval_stays_listed_after_a_rejected_interrupt(autojump_clock, 
 
 @pytest.mark.parametrize("rule", RULES)
 async def test_accepted_interrupt_removes_the_approval_from_all_lists(autojump_clock, rule):
-    """The approval is withdrawn, and the message is answered."""
+    """An accepted interrupting message withdraws the approval and is answered."""
     async with LateJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk([]))
         session = await agent.create_session("ada", "pay")

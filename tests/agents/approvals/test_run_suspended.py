@@ -1,4 +1,4 @@
-"""What is asked behind a turn that waits for people: nobody waits for those who did not mean to."""
+"""Runs in a suspended session: the caller gets an error at once instead of waiting for approvals."""
 
 import pytest
 import trio
@@ -30,12 +30,12 @@ def clerk(**options):
 
 @pytest.fixture(params=[None, "memory:"], ids=["no journal", "journal"])
 def journal(request):
-    """An address, or none."""
+    """Return a journal address, or None for no journal."""
     return request.param
 
 
 async def test_a_run_in_a_suspended_session_raises_at_once(autojump_clock, journal):
-    """Its message is not answered later, and the session is unchanged."""
+    """`run()` and `stream()` raise `Suspended`. Their message is not answered later, and the session is unchanged."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
@@ -58,7 +58,7 @@ async def test_a_run_in_a_suspended_session_raises_at_once(autojump_clock, journ
 
 @pytest.mark.parametrize("how", ["run", "stream"])
 async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, journal, how, listen):
-    """The error has the approval ids; messages without a waiting caller stay queued, and handlers do not see withdrawn ones."""
+    """A queued run gets `Suspended` with the approval ids and reaches no handler. Messages without a waiting caller stay queued."""
     async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
@@ -91,7 +91,7 @@ async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, 
 
 
 async def test_withdrawn_message_does_not_run_at_the_next_start(autojump_clock):
-    """The journal records the rejection before the caller receives it."""
+    """The journal records the withdrawal of a run before its caller receives the error."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
             agent = await runtime.start(clerk(grace=0))
@@ -114,7 +114,7 @@ async def test_withdrawn_message_does_not_run_at_the_next_start(autojump_clock):
 
 @pytest.mark.parametrize("rule", ["interrupt", "urgent"])
 async def test_a_message_that_ends_the_suspended_turn_is_answered(autojump_clock, journal, rule):
-    """A message that does not wait for approvals withdraws no run."""
+    """An interrupting run or an URGENT message ends the suspended turn and is answered."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk(on_busy="interrupt" if rule == "interrupt" else "queue"))
         session = await agent.create_session("ada", "pay")
@@ -130,7 +130,7 @@ async def test_a_message_that_ends_the_suspended_turn_is_answered(autojump_clock
 
 
 async def test_a_tool_waits_for_a_suspended_session(autojump_clock, journal):
-    """A run inside of a turn waits for approvals, and its timeout is paused."""
+    """A run inside a tool call waits for the approval, and the tool timeout pauses."""
     asked = clerk()
 
     @tool(timeout=5)
@@ -154,7 +154,7 @@ async def test_a_tool_waits_for_a_suspended_session(autojump_clock, journal):
 
 
 class Hesitating(MemoryJournal):
-    """A journal that takes decisions late, and refuses them then."""
+    """A journal whose writes of decisions fail after one second."""
 
     refuses = False
 
@@ -168,7 +168,7 @@ class Hesitating(MemoryJournal):
 
 
 async def test_a_run_while_a_decision_is_written_waits_for_what_comes_of_that(autojump_clock):
-    """Written, the turn goes on and the run is answered; failed, it is told what the turn still waits for."""
+    """A run waits for the pending write: it raises `Suspended` if the write fails, and gets a reply if it succeeds."""
     async with (
         Hesitating().running() as journal,
         open_runtime(journal=journal) as runtime,
@@ -195,7 +195,7 @@ async def test_a_run_while_a_decision_is_written_waits_for_what_comes_of_that(au
 
 
 async def test_abandoned_waits_resume_outer_timeouts(autojump_clock):
-    """A tool that no longer waits for an approval ends at its timeout, and so do its callers."""
+    """The timeouts of a tool and its callers continue after the tool stops waiting for an approval."""
     clerk_, limit = clerk(), 5
 
     @tool(timeout=1000)

@@ -1,6 +1,6 @@
-"""Ten thousand calls that nobody granted, in random modes, delegations and grants: none of them runs.
+"""None of 10,000 ungranted calls runs, with random modes, delegations and grants.
 
-A tenth of them, but for `make soak`.
+Outside of `make soak` a tenth of these calls is made.
 """
 
 import json
@@ -18,32 +18,32 @@ MODES = [f"mode{number}" for number in range(5)]
 
 
 class World:
-    """What was granted, kept apart from the code that is tested, and what was done all the same."""
+    """Grants, recorded without the code under test, and violations of these grants."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.granted = {}
-        """For each agent: the tools of each mode, and from which mode the model may go to which."""
+        """By agent: the tools of each mode, and the allowed mode transitions of the model."""
         self.sessions = {}
-        """The mode of each session, by what its model was told in results of set_mode."""
+        """Mode of each session id, from the session state."""
         self.refused = 0
         self.ran = 0
         self.wrong = []
 
-    # --- what may run; approvals, enabled tools and the like would be asked here, too -------------
+    # --- grants -----------------------------------------------------------------------------------
 
     def may_run(self, agent, mode, name):
         tools, _ = self.granted[agent]
         return name in tools[mode]
 
     def took(self, agent, session_id, name):
-        """A tool runs."""
+        """Record that a tool runs, and a violation if the session's mode does not grant that tool."""
         self.ran += 1
         if not self.may_run(agent, self.sessions[session_id], name):
             self.wrong.append((agent, self.sessions[session_id], name))
 
     def heard(self, agent, session_id, result):
-        """A call has its result: refused it has to be one that was not granted, in the mode that is named."""
+        """Check a rejected call: its tool must be ungranted in the mode that the error names."""
         if result.error is None or "not available in" not in result.error:
             return
         mode = result.error.split(" not available in ")[1].split(" mode.")[0]
@@ -70,7 +70,7 @@ class World:
         return slow if self.random.random() < 0.5 else quick
 
     def modes(self, agent):
-        """Random modes with random tools, random rights to switch, and now and then a table or a rule."""
+        """Return random modes with random tools, transitions and rules."""
         universal = self.random.sample(TOOLS, 1)
         tools = {mode: {*universal, *self.random.sample(TOOLS, self.random.randrange(4))} for mode in MODES}
         ways = {start: self.random.sample(MODES, 3) for start in MODES}
@@ -87,7 +87,7 @@ class World:
         return lambda _call, tool, _told: tool.name in names
 
     def calls(self, chat, depth):
-        """What the model says: a random batch for each task, and then a word."""
+        """Return the model's answer: a random batch of calls for each task, None otherwise."""
         last = chat.messages[-1]
         text = getattr(last.parts[0], "text", "")
         if last.role != "user" or not text.startswith("go"):
@@ -139,7 +139,7 @@ class World:
 
 
 async def play(world, ungranted):
-    """Let sessions of agents, and their helpers, try until so many calls were refused."""
+    """Run sessions of agents and their helpers until the given number of calls was rejected."""
     round_number = 0
     while world.refused < ungranted and not world.wrong:
         round_number += 1
@@ -155,7 +155,7 @@ async def play(world, ungranted):
 
 
 async def test_ungranted_calls_never_run():
-    """All refused calls were ungranted, all that ran were granted, and both happened often enough to count."""
+    """Only ungranted calls are rejected and only granted calls run, in sufficient number."""
     world = World(6)
     await play(world, UNGRANTED)
     assert world.wrong == []
@@ -165,7 +165,7 @@ async def test_ungranted_calls_never_run():
 
 @pytest.mark.parametrize("fault", ["no rule", "one tool too many", "the mode of the beginning"])
 async def test_the_search_finds_a_rule_that_is_wrong(monkeypatch, fault):
-    """With a fault in the rule the same search finds calls that ran ungranted."""
+    """With a fault in the mode rule the search finds ungranted calls that ran."""
     whole = Modes.refusal
 
     def faulty(modes, call, tool, told):
