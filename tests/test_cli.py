@@ -563,7 +563,7 @@ def test_second_signal_cancels(number, started):
         process.send_signal(number)
         read_until(process.stderr, b"force quit")
         process.send_signal(number)
-        assert process.wait(timeout=9) == SIGNALS[number]  # the grace would be 10 s
+        assert process.wait(timeout=9) == SIGNALS[number]  # the grace period takes 10 s
         assert b"Traceback" not in process.stderr.read()
 
 
