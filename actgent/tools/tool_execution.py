@@ -567,9 +567,9 @@ class Batch:
         arguments: dict[str, Any],
         call_context: ToolContext,
     ) -> ToolResult:
-        """Run a call, and collect the untrusted sources of its arguments and of the answers that it reads.
+        """Run a call, and collect the untrusted sources of the answers that it reads.
 
-        Results of the call are then isolated by these sources.
+        The result of the call is then withheld, also if its arguments are trusted.
         """
         isolation = self.isolation
         assert isolation is not None  # noqa: S101 - checked by the caller
@@ -584,8 +584,7 @@ class Batch:
             running_call.reset(token)
         if sources.has_stored:
             isolation.note_stored(call.id)
-        found = join_origins(sources.given, sources.found)
-        return attrs.evolve(result, via=found) if found else result
+        return attrs.evolve(result, via=sources.found) if sources.found else result
 
     async def _run_traced(
         self,

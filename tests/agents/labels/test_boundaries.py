@@ -598,6 +598,28 @@ async def test_nested_calls(sink, with_approval):
     sink.assert_asked("page")
 
 
+async def test_a_result_with_nested_calls_and_answers():
+    """The result of a tool has the sources of the calls and of the agents that the tool has used."""
+    helper = reader()
+
+    @tool(untrusted=True, effect="pure")
+    async def mail() -> str:
+        """Read a mail."""
+        return "hello"
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            found = await context.tools.call("mail", {})
+            return len((await helper.run("read")).text) + len(found.content)
+
+    llm = ScriptedLLM([ToolCall("outer", {}), "ok"])
+    async with helper, BareAgent("clerk", llm=llm, tools=[mail, Outer()]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        (results,) = [each for each in session.history if each.tool_results]
+    assert results.label == Label({"page", "mail"})
+
+
 async def test_a_pipeline(sink):
     """A step is untrusted if an earlier step has read untrusted text."""
     steps = [

@@ -396,6 +396,81 @@ async def test_a_tool_that_changes_the_state_makes_the_session_untrusted(source)
     assert program.paid == []
 
 
+@tool(untrusted=True, effect="pure")
+async def mail() -> str:
+    """Read a mail."""
+    return "hello"
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+async def test_a_result_of_a_tool_that_asks_agents_is_withheld(is_outside):
+    """The kept result has the sources of all answers that the tool has read, and those of the tool and the session."""
+    readers = [
+        BareAgent(each.name, llm=ScriptedLLM([ToolCall(each.name, {}), "acme"]), tools=[each])
+        for each in (page, mail)
+    ]
+
+    @tool(untrusted=is_outside, sinks=())
+    async def consult() -> str:
+        """Consult both readers."""
+        return " ".join([(await each.run("read")).text for each in readers])
+
+    program = Program([ToolCall("consult", {}), "It says: @r1"], consult)
+    async with readers[0], readers[1], program.agent as agent:
+        session = await agent.create_session("ada")
+        replies = []
+        session.on_conversation(replies.append)
+        await session.chat("go", label=Label({"feed"}))
+        await session.wait_idle()
+        assert session.label == Label({"feed"})
+    program.assert_isolated()
+    expected = {"page", "mail", "feed", *(["consult"] if is_outside else [])}
+    assert [(each.text, each.label) for each in replies] == [("It says: acme acme", Label(expected))]
+
+
+@pytest.mark.parametrize("form", ["list", "object", "text"])
+async def test_references_inside_of_an_argument(form):
+    """An argument has the sources of all withheld values in it."""
+
+    @tool(name="order", sinks=("what",))
+    async def order(what: object) -> str:
+        """Order."""
+        return "ordered"
+
+    what = {
+        "list": ["@r1", "@r2"],
+        "object": {"a": "@r1", "b": {"c": "@r2"}},
+        "text": "@r1 and @r2",
+    }[form]
+    program = Program([READ, ToolCall("mail", {}), ToolCall("order", {"what": what}), "ok"], order, mail)
+    await program.run()
+    assert [labels for _, labels in program.asked] == [{"what": Label({"page", "mail"})}]
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+async def test_a_stopped_tool_that_has_stored_a_withheld_value(is_outside):
+    """The session has the sources of the arguments of a stopped call, and of its tool."""
+    has_stored = trio.Event()
+
+    @tool(untrusted=is_outside, sinks=())
+    async def store(text: str, context: ToolContext) -> str:
+        """Store a text."""
+        context.state.dispatch(("note", text))
+        has_stored.set()
+        await trio.sleep_forever()
+
+    program = Program([READ, ToolCall("store", {"text": "@r1"}), ToolCall("pay", {"to": "bob"}), "ok"], store)
+    async with program.agent as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await has_stored.wait()
+        await session.interrupt()
+        await agent.run("go on", session=session)
+    expected = Label({"page", "store"} if is_outside else {"page"})
+    assert [labels for _, labels in program.asked] == [{"to": expected}]
+    assert program.paid == []
+
+
 async def test_memories_are_withheld(tmp_path):
     """`recall` gives a reference; recall before the answer would show the text and is refused."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")

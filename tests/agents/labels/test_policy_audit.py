@@ -323,6 +323,80 @@ async def test_calls_inside_a_tool_are_found(names, expected):
     assert all(set(each.labels) == {desk.sinks[each.call.name]} for each in found)
 
 
+async def test_a_call_inside_a_tool_depends_on_the_conversation():
+    """A call that code makes without reading anything depends on the text that the model has read."""
+    desk = Desk()
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            await context.tools.call("send", {"to": "bob"})
+
+    llm = ScriptedLLM([ToolCall("page", {}), ToolCall("outer", {}), "ok"])
+    agent = BareAgent("clerk", llm=llm, tools=[*desk.tools, Outer()])
+    found = audit_session(await record(agent), agent)
+    assert [(each.call.name, each.labels) for each in found] == [("send", {"to": Label({"page"})})]
+
+
+def isolating_agent(script, *tools, **options):
+    """Return an isolating agent without sinks, and a function that audits its records with the tool `send` that has them."""
+    desk = Desk()
+    sinks = {each.name: each for each in desk.tools}
+
+    @tool(name="send", sinks=(), thread=False)
+    def send(to: str, text: str = "") -> str:
+        """Send."""
+        return "sent"
+
+    agent = BareAgent(
+        "clerk",
+        llm=ScriptedLLM(script),
+        tools=[sinks["page"], send, *tools],
+        policy=Policy(untrusted="isolate"),
+    )
+    strict = BareAgent("clerk", llm=ScriptedLLM([]), tools=[options.get("send", sinks["send"]), *tools])
+    return agent, lambda records: audit_session(records, strict)
+
+
+@pytest.mark.parametrize("source", ["argument", "answer", "reference"])
+async def test_withheld_text_in_a_call_inside_a_tool_is_found(source):
+    """A call that code makes depends on withheld arguments, on answers of agents, and on references in its own arguments."""
+    reader = BareAgent("reader", llm=ScriptedLLM([ToolCall("page", {}), "bob"]), tools=[Desk().tools[0]])
+
+    class Outer(OuterTool):
+        parameters = {"type": "object", "properties": {"to": {"type": "string"}}}  # noqa: RUF012
+
+        async def execute(self, arguments, context):
+            answer = await reader.run("read") if source == "answer" else "bob"
+            to = {"argument": arguments.get("to"), "answer": str(answer), "reference": "@r1"}[source]
+            await context.tools.call("send", {"to": to})
+
+    outer = ToolCall("outer", {"to": "@r1"} if source == "argument" else {})
+    agent, audit = isolating_agent([ToolCall("page", {}), outer, "ok"], Outer())
+    async with reader:
+        found = audit(await record(agent))
+    assert [(each.call.name, each.labels) for each in found] == [("send", {"to": Label({"page"})})]
+
+
+async def test_a_withheld_value_that_a_receiver_may_not_read_is_found():
+    """The readers of a call's data are those of the withheld values in its arguments."""
+
+    @tool(readers=("ada",), untrusted=True, effect="pure", thread=False)
+    def diary() -> str:
+        """Read the diary."""
+        return "dear diary"
+
+    @tool(name="send", sinks=(), audience="to", thread=False)
+    def send(to: str, text: str = "") -> str:
+        """Send."""
+        return "sent"
+
+    calls = [ToolCall("send", {"to": name, "text": "@r1"}) for name in ("ada", "bob")]
+    agent, audit = isolating_agent([ToolCall("diary", {}), *calls, "ok"], diary, send=send)
+    found = audit(await record(agent))
+    assert [each.call.arguments["to"] for each in found] == ["bob"]
+    assert found[0].labels == {"to": Label({"diary"}, readers={"ada"})}
+
+
 async def test_calls_inside_a_tool_without_agents_count_if_they_have_an_effect():
     """Without the code of the tools, only the journal shows which calls have an effect."""
     found = audit_session(await record(outer_agent(Desk(), ("page", "fetch", "send"))))
