@@ -201,6 +201,8 @@ class Batch:
     maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
     """Indexes of calls that may have run before a restart. They run again if their effect permits it."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
+    _isolated: dict[str, CallSources] = attrs.field(factory=dict, init=False, repr=False)
+    """Sources of each isolated call that has started, by call id."""
     """Tool and context of each started call, by index."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
     """Results of finished calls, by index."""
@@ -245,17 +247,23 @@ class Batch:
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
         """Add the untrusted sources to the result of a stopped call.
 
-        The call may have stored their text in the state.
+        The call, or a call that it made, may have stored their text in the state.
         """
         call = self.calls[index]
-        tool = self.registry.get(call.name)
-        if tool is None or tool.effect == "pure":
+        tool, call_context = self._started.get(index, (self.registry.get(call.name), self.context))
+        if tool is None:
             return result
-        via = (tool.origin or tool.name) if tool.outside else ""
-        if self.isolation is not None:
-            via = join_origins(via, self.isolation.sources_of(call.id))
-        if tool.readers is not None:
-            via = join_origins(via, _readers_of(tool, self.context))
+        nested = call_context.tools
+        if nested is None and tool.calls_tools and self.host is not None:
+            nested = self.host.nest(call)  # the state has the calls that it made before the restart
+        via = "" if nested is None else nested.sources
+        if tool.effect != "pure":
+            via = join_origins(via, (tool.origin or tool.name) if tool.outside else call_context.origin)
+            via = join_origins(via, _readers_of(tool, call_context))
+            if self.isolation is not None:
+                via = join_origins(via, self.isolation.sources_of(call.id))
+            if (running := self._isolated.get(call.id)) is not None:
+                via = join_origins(via, running.found)
         return attrs.evolve(result, via=via) if via else result
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
@@ -577,6 +585,7 @@ class Batch:
             isolation.approve(call)
         outer = running_call.get() if isolation.is_nested else None
         sources = CallSources(self.context._source, isolation.sources_of(call.id), outer=outer)  # noqa: SLF001 - the session of the call
+        self._isolated[call.id] = sources
         token = running_call.set(sources)
         try:
             result = await run(call, tool, arguments, call_context)

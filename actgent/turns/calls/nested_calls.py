@@ -50,6 +50,12 @@ class NestedCalls:
     _count: int = 0
     _kept: int = 0
 
+    def __attrs_post_init__(self) -> None:
+        mine = f"{_KEY}{self.outer.id}/"
+        for key, known in self.turn.session.seen_state.items():
+            if key.startswith(mine) and isinstance(known, Mapping) and "result" in known:
+                self.sources = join_origins(self.sources, known["result"].get("sources", ""))
+
     def names(self) -> Sequence[str]:
         """Return the names of the tools that nested calls may use: all tools except those that make nested calls themselves."""
         return tuple(tool.name for tool in self.registry if _may_be_called(tool))
@@ -96,7 +102,6 @@ class NestedCalls:
             )
         if known is None or "result" not in known:
             known = await self._run(call, tool, has_begun=known is not None)
-        self.sources = join_origins(self.sources, known["result"].get("sources", ""))
         return _read(call, known["result"])
 
     # --- one call --------------------------------------------------------------------------
@@ -119,10 +124,13 @@ class NestedCalls:
         checked = self._note_for_audit(batch)
         if tool.effect != "pure" and self.turn.session.log is not None:
             batch.on_stage = partial(self._begin, call, checked)
-        await batch.run()
+        try:
+            await batch.run()
+        finally:
+            result = batch.results()[0]  # a stopped call may have stored untrusted text in the state
+            self.sources = join_origins(self.sources, join_origins(result.origin, result.via))
         if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(batch.calls[0], question)
-        result = batch.results()[0]
         has_run = tool.effect == "pure" and result.status == "success"
         return self._keep(call, result, checked if has_run else {})
 
