@@ -179,6 +179,8 @@ export const Loading = ({ what }) => html`<p class="empty" role="status">Loading
 
 export const Empty = ({ title, children }) => html`<div class="empty"><b>${title}</b>${children}</div>`;
 
+export const tagLink = (tag) => `#/sessions?tags=${encodeURIComponent(tag)}`;
+
 export function sessionLink(session) {
   return `#/sessions/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}`;
 }

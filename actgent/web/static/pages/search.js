@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { Ago, Empty, Failed, Loading, Pages, counted, html, money, sessionLink, usePages } from "../parts.js";
 
-const FIELDS = ["q", "role", "agent", "owner", "status", "has_errors", "min_cost", "min_seconds", "since", "until"];
+const FIELDS = ["q", "role", "agent", "owner", "tags", "status", "has_errors", "min_cost", "min_seconds", "since", "until"];
 const LIMIT = 50;
 
 // Dates in the address are days; the server takes times.
@@ -66,6 +66,7 @@ export function Search({ query }) {
       <${Choice} name="role" label="In" value=${query.role} choices=${[["", "all messages"], ["user", "messages of users"], ["assistant", "answers"]]} />
       <${Field} name="agent" label="Agent" value=${query.agent} />
       <${Field} name="owner" label="Owner" value=${query.owner} />
+      <${Field} name="tags" label="Tags" value=${query.tags} placeholder="urgent,billing" />
       <${Choice} name="status" label="Status" value=${query.status} choices=${[["", "any"], ["idle", "idle"], ["working", "working"], ["suspended", "suspended"], ["closed", "closed"]]} />
       <${Choice} name="has_errors" label="Errors" value=${query.has_errors} choices=${[["", "any"], ["true", "with errors"], ["false", "without errors"]]} />
       <${Field} name="min_cost" label="Cost from $" value=${query.min_cost} type="number" min="0" step="any" />

@@ -3,7 +3,7 @@
 import { Component } from "../vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, tagLink, traceLink, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { Decision } from "./approvals.js";
 import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compose.js";
@@ -208,6 +208,39 @@ function Earlier({ begin, earlier, error }) {
   return html`<button class="btn wide" ref=${box} onClick=${load}>${error ? `Earlier turns could not be loaded (${error.message}). Try again` : `Show earlier (${counted(begin, "record")} before)`}</button>`;
 }
 
+// The tags and metadata of a session. One field adds a tag, or sets a value with `key=value`.
+function Annotations({ session, again }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const change = async (body) => {
+    setState({ busy: true, error: null });
+    try {
+      await ask("PATCH", path("sessions", session.id), { query: { agent: session.agent }, body });
+      again();
+      setState({ busy: false, error: null });
+      return true;
+    } catch (error) {
+      setState({ busy: false, error });
+      return false;
+    }
+  };
+  const add = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const text = new FormData(form).get("annotation").trim();
+    const [, key, value] = /^([\w.-]+)=(.*)$/.exec(text) || [];
+    if (text && (await change(key ? { metadata: { [key]: value } } : { add_tags: [text] }))) form.reset();
+  };
+  const gone = (words, body) => may("chat") && html` <button class="link" disabled=${state.busy} aria-label="Remove ${words}" onClick=${() => change(body)}>×</button>`;
+  return html`<section class="panel" aria-label="Tags"><h2>Tags</h2><div class="b stack tight">
+    ${state.error && html`<p class="err" role="alert">It was not changed: ${state.error.message}</p>`}
+    ${session.tags.length > 0 && html`<p class="row">${session.tags.map((tag) => html`<span key=${tag}><a class="tag flat" href=${tagLink(tag)}>${tag}</a>${gone(`the tag ${tag}`, { remove_tags: [tag] })}</span>`)}</p>`}
+    ${Object.keys(session.metadata).length > 0 && html`<dl class="kv">${Object.entries(session.metadata).map(([key, value]) => html`<dt>${key}</dt><dd>${value}${gone(key, { metadata: { [key]: null } })}</dd>`)}</dl>`}
+    ${may("chat")
+      ? html`<form class="row" onSubmit=${add}><input name="annotation" aria-label="A tag, or key=value" placeholder="a tag, or key=value" autocomplete="off" maxlength="600" /><button class="btn" disabled=${state.busy}>Add</button></form>`
+      : session.tags.length + Object.keys(session.metadata).length === 0 && html`<p class="dim">This session has no tags.</p>`}
+  </div></section>`;
+}
+
 const STOPPABLE = ["working", "waiting", "suspended", "queued"];
 
 export function Session({ id, agent }) {
@@ -282,6 +315,7 @@ export function Session({ id, agent }) {
         ${about.budget && Object.entries(about.budget).map(([name, left]) => html`<dt>${name.replaceAll("_", " ")} left</dt><dd>${count(left)}</dd>`)}
         ${about.parent && html`<dt>Works for</dt><dd><a href=${sessionLink(about.parent)}>${about.parent.id}</a></dd>`}
       </dl></div></section>
+      <${Annotations} session=${about} again=${head.again} />
       ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Child sessions</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.status} /></li>`)}</ul></section>`}
       ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.input} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
       ${story && Object.keys(visible(story.state)).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(visible(story.state), null, 2)}</pre></section>`}

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get, may } from "../api.js";
 import { hear } from "../live.js";
-import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, tagLink, usePolled } from "../parts.js";
 
 const STATUSES = ["", "working", "suspended", "idle", "closed"];
 const WORDS = { "": "All", working: "Working", suspended: "Waiting for a person", idle: "Idle", closed: "Closed" };
@@ -33,12 +33,15 @@ function useArrows(rows) {
   return selected;
 }
 
-// Parses the filter: `owner:ada status:working agent:clerk`, and the beginning of an id or owner.
+// Parses the filter: `owner:ada status:working agent:clerk tag:urgent ticket=4711`, and the beginning of an id or owner.
 function filterOf(text) {
-  const found = { q: "" };
+  const found = { q: "", tags: [], metadata: {} };
   for (const word of text.split(/\s+/).filter(Boolean)) {
-    const [, name, value] = /^(owner|status|agent):(.+)$/.exec(word) || [null, "q", word];
-    found[name] = value;
+    const [, name, value] = /^(owner|status|agent|tag):(.+)$/.exec(word) || [null, "q", word];
+    const [, key, held] = /^([\w.-]+)=(.*)$/.exec(word) || [];
+    if (name === "tag") found.tags.push(value);
+    else if (key) found.metadata[key] = held;
+    else found[name] = value;
   }
   return found;
 }
@@ -100,21 +103,24 @@ export function Sessions({ query, now }) {
   const [status, setStatus] = useState(typed.status || "");
   const [agent, setAgent] = useState(typed.agent || query.agent || "");
   const { q, owner } = typed;
-  const list = useRows((more, signal) => get("/sessions", { q, owner, status, agent, limit: PAGE, ...more }, { signal }), [q, owner, status, agent]);
+  const tags = [query.tags, ...typed.tags].filter(Boolean).join(); // the address has tags with spaces apart from the text
+  const metadata = Object.keys(typed.metadata).length ? JSON.stringify(typed.metadata) : "";
+  const list = useRows((more, signal) => get("/sessions", { q, owner, status, agent, tags, metadata, limit: PAGE, ...more }, { signal }), [q, owner, status, agent, tags, metadata]);
   useEffect(() => {
     setStatus(typed.status || "");
     setAgent(typed.agent || query.agent || "");
   }, [query.q, query.agent]);
   const find = (event) => {
     event.preventDefault();
-    location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
+    const text = new FormData(event.target).get("q");
+    location.hash = `#/sessions?${new URLSearchParams({ q: text, ...(query.tags ? { tags: query.tags } : {}) })}`;
   };
   const { rows } = list;
   const selected = useArrows(rows || []);
-  return html`<div class="head"><h1>Sessions</h1>${query.q && html`<p>that fit <b class="mono">${query.q}</b> · <a href="#/sessions">all</a></p>`}
+  return html`<div class="head"><h1>Sessions</h1>${(query.q || query.tags) && html`<p>that fit <b class="mono">${[query.q, query.tags && `tags ${query.tags}`].filter(Boolean).join(", ")}</b> · <a href="#/sessions">all</a></p>`}
       <span class="sp"></span>${(list.fresh > 0 || list.isOld) && html`<button class="btn fresh" onClick=${list.begin}>${FRESH[list.fresh] || `Show ${list.fresh} new`}</button>`}${may("chat") && html`<a class="btn main" href="#/new${agent && `?agent=${encodeURIComponent(agent)}`}">New session</a>`}</div>
     <div class="filters">
-      <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada" defaultValue=${query.q || ""} /></form>
+      <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada, tag:urgent, ticket=4711" defaultValue=${query.q || ""} /></form>
       <div class="seg" role="group" aria-label="Status">
         ${STATUSES.map(
           (each) => html`<button aria-pressed=${status === each} onClick=${() => setStatus(each)}>
@@ -131,14 +137,14 @@ export function Sessions({ query, now }) {
     ${!rows
       ? !list.error && html`<${Loading} what="sessions" />`
       : rows.length === 0
-        ? html`<${Empty} title="No sessions here">${q || status || agent ? "No session matches this filter." : "Sessions appear as soon as an agent receives a message."}</${Empty}>`
+        ? html`<${Empty} title="No sessions here">${q || status || agent || tags || metadata ? "No session matches this filter." : "Sessions appear as soon as an agent receives a message."}</${Empty}>`
         : html`<div class="panel scroll" tabindex="0" role="group" aria-label="Sessions"><table>
             <caption class="hidden">Sessions, the newest change first</caption>
             <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">Status</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>
             <tbody>
               ${rows.map(
                 (each, place) => html`<tr key=${rowKey(each)} aria-selected=${place === selected}>
-                  <td class="mono"><a class="cut" href=${sessionLink(each)} title=${each.id}>${each.id}</a><span class="below dim cut">${each.agent} · ${each.owner}</span></td>
+                  <td class="mono"><a class="cut" href=${sessionLink(each)} title=${each.id}>${each.id}</a><span class="below dim cut">${each.agent} · ${each.owner}</span>${each.tags.map((tag) => html` <a class="tag flat" key=${tag} href=${tagLink(tag)}>${tag}</a>`)}</td>
                   <td class="aside"><span class="cut" title=${each.agent}>${each.agent}</span></td><td class="aside"><span class="cut" title=${each.owner}>${each.owner}</span></td>
                   <td><${Tag} state=${each.status} /></td>
                   <td class="r aside">${count(each.records)}</td><td class="r"><${Ago} at=${each.updated_at} /></td>

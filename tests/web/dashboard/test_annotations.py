@@ -1,0 +1,65 @@
+"""Tags and metadata of sessions on the dashboard."""
+
+from .test_dashboard import link_of
+
+ADD = """(() => {
+  const box = document.querySelector("input[name=annotation]");
+  box.value = %r;
+  box.form.requestSubmit();
+})()"""
+TAGS = "[...document.querySelectorAll('section[aria-label=Tags] .tag')].map(each => each.textContent).join()"
+LISTED = "[...document.querySelectorAll('tbody tr a.cut')].map(each => each.textContent).join()"
+
+
+async def test_tags_are_shown_and_changed(serving, screen):
+    """A tag and a value are added, and removed by their buttons. A rejected text is reported."""
+    async with serving() as served:
+        async with served.client() as ada:
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk", "tags": ["parcel"]})
+        await screen.open(link_of(served))
+        await screen.go("#/sessions/s1")
+        await screen.until(f"{TAGS} === 'parcel'")
+        await screen.run(ADD % "<b>very urgent")
+        await screen.until(f"{TAGS} === '<b>very urgent,parcel'")
+        await screen.run(ADD % "ticket=4711")
+        await screen.until(
+            "document.querySelector('section[aria-label=Tags] dd').textContent.includes('4711')"
+        )
+        await screen.run("document.querySelector('button[aria-label=\"Remove the tag parcel\"]').click()")
+        await screen.until(f"{TAGS} === '<b>very urgent'")
+        await screen.run("document.querySelector('button[aria-label=\"Remove ticket\"]').click()")
+        await screen.until("!document.querySelector('section[aria-label=Tags] dd')")
+        await screen.run(ADD % "a,b")
+        await screen.until(
+            "document.querySelector('section[aria-label=Tags] .err').textContent.includes('comma')"
+        )
+        async with served.client() as ada:
+            one = (await ada.get("/v1/sessions/s1")).json()
+        assert (one["tags"], one["metadata"]) == (["<b>very urgent"], {})
+    screen.tab.complaints.clear()  # the browser logs the 422
+
+
+async def test_the_list_is_filtered_by_tags(serving, screen):
+    """By a click on a tag, by the field, and by the address, which can be kept."""
+    async with serving() as served:
+        async with served.client() as ada:
+            for name, body in (
+                ("s1", {"tags": ["a", "b c"], "metadata": {"ticket": "1"}}),
+                ("s2", {"tags": ["a"], "metadata": {"ticket": "2"}}),
+                ("s3", {}),
+            ):
+                await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk", **body})
+        await screen.open(link_of(served))
+        await screen.go("#/sessions")
+        await screen.until(f"{LISTED} === 's3,s2,s1'")
+        await screen.run(
+            "[...document.querySelectorAll('tbody .tag')].find(each => each.textContent === 'b c').click()"
+        )
+        await screen.until(f"{LISTED} === 's1'")
+        assert await screen.run("location.hash") == "#/sessions?tags=b%20c"
+        await screen.go("#/sessions?q=tag:a+ticket%3D2")
+        await screen.until(f"{LISTED} === 's2'")
+        await screen.go("#/sessions?tags=a")
+        await screen.until(f"{LISTED} === 's2,s1'")
+        await screen.reload()
+        await screen.until(f"{LISTED} === 's2,s1'")
