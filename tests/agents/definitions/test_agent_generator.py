@@ -26,7 +26,7 @@ def results_in(agent_chats):
 
 
 async def test_an_agent_registers_the_generator(tmp_path):
-    """`agent.tools.add(AgentGenerator(...))` is enough, as in the document; the new agent runs."""
+    """`agent.tools.add(AgentGenerator(...))` lets an agent write the folder of a new agent, and the new agent runs."""
     output = tmp_path / "agents"
     agent = SimpleAgent(
         "smith",
@@ -50,7 +50,7 @@ async def test_an_agent_registers_the_generator(tmp_path):
 
 
 async def test_the_generator_is_mapped_to_an_instruction(tmp_path):
-    """Its own parameters are the schema; new agents can have instructions."""
+    """An instruction uses the generator's parameters as its schema. The new agent has instructions and a body."""
     generator = AgentGenerator(tmp_path)
     creation = Instruction("Creation", "A new agent.", generator.parameters, tool=generator.name)
     content = NEW | {"instructions": {"Greeting": "Someone says hello."}, "advice": "Be brief."}
@@ -79,7 +79,7 @@ async def test_the_generator_is_mapped_to_an_instruction(tmp_path):
     ],
 )
 async def test_the_model_reads_why_no_agent_was_made(tmp_path, change, reason):
-    """Nothing is written outside of the folder, and nothing is overwritten."""
+    """An invalid request writes no files, and the model reads the reason."""
     (tmp_path / "agents" / "taken").mkdir(parents=True)
     llm = ScriptedLLM(
         [ToolCall("AgentGenerator", NEW | change), '{"messageType": "DIRECT_RESPONSE", "content": "No."}']
@@ -92,7 +92,7 @@ async def test_the_model_reads_why_no_agent_was_made(tmp_path, change, reason):
 
 
 def test_a_generator_in_tools_py_is_known_to_the_check(tmp_path):
-    """The document's brain.md and creation.md are fine, with the tool in tools.py."""
+    """`read_folder()` finds a generator in tools.py, so an instruction can map to it."""
     folder = tmp_path / "smith"
     (folder / "instructions").mkdir(parents=True)
     (folder / "brain.md").write_text('---\ninstructions:\n    creation: "instructions/creation.md"\n---\n')

@@ -1,4 +1,4 @@
-"""Wrong configuration and wrong moments: a typed error that says whose fault it is and what to do."""
+"""Invalid configuration and invalid calls raise typed errors that name the argument."""
 
 import pytest
 
@@ -66,26 +66,26 @@ def llm():
     ],
 )
 def test_a_wrong_argument_is_named_when_the_agent_is_made(options, words, no_keys):
-    """Before anything runs, in the words of the caller."""
+    """The constructor raises `ConfigurationError` with the name of the invalid argument."""
     with pytest.raises(ConfigurationError, match=words):
         BareAgent(**{"name": "a", "llm": llm(), **options})
 
 
 def test_a_tool_twice_is_refused():
-    """A call could mean either."""
+    """Two tools of one name raise `DuplicateTool`."""
     with pytest.raises(DuplicateTool, match="add"):
         BareAgent("a", llm=llm(), tools=[add, add])
 
 
 @pytest.mark.parametrize("kind", [Agent, ReActAgent, RouterAgent])
 def test_an_unknown_argument_is_rejected(kind):
-    """Python says which one."""
+    """An unknown argument raises a `TypeError` that names the argument."""
     with pytest.raises(TypeError, match="modle"):
         kind("a", llm=llm(), modle="x")
 
 
 def test_a_route_to_something_else_than_an_agent_is_refused():
-    """The text names the route."""
+    """A route to a value that is not an agent raises an error that names the route."""
     with pytest.raises(ConfigurationError, match="billing"):
         RouterAgent("desk", llm=llm(), routes={"billing": "clerk"})
     with pytest.raises(ConfigurationError, match="routes"):
@@ -93,7 +93,7 @@ def test_a_route_to_something_else_than_an_agent_is_refused():
 
 
 async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
-    """Twice at once is refused and disturbs nothing; after its block it may be opened again."""
+    """Starting a running agent again raises an error and leaves it running. A closed agent can start again."""
     agent = BareAgent("a", llm=llm())
     async with agent:
         with pytest.raises(ConfigurationError, match="already"):
@@ -108,7 +108,7 @@ async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
 
 
 async def test_a_runtime_starts_nothing_but_agents():
-    """And goes on."""
+    """Starting a value that is not an agent raises an error, and the runtime stays usable."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="'tutor'"):
             await runtime.start("tutor")
@@ -117,7 +117,7 @@ async def test_a_runtime_starts_nothing_but_agents():
 
 
 async def test_two_agents_of_one_name_do_not_share_a_runtime():
-    """The second is refused, and the first goes on."""
+    """A second agent of the same name is rejected, and the first keeps running."""
     first, second = BareAgent("a", llm=llm()), BareAgent("a", llm=llm())
     async with open_runtime() as runtime:
         await runtime.start(first)
@@ -129,7 +129,7 @@ async def test_two_agents_of_one_name_do_not_share_a_runtime():
 
 
 async def test_a_mistake_in_one_session_disturbs_no_other():
-    """Errors at the door leave the inbox as it was."""
+    """Rejected messages of one session leave the other sessions usable."""
     async with BareAgent("a", llm=llm()) as agent:
         good = await agent.create_session("ada")
         bad = await agent.create_session("bob")
@@ -145,7 +145,7 @@ async def test_a_mistake_in_one_session_disturbs_no_other():
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "soon"])
 async def test_a_time_to_wait_is_a_number_of_seconds(seconds):
-    """Zero or more, and the text says so."""
+    """An `enqueue_timeout` that is not a number of at least 0 raises an error."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match="enqueue_timeout"):
@@ -154,7 +154,7 @@ async def test_a_time_to_wait_is_a_number_of_seconds(seconds):
 
 @pytest.mark.parametrize("priority", [7, None, 2.5])
 async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
-    """Only unknown text is NORMAL."""
+    """A priority that is neither a text nor a `Priority` raises an error."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match="priority"):
@@ -176,7 +176,7 @@ async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
     ],
 )
 async def test_invalid_chat_arguments_are_rejected_by_their_names(say, words):
-    """The session stays usable after the error."""
+    """The error names the argument, and the session stays usable."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=words):
@@ -186,6 +186,6 @@ async def test_invalid_chat_arguments_are_rejected_by_their_names(say, words):
 
 @pytest.mark.parametrize(("name", "kind"), [("", "user"), (" ", "user"), (5, "user"), ("ada", "boss")])
 def test_a_sender_has_a_name_and_a_kind(name, kind):
-    """Whoever makes one."""
+    """An empty or non-text name and an unknown kind of sender raise an error."""
     with pytest.raises(ConfigurationError, match="sender"):
         Sender(name, kind)

@@ -1,4 +1,4 @@
-"""Builders: every step a new one, the same agent from code and from a folder."""
+"""Builders are immutable, and an agent from a folder equals an agent from code."""
 
 import runpy
 
@@ -46,7 +46,7 @@ def make(what: str) -> str:
 
 
 def test_instructions_become_types():
-    """Name, description, schema and tool of each instruction, in order."""
+    """Each instruction becomes a classification type with name, description, schema and tool, in order."""
     assert SchemaBuilder([GREETING, MAKING]).build() == (
         ClassificationType("greeting", "Someone says hello.", {"who": "<whom>"}),
         ClassificationType("making", "Make something.", {"what": "<what>"}, "make"),
@@ -54,7 +54,7 @@ def test_instructions_become_types():
 
 
 def test_adding_and_removing_leave_the_old_builder():
-    """`add` and `remove` give new builders."""
+    """`add` and `remove` return new builders and leave the old builder unchanged."""
     first = SchemaBuilder([GREETING])
     second = first.add(MAKING)
     assert [t.name for t in first.build()] == ["greeting"]
@@ -65,14 +65,14 @@ def test_adding_and_removing_leave_the_old_builder():
 
 
 def test_without_instructions_there_are_the_default_types():
-    """Clarification, confirmation, completion and error, no two of which fit the same answer."""
+    """Without instructions the types are clarification, confirmation, completion and error, with distinct schemas."""
     assert SchemaBuilder().build() == DEFAULT_TYPES
     assert [t.name for t in DEFAULT_TYPES] == ["clarification", "confirmation", "completion", "error"]
     assert len({frozenset(t.schema) for t in DEFAULT_TYPES}) == 4
 
 
 def test_the_same_name_twice_is_refused():
-    """Two instructions of one name are an error when the types are built."""
+    """Two instructions of one name raise an error when the types are built."""
     with pytest.raises(ConfigurationError):
         SchemaBuilder([GREETING]).add(GREETING).build()
 
@@ -81,7 +81,7 @@ def test_the_same_name_twice_is_refused():
 
 
 async def test_an_agent_is_built_step_by_step(listen):
-    """All parts reach the agent, and a mapped instruction runs its tool."""
+    """All builder settings reach the agent, and a mapped instruction runs its tool."""
     llm = ScriptedLLM(
         [
             '{"messageType": "making", "content": {"what": "a boat"}}',
@@ -117,7 +117,7 @@ async def test_an_agent_is_built_step_by_step(listen):
 
 
 def test_every_step_leaves_the_builder_before_it():
-    """A builder may be the start of several agents."""
+    """Two agents can be built from one shared builder."""
     start = AgentBuilder("x").llm(ScriptedLLM(["a"]))
     start.role("one").tools(make).on_query(print)
     assert start.build().profile.role == ""
@@ -125,7 +125,7 @@ def test_every_step_leaves_the_builder_before_it():
 
 
 def test_protocols_and_strategies_go_by_name():
-    """Names, or objects; `simple` is the default with instructions; a strategy means `react`."""
+    """A protocol or strategy is set by name or object. Instructions select `simple`, and a strategy selects `react`."""
     start = AgentBuilder("x").llm(ScriptedLLM(["a"])).tools(make)
     assert start.build().protocol.name == "bare"
     assert start.instructions(GREETING).build().protocol.name == "simple"
@@ -157,7 +157,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("protocol", LOOPS)
 async def test_a_folder_whose_agent_works_on_its_own(protocol, tmp_path):
-    """The protocol's name in brain.md makes the agent of that protocol, with the folder's tools."""
+    """`protocol` in brain.md selects the agent class, and the agent has the tools of the folder."""
     kind, script = LOOPS[protocol]
     made = new_folder(tmp_path, "tutor", protocol=protocol)
     assert (made.protocol, made.instructions) == (protocol, ())
@@ -169,7 +169,7 @@ async def test_a_folder_whose_agent_works_on_its_own(protocol, tmp_path):
 
 
 def test_the_test_of_a_new_folder_passes(tmp_path):
-    """Whatever its protocol: it is what a developer begins with."""
+    """The generated test file of a new folder passes for each protocol."""
     for protocol in PROTOCOLS:
         path = new_folder(tmp_path, f"an-{protocol}", protocol=protocol).path
         runpy.run_path(str(path / f"test_an_{protocol}.py"))["test_it_greets"]()
@@ -187,7 +187,7 @@ def test_new_agent_has_a_policy(protocol, tmp_path):
 
 
 async def test_policy_of_a_folder_stops_a_call_after_untrusted_text(tmp_path):
-    """With `violation: refuse`, the call does not run, and a folder without the key does not check it."""
+    """With `violation: refuse` a call after untrusted text is rejected. Without `policy` it runs."""
     tools = (
         "from actgent import tool\n"
         "paid = []\n"
@@ -209,7 +209,7 @@ async def test_policy_of_a_folder_stops_a_call_after_untrusted_text(tmp_path):
 
 
 def test_invalid_policy_of_a_folder_is_reported_with_its_line(tmp_path):
-    """Unknown values and keys have a line, and values are not quoted."""
+    """The error has the lines of unknown values and keys, and does not quote values."""
     brain = "---\nrole: clerk\npolicy:\n  violation: reject\n  checks: context\n---\n"
     with pytest.raises(InvalidFolder) as caught:
         write_folder(tmp_path, "clerk", {"brain.md": brain})
@@ -221,7 +221,7 @@ def test_invalid_policy_of_a_folder_is_reported_with_its_line(tmp_path):
 
 
 def test_a_protocol_object_makes_its_agent():
-    """With what it was told."""
+    """A protocol object selects the agent class and is passed to the agent."""
     start = AgentBuilder("x").llm(ScriptedLLM(["a"]))
     steps = Steps(timezone="Europe/Oslo")
     built = start.protocol(steps).build()
@@ -232,20 +232,20 @@ def test_a_protocol_object_makes_its_agent():
 
 
 def test_routes_make_a_router():
-    """With routes the agent hands conversations on."""
+    """The agents in `routes` become companions of the router."""
     other = BareAgent("other", llm=ScriptedLLM(["a"]))
     agent = AgentBuilder("x").llm(ScriptedLLM(["a"])).protocol("router").routes({"bill": other}).build()
     assert list(agent._companions()) == [other]
 
 
 def test_no_model_is_an_error_that_says_what_to_do(no_keys):
-    """Without a model nothing is built."""
+    """Building an agent without a model raises an error that names `LLM_MODEL`."""
     with pytest.raises(ConfigurationError, match="LLM_MODEL"):
         AgentBuilder("x").build()
 
 
 async def test_clients_of_settings_are_closed_with_the_agent(no_keys):
-    """What the agent made from settings, it closes; it can be opened again."""
+    """An agent closes the model client that it created from settings, and creates a new one when it starts again."""
     agent = AgentBuilder("x").llm("openai:m", base_url="http://localhost:1", temperature=0).build()
     for _ in range(2):
         async with agent:
@@ -258,7 +258,7 @@ async def test_clients_of_settings_are_closed_with_the_agent(no_keys):
 
 
 async def test_a_new_folder_runs(tmp_path):
-    """The scaffold gives an agent that greets, with its tool."""
+    """A new folder has its files, and its agent greets and offers its tool."""
     made = new_folder(tmp_path, "tutor")
     assert sorted(p.name for p in made.path.iterdir()) == [
         "brain.md",
@@ -275,7 +275,7 @@ async def test_a_new_folder_runs(tmp_path):
 
 
 def test_a_builder_extends_an_agent_folder(tmp_path):
-    """What a program adds comes on top of the files; tools of both count."""
+    """Builder settings override those of the folder, and the tools of both are available."""
     files = {
         "brain.md": "---\nname: x\ninstructions: {making: making.md}\nllm: {model: a, temperature: 0}\n---\n",
         "making.md": '---\nschemaTemplate: {what: "<what>"}\ntool: make\n---\n',
@@ -291,14 +291,14 @@ def test_a_builder_extends_an_agent_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["Tutor", "../x", "", "a b", ".x", "x/y", "1x", "x" * 65])
 def test_a_folder_has_a_plain_name(tmp_path, name):
-    """Nothing that leads elsewhere, or differs only in case on some disks."""
+    """Names with a path, an upper-case letter, a space or a leading digit are rejected."""
     with pytest.raises(ConfigurationError, match="named with"):
         new_folder(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path):
-    """A taken name, a broken agent and a path that leads out leave everything as it was."""
+    """An existing name, an invalid agent and a path outside of the folder raise an error and write no file."""
     (tmp_path / "Tutor").mkdir()
     with pytest.raises(ConfigurationError, match="nothing is overwritten"):
         new_folder(tmp_path, "tutor")
@@ -313,7 +313,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path):
 
 
 async def test_layers_of_instance_session_and_call():
-    """Each layer appends or replaces, with variables; a call's addition stands at the conversation's end."""
+    """Layers append, prepend or replace. A text layer of one call is appended to the last message."""
     llm = ScriptedLLM(lambda _: "ok")
     layer = PromptLayer("Speak {{ language }}.", variables={"language": "{{ 7 * 7 }}"})
     agent = BareAgent("x", llm=llm, prompt=layer)
@@ -337,7 +337,7 @@ async def test_layers_of_instance_session_and_call():
 
 
 def test_a_layer_without_its_variable_is_refused():
-    """A missing variable, a broken template and the name `profile` are configuration errors; plain text is neither."""
+    """A missing variable, a broken template and the name `profile` raise an error. Plain text is not a template."""
     for layer in (
         PromptLayer("{{ a }}", variables={}),
         PromptLayer("{{", variables={}),

@@ -1,4 +1,4 @@
-"""Folders are read without ever leaving them."""
+"""`Folder` reads no file outside of its folder."""
 
 import os
 from contextlib import suppress
@@ -14,7 +14,7 @@ SECRET = "canary outside"
 
 @pytest.fixture
 def root(tmp_path):
-    """A folder with a file, a pipe, links that lead out, and a secret beside it."""
+    """Return a folder with a file, a pipe and links to the outside; a secret is in the parent folder."""
     inside = tmp_path / "root"
     (inside / "a").mkdir(parents=True)
     (inside / "a" / "b.txt").write_text("inside")
@@ -27,7 +27,7 @@ def root(tmp_path):
 
 
 def test_a_file_is_read(root):
-    """A plain path leads to its file, with `.` and double slashes left out."""
+    """Paths with `.` and double slashes are normalized. A missing folder is empty."""
     with Folder.open(root) as folder:
         assert folder.read("a/b.txt") == folder.read("./a//b.txt") == "inside"
         assert folder.names("a") == ["b.txt"]
@@ -60,7 +60,7 @@ def test_a_file_is_read(root):
     ],
 )
 def test_paths_that_cannot_be_right_are_not_walked(path):
-    """What leads out, is absolute, or has odd characters is refused before the disk is asked."""
+    """Absolute, escaping and malformed paths are rejected without disk access."""
     with pytest.raises(ValueError, match=r"path|folder"):
         steps_of(path)
 
@@ -69,13 +69,13 @@ def test_paths_that_cannot_be_right_are_not_walked(path):
     "path", ["link_out.txt", "link_folder/secret.txt", "link_inside.txt", "fifo", "a", "b"]
 )
 def test_links_pipes_and_folders_are_not_read(root, path):
-    """No step follows a link, and nothing but a regular file is read; a pipe makes nobody wait."""
+    """Links, pipes and folders are not read, and a pipe does not block."""
     with Folder.open(root) as folder, pytest.raises(Unreachable):
         folder.read(path)
 
 
 def test_a_folder_that_becomes_a_link_is_not_followed(root):
-    """What is swapped after the folder was opened, is seen when the path is walked."""
+    """A subfolder that was replaced with a link is not followed."""
     with Folder.open(root) as folder:
         (root / "a").rename(root / "old")
         (root / "a").symlink_to(root.parent)
@@ -84,7 +84,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(root):
 
 
 def test_a_folder_that_is_moved_stays_the_same(root):
-    """The folder is held by descriptor: another one in its place is not read."""
+    """An open `Folder` keeps its descriptor, so a new folder at the old path is not read."""
     with Folder.open(root) as folder:
         root.rename(root.parent / "moved")
         root.mkdir()
@@ -94,7 +94,7 @@ def test_a_folder_that_is_moved_stays_the_same(root):
 
 
 def test_recorded_paths_are_refused(root, recorded_rows):
-    """The `path` cases of ../shared/data read nothing outside."""
+    """The `path` cases of ../shared/data read no file outside of the folder."""
     paths = [row["payload"] for row in recorded_rows("security_cases.jsonl") if row["area"] == "path"]
     for path in paths:
         for variant in filter(None, (path, path and path.split(" (")[0])):
@@ -115,7 +115,7 @@ def test_recorded_paths_are_refused(root, recorded_rows):
     ],
 )
 def test_undecodable_file_is_an_error_with_its_line(root, content, line, reason):
-    """Other encodings, control characters and endless files are errors with a line number."""
+    """Other encodings, control characters and oversized files raise an error with a line number."""
     (root / "x.md").write_bytes(content)
     with Folder.open(root) as folder, pytest.raises(InvalidFile, match=reason) as caught:
         folder.read("x.md")
@@ -123,7 +123,7 @@ def test_undecodable_file_is_an_error_with_its_line(root, content, line, reason)
 
 
 def test_nothing_stays_open(root):
-    """Descriptors are closed, whatever happened."""
+    """All file descriptors are closed after success and failure."""
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
     for path in ("a/b.txt", "link_folder/secret.txt", "fifo", "nothing"):

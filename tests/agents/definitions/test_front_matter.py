@@ -1,4 +1,4 @@
-"""Front matter: YAML 1.2 without surprises, each value with its line."""
+"""Front matter: a safe subset of YAML 1.2, with the line of each value."""
 
 import time
 
@@ -39,7 +39,7 @@ def values(text):
     ],
 )
 def test_scalars_are_those_of_the_core_schema(text, value):
-    """YAML 1.2: no Norwegian booleans, no sexagesimal numbers, no dates."""
+    """Scalars follow the YAML 1.2 core schema: `no`, `1:30` and dates stay texts."""
     found = values(f"a: {text}")["a"]
     assert (found, type(found)) == (value, type(value))
 
@@ -90,7 +90,7 @@ def test_unsupported_yaml_is_an_error_with_its_line(text, line):
     ],
 )
 def test_bombs_end_at_once(text):
-    """Deep, repeated and endless texts are errors; what they would unfold to takes minutes, so the bound may be rough."""
+    """Deep, repeated and long texts raise an error. Expanding them would take minutes, so the bound of 10 seconds is coarse."""
     started = time.process_time()
     with pytest.raises(InvalidFile):
         values(text)
@@ -99,7 +99,7 @@ def test_bombs_end_at_once(text):
 
 @given(st.text(alphabet=" \n\t:-?[]{}#&*!|>'\"%@`,ab0.~\\<x", max_size=60))
 def test_any_text_is_a_value_or_an_error_with_a_line(text):
-    """Nothing but an InvalidFile ever leaves, and its line is one of the text's."""
+    """Any text gives an object or an `InvalidFile` with a line of the text."""
     try:
         found, line = values(text), 1
     except InvalidFile as error:
@@ -109,7 +109,7 @@ def test_any_text_is_a_value_or_an_error_with_a_line(text):
 
 
 def test_a_document_has_line_numbers_of_its_values():
-    """Lines are those of the file, also of items and inner keys; the body is what follows."""
+    """Line numbers refer to the file, also for items and inner keys. The body is the text after the front matter."""
     text = "---\nname: x\nllm:\n  model: m\ntools:\n- a\n- b\n---\n\nBody --- here\n---\n"
     document = split_front_matter(text, name="x.md")
     assert document.body == "Body --- here\n---"
@@ -125,20 +125,20 @@ def test_a_document_has_line_numbers_of_its_values():
     "text", ["", "name: x", "---\nname: x", " ---\nname: x\n---\n", "---\nname: x\n --- \n"]
 )
 def test_front_matter_has_a_beginning_and_an_end(text):
-    """A file without it, or whose front matter is never closed, is refused."""
+    """A file without front matter or with unclosed front matter is rejected."""
     with pytest.raises(InvalidFile, match="front matter is"):
         split_front_matter(text, name="x.md")
 
 
 def test_a_key_that_may_be_a_secret_is_not_quoted():
-    """Something like a provider's key in the wrong column stays out of the error."""
+    """An error does not quote a key that resembles a provider's API key."""
     with pytest.raises(InvalidFile) as caught:
         values("sk-abc0123456789def: 1\nsk-abc0123456789def: 2")
     assert "0123456789" not in str(caught.value)
 
 
 def test_recorded_yaml_ends_as_expected(recorded_rows):
-    """The `yaml` cases of ../shared/data are a safe value, or an error with its line."""
+    """The `yaml` cases of ../shared/data give plain values or an error with a line."""
     rows = [row for row in recorded_rows("security_cases.jsonl") if row["area"] == "yaml" and row["payload"]]
     assert rows
     for row in rows:

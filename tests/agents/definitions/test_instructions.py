@@ -1,4 +1,4 @@
-"""Agents from folders: what is read, and how what is wrong is named."""
+"""Agents from folders: the definition that is read, and the reported problems."""
 
 import itertools
 import json
@@ -58,7 +58,7 @@ FILES = {
 
 @pytest.fixture
 def write(tmp_path):
-    """`write(path=text)` gives the folder of FILES with some of them changed; None leaves one out."""
+    """Return a function that writes the folder of FILES with the given changes. None leaves a file out."""
 
     def build(changes=None):
         for path, content in {**FILES, **(changes or {})}.items():
@@ -73,7 +73,7 @@ def write(tmp_path):
 
 
 def problems(folder, **options):
-    """(file, line, key) of everything that is wrong."""
+    """Return (file, line, key) of each reported problem. No error contains the secret."""
     with pytest.raises(InvalidFolder) as caught:
         read_folder(folder, **options)
     assert SECRET not in str(caught.value) + repr(caught.value)
@@ -81,7 +81,7 @@ def problems(folder, **options):
 
 
 def test_a_folder_defines_role_and_goal(write):
-    """Everything of the files is in what was read; the key is not in its repr."""
+    """The definition has the content of all files, and its repr hides the API key."""
     read = read_folder(write())
     assert (read.name, read.role, read.capabilities) == ("smith", "a maker of agents", "talk, make")
     assert [(i.name, i.description, i.tool) for i in read.instructions] == [
@@ -99,7 +99,7 @@ def test_a_folder_defines_role_and_goal(write):
 
 
 def test_a_missing_name_is_the_name_of_the_folder(write, monkeypatch):
-    """The brain.md of the document has no name; the path may be relative or the file itself."""
+    """Without a name in brain.md the folder name is used, for any form of the path."""
     folder = write({"brain.md": "---\nrole: x\n---\n"})
     monkeypatch.chdir(folder)
     assert [read_folder(path).name for path in (folder, ".", "brain.md", folder / "brain.md")] == [
@@ -108,7 +108,7 @@ def test_a_missing_name_is_the_name_of_the_folder(write, monkeypatch):
 
 
 def test_the_instruction_name_in_the_file_counts(write):
-    """`instructionName` of the file, else the key in brain.md, else `name` of the file, else the name of the file."""
+    """The name of an instruction is its `instructionName`, the key in brain.md, its `name`, or its file name, in this order."""
     paths = "instructions/creation.md", "instructions/greeting.md", "instructions/bye.md"
     files = {"instructions/bye.md": "---\nname: farewell\n---\nBye."}
     brain = "---\ninstructions: {{{}}}\n---\n".format(
@@ -121,7 +121,7 @@ def test_the_instruction_name_in_the_file_counts(write):
 
 
 def test_instructions_are_found_where_none_are_listed(write):
-    """Without `instructions` all files of the folder count, named by themselves or their files."""
+    """Without `instructions` in brain.md, all files of the instructions folder are read."""
     brain = "---\nname: x\n---\n"
     second = "---\nname: farewell\n---\nBye."
     read = read_folder(write({"brain.md": brain, "instructions/z.md": second}))
@@ -131,7 +131,7 @@ def test_instructions_are_found_where_none_are_listed(write):
 
 
 def test_everything_wrong_is_named_at_once(write):
-    """Unknown, wrong and missing things of several files come in one error, with file, line and key."""
+    """One error lists all problems of all files, each with file, line and key."""
     folder = write(
         {
             "brain.md": BRAIN.replace("goal:", "gaol:").replace("temperature: 0", "temperature: hot"),
@@ -180,7 +180,7 @@ def test_everything_wrong_is_named_at_once(write):
     ],
 )
 def test_each_mistake_is_named_by_its_place(write, changes, expected):
-    """One mistake is one problem, where it was made."""
+    """One mistake gives one problem with its file, line and key."""
     assert problems(write(changes)) == [expected]
 
 
@@ -197,12 +197,12 @@ def test_each_mistake_is_named_by_its_place(write, changes, expected):
     ],
 )
 def test_a_secret_in_the_wrong_place_is_not_shown(write, path, old):
-    """Whatever a key of a provider stands for by mistake, no error quotes it."""
+    """An API key in place of another value is not quoted in an error."""
     assert problems(write({path: FILES[path].replace(old, SECRET), "tools.py": FILES["tools.py"] + "\n"}))
 
 
 def test_odd_names_on_the_disk_are_no_crash(write):
-    """Folders and files with line ends or broken characters in their names are passed over or named."""
+    """Skill folders with control characters in their names are skipped. An instruction file with one is a problem."""
     folder = write({"brain.md": "---\nname: x\n---\n"})
     for name in (b"a\nb", b"\xff\xfe", b"a\\b"):
         odd = Path(os.fsdecode(os.fsencode(folder) + b"/skills/" + name))
@@ -218,7 +218,7 @@ def test_odd_names_on_the_disk_are_no_crash(write):
 )
 @pytest.mark.parametrize("where", ["brain.md", "instructions/creation.md"])
 def test_paths_stay_in_the_folder(write, path, where):
-    """Paths of brain.md and of an instruction are refused where they stand, and nothing else is read."""
+    """Paths out of the folder are reported for brain.md and for an instruction, and no other file is read."""
     folder = write()
     for place in (folder, folder / "instructions"):
         (place / "link.md").symlink_to("/etc/hosts")
@@ -230,7 +230,7 @@ def test_paths_stay_in_the_folder(write, path, where):
 
 
 def test_recorded_paths_are_refused(write, recorded_rows):
-    """The `path` cases of ../shared/data end as errors of brain.md, as the path of an instruction."""
+    """The `path` cases of ../shared/data, used as the path of an instruction, are problems of brain.md."""
     for row in recorded_rows("security_cases.jsonl"):
         if row["area"] == "path" and row["payload"]:
             brain = BRAIN.replace("instructions/greeting.md", json.dumps(row["payload"]))
@@ -238,7 +238,7 @@ def test_recorded_paths_are_refused(write, recorded_rows):
 
 
 def test_tools_are_found_without_running_them(write):
-    """Names are read from the code; importing it would have raised."""
+    """Tool names are read from the source text without importing it."""
     code = """
 import actgent
 raise SystemExit
@@ -257,19 +257,19 @@ def helper(): ...
 
 
 def test_tools_of_a_program_count(write):
-    """A mapped tool may come from the program instead of the folder."""
+    """An instruction may map to a tool that the program passes with `tools=`."""
     folder = write({"tools.py": None})
     assert ("instructions/creation.md", 4, "tool") in problems(folder)
     assert read_folder(folder, tools=["generate"]).instructions[0].tool == "generate"
 
 
 def test_the_form_of_limits_is_that_of_the_class():
-    """Every bound of a turn can be set in a file, under its own name."""
+    """Each field of `Limits` can be set in a file under its own name."""
     assert set(FORMS) == set(attrs.fields_dict(Limits))
 
 
 def test_a_hundred_instructions_are_read_soon(write):
-    """A folder of 100 instructions is read whole, each with its own schema; the benchmark FOLDER says how fast."""
+    """A folder of 100 instructions with schemas is read completely. The benchmark FOLDER measures the time."""
     form = "---\nschemaTemplate:\n  type: object\n  properties:\n    a{0}: {{type: string}}\n  required: [a{0}]\n---\nText.\n"
     many = {f"instructions/i{n:03}.md": form.format(n) for n in range(100)}
     folder = write({"brain.md": "---\nname: x\n---\n", **many})
@@ -280,7 +280,7 @@ def test_a_hundred_instructions_are_read_soon(write):
 
 
 def mutations():
-    """Broken forms of the brain, the instruction and its schema: (path, content)."""
+    """Yield (path, content) of invalid forms of the brain, an instruction and its schema."""
     front = BRAIN.index("---\nNever") + 3
     yield from (("brain.md", BRAIN[:end]) for end in range(0, front, 6))
     yield from (
@@ -308,7 +308,10 @@ def mutations():
 
 
 def test_mutated_configurations_end_with_their_place(write, capsys):
-    """More than 200 broken folders, each tenth but for `make soak`: exit code 2, file and line named, and no secret shown."""
+    """`check` of more than 200 invalid folders exits with 2 and names file and line, without the secret.
+
+    Outside of `make soak` a tenth of the folders is checked.
+    """
     count, step = 0, 1 if os.environ.get("ACTGENT_SOAK") else 10
     for path, content in itertools.islice(mutations(), 0, None, step):
         folder = write({path: content})
@@ -326,18 +329,18 @@ def test_mutated_configurations_end_with_their_place(write, capsys):
 
 
 def test_a_good_folder_is_fine(write, capsys):
-    """The unbroken form passes, with exit code 0."""
+    """`check` of a valid folder exits with 0."""
     with pytest.raises(SystemExit) as ended:
         main(["check", str(write())])
     assert ended.value.code == 0
     assert "agent 'smith' is fine" in capsys.readouterr().out
 
 
-# --- what comes of it ------------------------------------------------------------------------
+# --- built agents ----------------------------------------------------------------------------
 
 
 def test_code_that_fails_is_named(write):
-    """tools.py is run when the agent is made; its failure is an error of that file, without its words."""
+    """A failure of tools.py at import is a problem with its line, without the text of the exception."""
     with pytest.raises(InvalidFolder) as caught:
         AgentBuilder.from_folder(write({"tools.py": FILES["tools.py"] + f"\nraise ValueError('{SECRET}')\n"}))
     problem = caught.value.problems[0]
@@ -345,6 +348,6 @@ def test_code_that_fails_is_named(write):
 
 
 def test_an_instruction_is_what_a_program_would_write(write):
-    """The record of a file equals the one of code."""
+    """An instruction from a file equals the same instruction from code."""
     form = {"type": "object", "properties": {"who": {"type": "string"}}}
     assert read_folder(write()).instructions[1] == Instruction("greeting", "Hello.", form)

@@ -1,4 +1,4 @@
-"""Agents that are kept by name."""
+"""`AgentRegistry`: definitions of agents that are saved by name."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +79,7 @@ async def test_saved_definition_is_loaded_and_runs(tmp_path):
 
 
 def test_names_are_listed_found_and_removed(tmp_path):
-    """In order; by the words of role, goal and capabilities; an unknown name is led to the nearest."""
+    """Names are sorted and found by words of role, goal and capabilities. The error for an unknown name suggests the nearest."""
     registry = AgentRegistry(tmp_path)
     registry.save(CLERK)
     registry.save(Profile(name="tutor", role="a maths tutor", goal="teach sums"))
@@ -99,7 +99,7 @@ def test_names_are_listed_found_and_removed(tmp_path):
 
 
 def test_a_name_is_taken_once(tmp_path):
-    """Another agent of it is refused, or takes its place whole; what makes no agent leaves the old one."""
+    """A second save of a name is rejected or replaces the whole definition. An invalid definition leaves the old one."""
     registry = AgentRegistry(tmp_path)
     registry.save(CLERK)
     with pytest.raises(ConfigurationError, match="already"):
@@ -115,7 +115,7 @@ def test_a_name_is_taken_once(tmp_path):
 
 
 def test_an_agent_without_instructions(tmp_path):
-    """The smallest one is kept, too, and a model by its name."""
+    """A definition without instructions is saved, with its model by name."""
     registry = AgentRegistry(tmp_path)
     registry.save(BareAgent("plain", llm=ScriptedLLM([])).profile, llm="openai:gpt-5.2")
     assert registry.load("plain").llm == {"model": "openai:gpt-5.2"}
@@ -123,7 +123,7 @@ def test_an_agent_without_instructions(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "mkdir", "replace"])
 def test_replacement_that_stops_leaves_the_old_or_the_new_definition(tmp_path, monkeypatch, call):
-    """Stopped at each disk operation, the definition is one of the two, and the next replacement succeeds."""
+    """If a disk operation fails, the definition is the old or the new one, and the next replacement succeeds."""
     registry = AgentRegistry(tmp_path)
     old = Profile(
         name="clerk", goal="old", instructions=[Instruction("one", "Somebody asks."), INSTRUCTIONS[0]]
@@ -165,7 +165,7 @@ def test_replacement_that_stops_leaves_the_old_or_the_new_definition(tmp_path, m
 
 
 def test_readers_and_two_writers_at_once_see_whole_definitions(tmp_path):
-    """Each definition that a reader gets is one that a writer saved."""
+    """Concurrent readers load only complete definitions."""
     registry = AgentRegistry(tmp_path)
     texts = {name: f"Somebody says {name}." for name in ("a", "b")}
     profiles = [

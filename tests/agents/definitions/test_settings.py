@@ -1,4 +1,4 @@
-"""Settings of a model: where each comes from, and that keys stay out of sight."""
+"""Model settings: the source of each value, and the protection of API keys."""
 
 import json
 
@@ -11,7 +11,7 @@ SECRET = "sk-canary-0123456789"
 
 
 def test_arguments_go_before_environment_before_file():
-    """Each source covers the ones after it, setting by setting."""
+    """For each setting an argument overrides the environment, and the environment overrides the file."""
     file = {"model": "f", "temperature": 0.1, "max_tokens": 1, "stream": True, "base_url": "http://f"}
     environment = {
         "LLM_MODEL": "e",
@@ -27,7 +27,7 @@ def test_arguments_go_before_environment_before_file():
 
 @pytest.mark.parametrize("source", ["file", "environment", "argument"])
 def test_a_temperature_of_zero_is_a_value(source):
-    """Zero is not taken for unset, wherever it comes from; an empty variable is."""
+    """A temperature of 0 overrides other sources. An empty variable counts as unset."""
     file, environment, given = {"temperature": 1}, {"LLM_TEMPERATURE": "1"}, {}
     if source == "file":
         file, environment = {"temperature": 0}, {"LLM_TEMPERATURE": " "}
@@ -42,7 +42,7 @@ def test_a_temperature_of_zero_is_a_value(source):
     ("text", "value"), [("true", True), ("FALSE", False), ("1", True), ("off", False), ("", None)]
 )
 def test_the_stream_mode_is_a_word(text, value):
-    """LLM_STREAM_MODE is true or false in any case."""
+    """LLM_STREAM_MODE is a boolean text in any case."""
     assert load_settings(environment={"LLM_STREAM_MODE": text}).stream is value
 
 
@@ -51,7 +51,7 @@ def test_the_stream_mode_is_a_word(text, value):
     [("openai:m", "own"), ("m", "own"), ("anthropic:m", "other"), ("openai-responses:m", "own")],
 )
 def test_the_providers_own_variables_go_first(model, expected):
-    """A provider's own key and address go before LLM_API_KEY and LLM_PROVIDER_URL, and both before the file's."""
+    """The provider's own variables override LLM_API_KEY and LLM_PROVIDER_URL, and these override the file."""
     environment = {
         "OPENAI_API_KEY": "own",
         "OPENAI_BASE_URL": "http://own",
@@ -67,7 +67,7 @@ def test_the_providers_own_variables_go_first(model, expected):
 
 @pytest.mark.parametrize("name", ["LLM_TEMPERATURE", "LLM_MAX_TOKENS", "LLM_STREAM_MODE"])
 def test_a_wrong_variable_is_named_without_its_value(name):
-    """The error names the variable; what stood in it may have been a secret."""
+    """The error names the variable and does not quote its value, which may be a secret."""
     with pytest.raises(ConfigurationError, match=name) as caught:
         load_settings(environment={name: SECRET})
     assert SECRET not in str(caught.value)
@@ -78,13 +78,13 @@ def test_a_wrong_variable_is_named_without_its_value(name):
     [{"temperature": -1}, {"temperature": True}, {"max_tokens": 0}, {"temperature": "hot"}, {"modell": "x"}],
 )
 def test_wrong_arguments_are_refused(given):
-    """Numbers out of range, other types and unknown names are configuration errors."""
+    """Values out of range, other types and unknown names raise `ConfigurationError`."""
     with pytest.raises(ConfigurationError):
         load_settings(environment={}, **given)
 
 
 async def test_settings_become_a_client(no_keys):
-    """The client gets model, address, key, temperature and limit; its repr and theirs hide the key."""
+    """The client gets model, address, key and temperature. The reprs of client and settings hide the key."""
     settings = load_settings(
         "m", environment={}, api_key=SECRET, base_url="http://localhost:1", temperature=0
     )
@@ -101,12 +101,12 @@ async def test_settings_become_a_client(no_keys):
 
 
 def test_without_a_model_nothing_is_built(no_keys):
-    """The error says all three ways to name one."""
+    """The error lists the three ways to set a model."""
     with pytest.raises(ConfigurationError, match=r"llm=.*LLM_MODEL.*brain.md"):
         load_settings(environment={}).build()
 
 
-# --- whose models they are ------------------------------------------------------------------------
+# --- providers of models --------------------------------------------------------------------------
 
 UNKNOWN = {
     "foo:bar": "choose one of openai, openai-responses, anthropic",
@@ -122,7 +122,7 @@ UNKNOWN = {
 @pytest.mark.parametrize(("model", "says"), UNKNOWN.items())
 @pytest.mark.parametrize("way", ["argument", "environment", "file", "builder", "folder"])
 def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
-    """Nobody is asked for them under the whole text as a model's name; the text says the known ones, and the nearest."""
+    """An unknown provider raises an error with the known providers or the nearest one, and is not used as a model name."""
     monkeypatch.delenv("LLM_PROVIDER_URL", raising=False)
     monkeypatch.setenv("LLM_API_KEY", "key")
     (tmp_path / "brain.md").write_text(f"---\nname: x\nllm: {json.dumps(model)}\n---\n", encoding="utf-8")
@@ -141,7 +141,7 @@ def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("model", ["foo:bar", "opnai:gpt-5.2"])
 def test_an_agent_suggests_the_nearest_provider(model):
-    """Where no settings stand between."""
+    """An agent whose `llm=` or `models=` has an unknown provider suggests a known one."""
     for options in ({"llm": model}, {"llm": ScriptedLLM(["x"]), "models": {"planning": model}}):
         with pytest.raises(
             ConfigurationError, match=r"did you mean 'openai'|the text is one of openai:MODEL"
@@ -160,7 +160,7 @@ def test_an_agent_suggests_the_nearest_provider(model):
     ],
 )
 async def test_model_name_may_contain_colons(model, asked, no_keys):
-    """A fine-tuned model's name begins with `ft:`. Other model names follow their provider and a colon."""
+    """Model names with `ft:` or with a provider prefix may contain further colons."""
     client = load_settings(environment={}, model=model, api_key="key").build()
     assert client.name == f"openai:{asked}"
     await client.aclose()
@@ -168,7 +168,7 @@ async def test_model_name_may_contain_colons(model, asked, no_keys):
 
 @pytest.mark.parametrize("model", ["llama3:8b", "openchat:7b", "hf.co/org/model:Q4"])
 async def test_at_an_address_of_ones_own_names_have_colons(model, no_keys):
-    """The server knows them, e.g. by a tag; a plain misspelling of a provider is none even there."""
+    """With LLM_PROVIDER_URL a name such as `llama3:8b` is a model name. A misspelled provider is still an error."""
     environment = {"LLM_MODEL": model, "LLM_PROVIDER_URL": "http://localhost:1", "LLM_API_KEY": "key"}
     client = load_settings(environment=environment).build()
     assert client.name == f"openai:{model}"

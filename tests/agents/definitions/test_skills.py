@@ -1,4 +1,4 @@
-"""Skills: named in the prompt, read by a tool, and never from elsewhere."""
+"""Skills: listed in the prompt and read by a tool, only from their own folder."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 
 async def loaded(folder, **arguments):
-    """What the model is told when it asks for a skill."""
+    """Run an agent that calls `load_skill`. Return its model and the tool result."""
     llm = ScriptedLLM([ToolCall("load_skill", arguments), "done"])
     agent = AgentBuilder.from_folder(folder).llm(llm).build()
     async with agent:
@@ -32,7 +32,7 @@ async def loaded(folder, **arguments):
 
 
 async def test_a_skill_is_read_when_the_model_asks(folder):
-    """Name and description stand in the prompt, the body only in the tool's result."""
+    """The prompt has name and description of a skill. Only the tool result has its body."""
     llm, result = await loaded(folder, name="pdf-reading")
     assert "- pdf-reading: Read PDF files." in llm.chats[0].system
     assert "Open it first." not in llm.chats[0].system
@@ -40,14 +40,14 @@ async def test_a_skill_is_read_when_the_model_asks(folder):
 
 
 async def test_a_further_file_is_read(folder):
-    """A file that the skill speaks of is read by its path."""
+    """`load_skill` reads a file of the skill by its path."""
     _, result = await loaded(folder, name="pdf-reading", file="reference/forms.md")
     assert result.content == "All about forms."
 
 
 @pytest.mark.parametrize("file", ["../../brain.md", "/etc/passwd", "link.md", "nothing.md", "reference"])
 async def test_a_skill_reads_only_its_own_folder(folder, file):
-    """The model cannot leave the skill's folder, by path or by link."""
+    """A path or a link out of the skill's folder gives an error result."""
     (folder / "skills/pdf-reading/link.md").symlink_to(folder / "brain.md")
     _, result = await loaded(folder, name="pdf-reading", file=file)
     assert result.status == "error"
@@ -55,7 +55,7 @@ async def test_a_skill_reads_only_its_own_folder(folder, file):
 
 
 async def test_an_unknown_skill_is_refused(folder):
-    """Only the folder's skills can be asked for."""
+    """An unknown skill name gives an error result."""
     _, result = await loaded(folder, name="cooking")
     assert result.status == "error"
 
@@ -71,6 +71,6 @@ async def test_an_unknown_skill_is_refused(folder):
     ],
 )
 def test_a_skill_is_named_like_its_folder_and_described(tmp_path, text):
-    """What the convention asks for is checked."""
+    """SKILL.md must have the name of its folder and a text description."""
     with pytest.raises(InvalidFolder, match=r"skills/pdf-reading/SKILL.md:\d"):
         write_folder(tmp_path, "x", {**FILES, "skills/pdf-reading/SKILL.md": text})

@@ -1,4 +1,4 @@
-"""Small doors for bad input: native arguments, bytes of the wire, names of tools, and brain.md."""
+"""Strict parsing of native arguments, record bytes, tool names, and brain.md."""
 
 import json
 
@@ -57,7 +57,7 @@ def counting():
 @pytest.mark.parametrize("client", [OpenAI, OpenAIResponses, Anthropic])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_native_arguments_keep_to_one_rule(client, stream, arguments):
-    """What is no JSON or could mean either runs nothing; the model is told why."""
+    """Arguments that are invalid or ambiguous JSON run no tool, and the model reads the reason."""
     ran, take = counting()
     async with open_provider([[ToolCall("take", arguments)], "ok"]) as provider:
         llm = client("m", base_url=provider.base_url, api_key="k-held-out", stream=stream)
@@ -75,7 +75,7 @@ async def test_native_arguments_keep_to_one_rule(client, stream, arguments):
 
 @pytest.mark.parametrize("arguments", BAD)
 def test_arguments_that_break_the_rule_stay_text(arguments):
-    """Text never runs."""
+    """Invalid arguments are returned as text, valid ones as an object."""
     assert read_arguments(arguments) == arguments
     assert read_arguments('{"n": -0.0, "m": 1}') == {"n": -0.0, "m": 1}
 
@@ -84,7 +84,7 @@ def test_arguments_that_break_the_rule_stay_text(arguments):
     "body", ['{"content":[{"type":"tool_use","input":{"n":1,"n":2}}]}', '{"arguments": {"n":1,"n":2}}']
 )
 def test_a_key_twice_in_arguments_that_came_decoded(body):
-    """The decoder has left one out, so the body is looked at again."""
+    """A repeated key is detected in the response body, because decoded arguments have lost it."""
     with pytest.raises(ValueError, match=r"same key"):
         _checked(body)
     _checked(body.replace('"n":2', '"m":2'))
@@ -113,7 +113,7 @@ CALLS = {
 @pytest.mark.parametrize("make", [*CALLS, BareAgent, GoalAgent])
 @pytest.mark.parametrize("name", [NAME, " delete_all", "Delete_All", "delete_all\n", "delete\u200b_all"])
 async def test_names_of_tools_are_exact(make, name):
-    """Another spelling is no tool's name, whichever way the call came; the model is told which there are."""
+    """A misspelled tool name runs no tool in any protocol, and the model reads the existing names."""
     ran = []
 
     @tool(thread=False)
@@ -165,7 +165,7 @@ def decoded(data):
 
 @given(st.binary(max_size=60))
 def test_any_bytes(data):
-    """They are records, or a WireError."""
+    """Any bytes decode to records or raise `WireError`."""
     decoded(data)
 
 
@@ -175,18 +175,18 @@ def test_any_bytes(data):
     )
 )
 def test_any_values(values):
-    """Whatever stands where a record should."""
+    """Any msgpack value in place of a record decodes or raises `WireError`."""
     decoded(msgpack.packb(values, strict_types=True))
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
 def test_any_byte_changed(place, byte):
-    """Of whole records."""
+    """Valid records with one changed byte decode or raise `WireError`."""
     decoded(WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :])
 
 
 def test_keys_that_are_no_text():
-    """The words for what is wrong cannot be made of them."""
+    """Keys that are not text raise `WireError`; formatting that error must not fail."""
     for value in ({1: 2}, {b"x": 1}, {None: 1}, {1.5: [1]}):
         with pytest.raises(WireError):
             WIRE.decode(msgpack.packb([["said", value]]), Record)
@@ -209,7 +209,7 @@ def test_keys_that_are_no_text():
     ],
 )
 def test_an_error_in_brain_md_has_its_line(tmp_path, head, line, reason):
-    """Also where it would come out only when the agent is made."""
+    """Values that would fail only in the constructor are also reported with their line."""
     (tmp_path / "brain.md").write_text(f"---\n{head}\n---\nbody\n")
     with pytest.raises(InvalidFolder) as caught:
         AgentBuilder.from_folder(tmp_path)
@@ -219,7 +219,7 @@ def test_an_error_in_brain_md_has_its_line(tmp_path, head, line, reason):
 
 
 def test_all_limits_can_be_set_in_brain_md(tmp_path):
-    """Those of one answer, too."""
+    """brain.md accepts the limits of one answer too."""
     (tmp_path / "brain.md").write_text("---\nname: a\nlimits: {answer_calls: 3, argument_bytes: 9}\n---\n")
     agent = AgentBuilder.from_folder(tmp_path).build(llm=ScriptedLLM(["x"]))
     assert agent is not None

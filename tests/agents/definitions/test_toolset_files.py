@@ -1,4 +1,4 @@
-"""What an agent's folder has beside tools.py: tools/*.py, openapi/* and mcp_config.json, right and wrong."""
+"""Toolset files of an agent folder: tools/*.py, openapi/* and mcp_config.json, valid and invalid."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ CONFIG = {"mcpServers": {"faulty": {"command": sys.executable, "args": [str(SERV
 
 @pytest.fixture
 def write(tmp_path):
-    """Write an agent's folder from texts by path."""
+    """Return a function that writes an agent folder from texts by path."""
 
     def write_folder(**files):
         for name, text in {"brain_md": "---\nname: x\n---\n", **files}.items():
@@ -41,14 +41,14 @@ def write(tmp_path):
 
 
 def wrong(folder, read=read_folder):
-    """(file, line, reason) of all that is wrong."""
+    """Return (file, line, reason) of each reported problem."""
     with pytest.raises(InvalidFolder) as caught:
         read(folder)
     return [(Path(p.file).relative_to(folder).as_posix(), p.line, p.reason) for p in caught.value.problems]
 
 
 async def test_an_agent_has_all_of_them(write):
-    """Tools of several files, operations of an API and tools of a server, which is started and answers."""
+    """An agent has the tools of several code files, of an API and of a server that it starts."""
     folder = write(
         tools_py=TOOL.format(name="one"),
         tools__more_py=TOOL.format(name="two"),
@@ -68,7 +68,7 @@ async def test_an_agent_has_all_of_them(write):
 
 
 async def test_names_in_brain_choose_among_the_code(write):
-    """`tools:` chooses among all files of code; a toolset in one of them is there all the same."""
+    """`tools:` selects among the tools of all code files. A toolset in a code file is always included."""
     more = (
         TOOL.format(name="two")
         + "\nfrom actgent import StaticToolset\nmaths = StaticToolset('maths', [two])\n"
@@ -115,13 +115,13 @@ async def test_names_in_brain_choose_among_the_code(write):
     ],
 )
 def test_invalid_toolset_files_are_rejected(write, files, expected):
-    """The error has file and line, and nothing is run or started."""
+    """The problem has file and line, and no code is run."""
     file, line, words = expected
     assert [(f, n) for f, n, reason in wrong(write(**files)) if words in reason] == [(file, line)]
 
 
 def test_code_that_fails(write):
-    """All files that fail are named, when the agent is made."""
+    """Building the agent reports all code files that fail at import."""
     folder = write(tools_py="import os\nos.environ['NO_SUCH_ONE']\n", tools__more_py="1 / 0\n")
     read_folder(folder)
     found = wrong(folder, AgentBuilder.from_folder)
@@ -129,7 +129,7 @@ def test_code_that_fails(write):
 
 
 def test_a_variable_that_is_not_set(write, monkeypatch):
-    """A check does not need secrets; the agent does."""
+    """Reading a folder needs no secrets. Building the agent fails if a variable is unset."""
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
     server = {"url": "https://mcp.example", "headers": {"Authorization": "Bearer ${NO_SUCH_TOKEN}"}}
     folder = write(mcp_config_json=json.dumps({"mcpServers": {"web": server}}))
@@ -147,7 +147,7 @@ def test_lock_file_of_the_folder_is_used(write):
 
 
 def test_links_are_not_followed(write, tmp_path_factory):
-    """A folder, a document or a configuration that is a link is refused, as all else of a folder."""
+    """A folder or a configuration file that is a link is rejected."""
     other = tmp_path_factory.mktemp("other")
     (other / "a.py").write_text(TOOL.format(name="one"), encoding="utf-8")
     (other / "c.json").write_text(json.dumps(CONFIG), encoding="utf-8")
