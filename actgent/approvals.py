@@ -17,6 +17,7 @@ import attrs
 from actgent.errors import ConfigurationError, nearest
 from actgent.forms import Field, to_form
 from actgent.information_flow_labels import Label, label_of
+from actgent.support.field_repr import FieldRepr
 from actgent.support.serializable import Serializable
 
 
@@ -55,8 +56,8 @@ def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mappin
     return to_form(form)
 
 
-@attrs.frozen
-class ApprovalRequest:
+@attrs.frozen(repr=False)
+class ApprovalRequest(FieldRepr):
     """Result of an approval rule: the tool call needs an approval, with the question for the approver.
 
     Raises:
@@ -75,7 +76,7 @@ class ApprovalRequest:
     """Seconds until the request expires and the call is rejected; None uses `Limits(approval_timeout=...)` of the agent."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Approval(Serializable):
     """A tool call that waits for the decision of an approver."""
 
@@ -152,7 +153,7 @@ def session_of(approval: str) -> str:
 # --- the decision ------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Approve(Serializable):
     """Decision: run the tool with the arguments of the call."""
 
@@ -164,7 +165,7 @@ class Approve(Serializable):
     """Content that the approver filled into the form of the request; None without a form."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class FormAnswer(Approve):
     """`Approve` decision as `context.approval` of a tool that raised `ApprovalRequired`: with the question and state of that request."""
 
@@ -174,7 +175,7 @@ class FormAnswer(Approve):
     """State that the tool passed to `ApprovalRequired`, unchanged; empty if none."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Reject(Serializable):
     """Decision: do not run the tool. The model receives the reason."""
 
@@ -182,7 +183,7 @@ class Reject(Serializable):
     """Reason for the model; empty if not given."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Edit(Serializable):
     """Decision: run the tool with other arguments, which must match the tool's schema. The model is informed of the change."""
 
@@ -192,7 +193,7 @@ class Edit(Serializable):
     """Reason for the model; empty if not given."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Respond(Serializable):
     """Decision: do not run the tool; `content` becomes the result of the call."""
 
@@ -200,12 +201,12 @@ class Respond(Serializable):
     """Result of the call. A text is used unchanged; other values are encoded as JSON."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Expire(Serializable):
     """Decision of the timeout: the approval expired, and the tool does not run. Callers cannot make this decision."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Withdraw(Serializable):
     """Decision of a stopped turn: the approval is withdrawn, and the tool does not run.
 

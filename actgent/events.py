@@ -19,7 +19,7 @@ from actgent.support.serializable import Serializable
 from actgent.support.tracing_interface import Tracing
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Observation(Serializable):
     """Base class of all events."""
 
@@ -27,7 +27,7 @@ class Observation(Serializable):
     """Unix time of the event in seconds."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ActorStarted(Observation):
     """Event: an actor started under its name."""
 
@@ -35,7 +35,7 @@ class ActorStarted(Observation):
     """Name of the actor."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ActorRestarted(Observation):
     """Event: an actor failed and is restarted with a new object."""
 
@@ -47,7 +47,7 @@ class ActorRestarted(Observation):
     """Seconds until the restart."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ActorStopped(Observation):
     """Event: an actor stopped; its name can be used again."""
 
@@ -55,7 +55,7 @@ class ActorStopped(Observation):
     """Name of the actor."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class DeadLettered(Observation):
     """Event: a message could not be delivered or processed and became a dead letter."""
 
@@ -65,7 +65,7 @@ class DeadLettered(Observation):
     """Reason, as text."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolsetConnected(Observation):
     """Event: a toolset published its tools: after it connected, after it reconnected, or because its tools changed."""
 
@@ -75,7 +75,7 @@ class ToolsetConnected(Observation):
     """Number of its tools."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolsetLost(Observation):
     """Event: a toolset could not connect, or its connection ended. Calls of its tools fail until it reconnects."""
 
@@ -87,7 +87,7 @@ class ToolsetLost(Observation):
     """Seconds until the next connection attempt."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class PartitionsTaken(Observation):
     """Event: a cluster node acquired partitions and now serves their sessions."""
 
@@ -105,7 +105,7 @@ class PartitionsTaken(Observation):
     """
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class SessionObservation(Observation):
     """Base class of events of one session."""
 
@@ -117,7 +117,7 @@ class SessionObservation(Observation):
     """Id of the outside message whose turn the event belongs to; empty if it belongs to no turn."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class SessionOpened(SessionObservation):
     """Event: a session was created or loaded and accepts messages."""
 
@@ -129,12 +129,12 @@ class SessionOpened(SessionObservation):
     """Name of the parent session's agent; None for a session without a parent."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class SessionEnded(SessionObservation):
     """Event: a session was closed."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class MessageAccepted(SessionObservation):
     """Event: a message was accepted into the inbox."""
 
@@ -144,7 +144,7 @@ class MessageAccepted(SessionObservation):
     """Priority of the message."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class MessageRefused(SessionObservation):
     """Event: a message was rejected; its sender received the error."""
 
@@ -154,7 +154,7 @@ class MessageRefused(SessionObservation):
     """Class name of the error."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TurnStarted(SessionObservation):
     """Event: a turn started, or resumed after a restart of the process."""
 
@@ -164,7 +164,7 @@ class TurnStarted(SessionObservation):
     """True if the turn resumes work that an earlier process began."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TurnSuspended(SessionObservation):
     """Event: a turn was suspended until approvals arrive. It has no running task until then."""
 
@@ -172,12 +172,12 @@ class TurnSuspended(SessionObservation):
     """Ids of the approvals that the turn waits for."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TurnResumed(SessionObservation):
     """Event: a suspended turn resumed."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ScheduleFired(SessionObservation):
     """Event: a schedule fired."""
 
@@ -187,7 +187,7 @@ class ScheduleFired(SessionObservation):
     """Id of the sent message; empty if no message was sent because the previous one is still queued."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ModeChanged(SessionObservation):
     """Event: the mode of a session changed; the model is notified with its next request."""
 
@@ -199,7 +199,7 @@ class ModeChanged(SessionObservation):
     """Initiator of the change: `user`, `agent`, `admin` or `system`."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ModelStarted(SessionObservation):
     """Event: a model call started. It may wait for rate limits and may take several attempts."""
 
@@ -209,7 +209,7 @@ class ModelStarted(SessionObservation):
     """Name of the model for the first attempt."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class AdmissionWaited(SessionObservation):
     """Event: an attempt at a model call waited for rate limits."""
 
@@ -219,7 +219,7 @@ class AdmissionWaited(SessionObservation):
     """Waiting time in seconds."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ModelFailed(SessionObservation):
     """Event: an attempt at a model call failed."""
 
@@ -231,7 +231,7 @@ class ModelFailed(SessionObservation):
     """Seconds until the next attempt with this model; None if this call does not try it again."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class PassStarted(SessionObservation):
     """Event: the protocol started to process a message: the turn's message, or tool results within the turn."""
 
@@ -241,7 +241,7 @@ class PassStarted(SessionObservation):
     """Stage of the protocol; None for the first message of the turn."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ModelAnswered(SessionObservation):
     """Event: a model call ended with an answer."""
 
@@ -259,7 +259,7 @@ class ModelAnswered(SessionObservation):
     """Seconds from the start of the call to the first piece of this answer; None if the answer was not streamed."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolStarted(SessionObservation):
     """Event: a tool call started."""
 
@@ -269,7 +269,7 @@ class ToolStarted(SessionObservation):
     """Name of the tool."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolProgressed(SessionObservation):
     """Event: a tool reported the progress of a call."""
 
@@ -283,7 +283,7 @@ class ToolProgressed(SessionObservation):
     """Total amount in the same unit; None if unknown."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolFinished(SessionObservation):
     """Event: a tool call ended with a result."""
 
@@ -295,7 +295,7 @@ class ToolFinished(SessionObservation):
     """Status of the result."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ApprovalAsked(SessionObservation):
     """Event: a tool call waits for an approval."""
 
@@ -307,7 +307,7 @@ class ApprovalAsked(SessionObservation):
     """Name of the tool."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ApprovalDecided(SessionObservation):
     """Event: an approval was decided by an approver, or expired."""
 
@@ -321,7 +321,7 @@ class ApprovalDecided(SessionObservation):
     """Decision: `approved`, `rejected`, `edited`, `responded` or `expired`."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TurnEnded(SessionObservation):
     """Event: a turn ended, with an answer or a failure."""
 
@@ -337,7 +337,7 @@ class TurnEnded(SessionObservation):
     """Kind of the failure; None if the turn was answered."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class LimitMet(SessionObservation):
     """Event: a turn ended because it reached a usage limit of the turn, of its session, or of the turn that requested it."""
 
@@ -351,7 +351,7 @@ class LimitMet(SessionObservation):
     """Id of the session that has the limit."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class MessageFailed(SessionObservation):
     """A message ended with a failure.
 
@@ -372,7 +372,7 @@ class MessageFailed(SessionObservation):
     """
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolFailed(SessionObservation):
     """A tool call failed. Kept like `MessageFailed`, and not delivered to event readers."""
 

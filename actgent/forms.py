@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
+from actgent.support.field_repr import FieldRepr
 
 FieldKind = Literal[
     "boolean",
@@ -47,8 +48,8 @@ _BOUNDED: Mapping[str, tuple[str, str]] = {
 }
 
 
-@attrs.frozen
-class Field:
+@attrs.frozen(repr=False)
+class Field(FieldRepr):
     """One input field of a form.
 
     Raises:
@@ -180,8 +181,8 @@ def _checked(given: tuple[object, ...]) -> list[Field]:
 # --- reading forms -----------------------------------------------------------------------
 
 
-@attrs.frozen
-class Asked:
+@attrs.frozen(repr=False)
+class Asked(FieldRepr):
     """Display properties of one field of a form, from `Field` or from a form of another source."""
 
     name: str

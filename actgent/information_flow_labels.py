@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import (
     MAX_SOURCES,
     OTHERS,
@@ -51,8 +52,8 @@ def _to_readers(value: Iterable[str] | None) -> frozenset[str] | None:
     return frozenset(names)
 
 
-@attrs.frozen
-class Label:
+@attrs.frozen(repr=False)
+class Label(FieldRepr):
     """The untrusted sources and the permitted readers of a value. `a | b` is the label of a value that is made from both.
 
     Raises:
@@ -143,8 +144,8 @@ Check = Literal["context", "arguments"]
 Violation = Literal["ask", "refuse"]
 
 
-@attrs.frozen(kw_only=True)
-class Policy:
+@attrs.frozen(kw_only=True, repr=False)
+class Policy(FieldRepr):
     """Checks of an agent's tool calls against the labels of the text that the model has read.
 
     Raises:

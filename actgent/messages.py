@@ -25,6 +25,7 @@ from actgent.errors.end_user_messages import sentence_for
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Label, label_of
 from actgent.support.fast_init import EXACT, fast_constructor, fast_init
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import (
     hints_for_failures,
     hints_for_media,
@@ -183,7 +184,7 @@ SenderKind = Literal["user", "assistant", "agent", "tool", "system"]
 _KINDS: tuple[SenderKind, ...] = ("user", "assistant", "agent", "tool", "system")
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Sender(Serializable):
     """Sender of a message, or owner of a session. The kind determines the role that a model sees.
 
@@ -218,7 +219,7 @@ class Sender(Serializable):
 # --- parts -------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Text(Serializable):
     """Text part of a message."""
 
@@ -229,7 +230,7 @@ class Text(Serializable):
 make_text = fast_constructor(Text)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Media(Serializable):
     """Base class of message parts with binary data, given as bytes or as a URL."""
 
@@ -251,13 +252,13 @@ class Media(Serializable):
 
 
 @hints_for_media
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Image(Media):
     """Image part of a message."""
 
 
 @hints_for_media
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class File(Media):
     """File part of a message, e.g. `application/pdf`."""
 
@@ -271,7 +272,7 @@ MEDIA_TAGS: Mapping[str, type] = {"image": Image, "file": File}
 """Class of each medium, by its tag in stored records."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Thinking(Serializable):
     """Reasoning that a model produced before its answer. Model clients return it unchanged, and only to the same provider."""
 
@@ -285,7 +286,7 @@ class Thinking(Serializable):
     """Provider that produced the block, as `Remote.source`; empty if any provider with this API format may receive the block."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Opaque(Serializable):
     """Content block of a provider that actgent only stores and returns, such as a server tool's call or citations."""
 
@@ -299,7 +300,7 @@ class Opaque(Serializable):
 
 @hints_for_tool_calls
 @fast_init
-@attrs.frozen
+@attrs.frozen(repr=False)
 class ToolCall(Serializable):
     """Request of a model to run a tool."""
 
@@ -326,7 +327,7 @@ ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 
 @hints_for_results
 @fast_init
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ToolResult(Serializable):
     """Result of one tool call. Each call has exactly one result."""
 
@@ -447,7 +448,7 @@ def message_parts(content: Content) -> tuple[Part, ...]:
 
 @hints_for_usage
 @fast_init
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Usage(Serializable):
     """Tokens and cost of model calls. Usages are added with `+`.
 
@@ -600,7 +601,7 @@ def _to_sender(value: Sender | str) -> Sender:
 
 @hints_for_messages
 @fast_init
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Message(Serializable):
     """One message of a session: user input, an answer of the model, tool results, or a timer's message."""
 
@@ -706,7 +707,7 @@ Role = Literal["user", "assistant", "tool"]
 """Role of a message for a model."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class ChatMessage(Serializable):
     """A message in a model request: a role and content parts."""
 
@@ -719,7 +720,7 @@ class ChatMessage(Serializable):
 make_chat_message = fast_constructor(ChatMessage)
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class ToolSpec(Serializable):
     """Description of a tool for a model."""
 
@@ -740,7 +741,7 @@ _NO_DATA: Any = None
 
 @hints_for_replies
 @fast_init
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Reply(Serializable, Generic[DataT_co]):
     """Answer of an agent to a user; `str(reply)` is its text."""
 
@@ -775,15 +776,15 @@ class Reply(Serializable, Generic[DataT_co]):
 make_reply = fast_constructor(Reply)
 
 
-@attrs.frozen
-class Refuse:
+@attrs.frozen(repr=False)
+class Refuse(FieldRepr):
     """Return value of a guard function (see `Agent.guard`) that rejects a message or an answer."""
 
     reason: str
     """Reason for the sender of the message; it becomes part of the error and of the journal."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Event(Serializable):
     """Structured result of an instruction, for event handlers."""
 
@@ -795,7 +796,7 @@ class Event(Serializable):
     """Data that the model gave for the instruction, decoded from JSON."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Route(Serializable):
     """Request of a model to pass the conversation to another agent or department."""
 
@@ -809,7 +810,7 @@ class Route(Serializable):
 
 @hints_for_failures
 @fast_init
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Failure(Serializable):
     """Outcome of a message that ended without an answer, or of a handler that raised an exception."""
 
@@ -877,7 +878,7 @@ def message_failure(
 
 
 @hints_for_tokens
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Token(Serializable):
     """A piece of a streamed answer, as far as the protocol shows it to users."""
 
@@ -892,7 +893,7 @@ class Token(Serializable):
 make_token = fast_constructor(Token)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class CallProgress(Serializable):
     """Progress of a running tool call, as reported by the tool.
 

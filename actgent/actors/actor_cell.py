@@ -30,6 +30,7 @@ import trio
 from actgent.errors import ActorFailed, ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
 
@@ -77,8 +78,8 @@ class Body(typing.Protocol):
         """Answer all waiting callers. The cell calls it once, after the last incarnation; it shields itself from cancellation."""
 
 
-@attrs.define(eq=False, kw_only=True)
-class SystemContext:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class SystemContext(FieldRepr):
     """State that all actors of a system share."""
 
     policy: Supervision
@@ -178,8 +179,8 @@ class UnusedActor(typing.Protocol):
         """Release the resources of an actor that ends unused; it shields itself from cancellation."""
 
 
-@attrs.define(eq=False)
-class UnusedCell:
+@attrs.define(eq=False, repr=False)
+class UnusedCell(FieldRepr):
     """Place of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
 
     The first use replaces it by a `Cell`. That cell runs in the context variables of the start, not in those of its first user.

@@ -12,6 +12,7 @@ import trio
 from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 
 from .dead_letters import DeadLetter
 from .deadline_timer import Timer
@@ -51,8 +52,8 @@ class Promise:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-@attrs.define(eq=False, kw_only=True)
-class Envelope:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Envelope(FieldRepr):
     """A payload in the inbox of an actor. `session_id` is the message group, whose messages are processed in order."""
 
     payload: Any

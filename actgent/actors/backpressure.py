@@ -16,6 +16,7 @@ import trio
 
 from actgent.messages import Priority
 from actgent.support.fair_queue import FairQueue, QueueEntry
+from actgent.support.field_repr import FieldRepr
 
 
 class InboxItem(typing.Protocol):
@@ -54,8 +55,8 @@ LEVELS = len(Priority)
 """Number of message priority levels."""
 
 
-@attrs.define(eq=False)
-class WaitingSender(Generic[M]):
+@attrs.define(eq=False, repr=False)
+class WaitingSender(FieldRepr, Generic[M]):
     """A task that waits for room for its message."""
 
     place: Place[M]

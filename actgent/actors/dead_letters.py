@@ -13,13 +13,14 @@ import attrs
 
 from actgent.errors import DeadLetterGone
 from actgent.messages import Priority, new_id
+from actgent.support.field_repr import FieldRepr
 
 DEAD_LETTERS = 1000
 """Maximum number of stored dead letters; older letters are dropped."""
 
 
-@attrs.frozen
-class DeadLetter:
+@attrs.frozen(repr=False)
+class DeadLetter(FieldRepr):
     """A message that no actor will process, with the reason."""
 
     actor: str

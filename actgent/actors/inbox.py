@@ -55,6 +55,7 @@ from actgent.errors.text_escaping import shown
 from actgent.messages import Priority
 from actgent.support.fair_queue import FairQueue, QueueEntry
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 
 from .backpressure import (
     LEVELS,
@@ -110,8 +111,8 @@ class _State(enum.Enum):
 _WAITING, _CLAIMED, _LENT, _PARKED = _State
 
 
-@attrs.define(eq=False)
-class _SessionQueue(Generic[M]):
+@attrs.define(eq=False, repr=False)
+class _SessionQueue(FieldRepr, Generic[M]):
     """The waiting messages of one session. It exists only while messages wait or are claimed."""
 
     session_id: str
@@ -137,8 +138,8 @@ class _SessionQueue(Generic[M]):
 _make_queue = fast_constructor(_SessionQueue)
 
 
-@attrs.define(eq=False)
-class _Urgency:
+@attrs.define(eq=False, repr=False)
+class _Urgency(FieldRepr):
     """Counters of URGENT messages and turns."""
 
     waiting: int = 0
@@ -175,8 +176,8 @@ class _Batch:
         return True
 
 
-@attrs.frozen(kw_only=True)
-class InboxStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class InboxStatistics(FieldRepr):
     """Counters of an inbox at one moment."""
 
     waiting: int

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 
 from .inbox import PriorityInbox
 from .wait_graph import WaitNode
@@ -25,8 +26,8 @@ _ONLY_GROUP = ""
 """Name of the group of all messages, for an actor that handles one message at a time."""
 
 
-@attrs.define(eq=False)
-class MessageGroups:
+@attrs.define(eq=False, repr=False)
+class MessageGroups(FieldRepr):
     """Message groups of one actor, each with its node in the wait graph."""
 
     name: str

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
+from actgent.support.field_repr import FieldRepr
 
 Strategy = typing.Literal["one_for_one", "one_for_all"]
 
 _MAX_DOUBLINGS = 64  # a larger exponent exceeds every max_backoff and overflows a float soon
 
 
-@attrs.frozen(kw_only=True)
-class Supervision:
+@attrs.frozen(kw_only=True, repr=False)
+class Supervision(FieldRepr):
     """Restart policy of a parent for its child actors.
 
     Raises:
@@ -57,8 +58,8 @@ class Supervision:
                 raise ConfigurationError(f"{name}= must be at least {least}, got {value!r}")
 
 
-@attrs.define
-class Restarts:
+@attrs.define(repr=False)
+class Restarts(FieldRepr):
     """The recent restarts of one actor, or of one group of siblings."""
 
     policy: Supervision

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 import attrs
 
 from actgent.errors import DeadlockDetected
+from actgent.support.field_repr import FieldRepr
 
 
-@attrs.define(eq=False)
-class WaitNode:
+@attrs.define(eq=False, repr=False)
+class WaitNode(FieldRepr):
     """A session or an actor as a node of the wait graph."""
 
     name: str
@@ -35,8 +36,8 @@ class WaitNode:
         return not (self.waits_for or self.awaited_by)
 
 
-@attrs.frozen
-class CycleSearch:
+@attrs.frozen(repr=False)
+class CycleSearch(FieldRepr):
     """Result of a search for a cycle."""
 
     path: tuple[WaitNode, ...]

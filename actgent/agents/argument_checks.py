@@ -17,6 +17,7 @@ from actgent.protocols.protocol_interface import (
     to_instruction,
     to_type,
 )
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.callable_kinds import is_sync_callable
 from actgent.toolsets.toolset import Toolset
 
@@ -104,8 +105,8 @@ def memory_of(memory: MemoryLike) -> Memory:
     return ManagedMemory(manage)
 
 
-@attrs.frozen(kw_only=True)
-class AgentBounds:
+@attrs.frozen(kw_only=True, repr=False)
+class AgentBounds(FieldRepr):
     """Bounds of one agent's work. They are one object, because CPython stores objects of up to 29 attributes in less memory."""
 
     inbox: InboxBounds

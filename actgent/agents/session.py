@@ -89,6 +89,7 @@ from actgent.sessions.subscriptions import (
 )
 from actgent.state.handoff_state import given_back, handoff_in
 from actgent.state.session_state import Store
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
 from actgent.support.name_hints import unknown_argument
 from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
@@ -105,8 +106,8 @@ HandlerOf: TypeAlias = Callable[[X], object] | Callable[[X, "Session[Any]"], obj
 """A handler with one or two parameters: the delivery, and optionally the session."""
 
 
-@attrs.frozen(eq=False)
-class SessionServices:
+@attrs.frozen(eq=False, repr=False)
+class SessionServices(FieldRepr):
     """Services that all sessions of one running agent share."""
 
     running: AgentActor
@@ -1085,8 +1086,8 @@ class Session(Generic[DataT_co]):
 # --- from handle to context and back ------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class _WeakHandle:
+@attrs.frozen(eq=False, repr=False)
+class _WeakHandle(FieldRepr):
     """Weak reference to the `Session` of a closed context, with the services to create a new one."""
 
     held: "weakref.ref[Session]"

@@ -26,6 +26,7 @@ from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.tool_call_summary import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.turn_reader import mark_reported
+from actgent.support.field_repr import FieldRepr
 from actgent.support.serializable import Serializable
 
 from .runs import SessionView, view_session
@@ -35,8 +36,8 @@ Status = Literal["success", "partial", "error", "suspended"]
 _BY_SHORTFALL: Mapping[str, Status] = {"error": "error", "suspended": "suspended"}
 
 
-@attrs.frozen(kw_only=True)
-class ExecutedCall:
+@attrs.frozen(kw_only=True, repr=False)
+class ExecutedCall(FieldRepr):
     """One tool call of a turn and its result."""
 
     call_id: str
@@ -58,7 +59,7 @@ class ExecutedCall:
         return self.tool_name
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class ProcessResult(Serializable, Generic[DataT_co]):
     """Outcome of `Agent.process`, also of a failed or suspended turn."""
 
@@ -145,8 +146,8 @@ async def process_turn(
 # --- the stream of the request -----------------------------------------------------------
 
 
-@attrs.define
-class _StreamOutcome:
+@attrs.define(repr=False)
+class _StreamOutcome(FieldRepr):
     """Deliveries of a stream that the result needs."""
 
     reply: Reply | None = None

@@ -13,6 +13,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import shown
 from actgent.messages import Failure, Message
 from actgent.state.session_state import State
+from actgent.support.field_repr import FieldRepr
 from actgent.support.strict_json import loads
 from actgent.support.user_code_calls import explained_text
 
@@ -66,8 +67,8 @@ class Narrated(Protocol):
     def on_message(self, fn: Any, /) -> Any: ...
 
 
-@attrs.define
-class Narration:
+@attrs.define(repr=False)
+class Narration(FieldRepr):
     """Writes a line for each message, decision, tool call, result, state change and failure of an agent."""
 
     write: Write

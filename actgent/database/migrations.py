@@ -7,10 +7,11 @@ from pathlib import Path
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 
 
-@attrs.frozen
-class Migration:
+@attrs.frozen(repr=False)
+class Migration(FieldRepr):
     """One migration; it must not change after it was applied to a database."""
 
     name: str

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 
 from .journal_interface import Journal
 
@@ -27,8 +28,8 @@ Unfinished turns resume on other nodes.
 """
 
 
-@attrs.frozen(kw_only=True)
-class ClusterStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class ClusterStatistics(FieldRepr):
     """State and counters of a cluster node since its start."""
 
     node: str

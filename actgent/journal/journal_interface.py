@@ -13,6 +13,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
+from actgent.support.field_repr import FieldRepr
 
 from .record_feed_backlog import FeedReader, Written
 from .record_types import Record
@@ -20,8 +21,8 @@ from .session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 
 
-@attrs.define(eq=False)
-class JournalStatistics:
+@attrs.define(eq=False, repr=False)
+class JournalStatistics(FieldRepr):
     """Counters since the journal was opened."""
 
     commits: int = 0
@@ -40,8 +41,8 @@ class JournalStatistics:
     """Callback for the duration of each transaction in seconds; None for no callback."""
 
 
-@attrs.define(eq=False)
-class Creation:
+@attrs.define(eq=False, repr=False)
+class Creation(FieldRepr):
     """Outcome of creating a session. All its steps share this object until the first step is written or rejected."""
 
     is_written: bool = False
@@ -50,8 +51,8 @@ class Creation:
     """True if the id is taken by another session. The journal rejects all steps of this creation."""
 
 
-@attrs.frozen(kw_only=True)
-class Entry:
+@attrs.frozen(kw_only=True, repr=False)
+class Entry(FieldRepr):
     """One step of a session: records that are written atomically."""
 
     session_id: str
@@ -77,8 +78,8 @@ class Entry:
     """
 
 
-@attrs.frozen(kw_only=True)
-class SessionSummary:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionSummary(FieldRepr):
     """Metadata of a session that the journal returns without reading the records."""
 
     session_id: str
@@ -146,8 +147,8 @@ class SessionSummary:
         return Cursor(self.updated_at, self.agent, self.session_id)
 
 
-@attrs.frozen(kw_only=True)
-class Snapshot:
+@attrs.frozen(kw_only=True, repr=False)
+class Snapshot(FieldRepr):
     """Serialized state of a session after its first `records` records.
 
     It only shortens loading: a journal may drop it at any time.
@@ -161,8 +162,8 @@ class Snapshot:
     """State of the session in the encoding of `version`."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionTail:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionTail(FieldRepr):
     """The newest valid snapshot of a session, and the records after it."""
 
     records: tuple[Record, ...] = ()
@@ -171,8 +172,8 @@ class SessionTail:
     """The newest valid snapshot; None if the session has no valid snapshot."""
 
 
-@attrs.frozen
-class Backup:
+@attrs.frozen(repr=False)
+class Backup(FieldRepr):
     """A verified copy of a journal."""
 
     path: Path

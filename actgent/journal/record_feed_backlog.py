@@ -12,6 +12,7 @@ import trio
 
 from actgent.errors import ActgentError, FeedLagged
 from actgent.support.fast_init import fast_init
+from actgent.support.field_repr import FieldRepr
 
 from .record_types import Record
 from .session_list_queries import SessionKey
@@ -21,8 +22,8 @@ FEED_BYTES = 16_000_000
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class Written:
+@attrs.frozen(kw_only=True, repr=False)
+class Written(FieldRepr):
     """A step that is in the journal. Its records are numbered from `first`."""
 
     session_id: str
@@ -48,8 +49,8 @@ class Written:
         return self.first + self.count - 1
 
 
-@attrs.frozen(kw_only=True)
-class Erased:
+@attrs.frozen(kw_only=True, repr=False)
+class Erased(FieldRepr):
     """A session was erased. A new session with the same id starts with record 1."""
 
     session_id: str

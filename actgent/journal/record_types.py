@@ -26,6 +26,7 @@ from actgent.messages import (
     Usage,
 )
 from actgent.support.fast_init import fast_constructor, fast_init
+from actgent.support.field_repr import FieldRepr
 from actgent.support.tagged_codec import TaggedCodec
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -41,8 +42,8 @@ REFUSED = "refused"
 """Failure kind of a message that the agent rejected before the message entered the inbox."""
 
 
-@attrs.frozen(kw_only=True)
-class AccountKey:
+@attrs.frozen(kw_only=True, repr=False)
+class AccountKey(FieldRepr):
     """Key of a budget account: of a session, of one turn, or of a turn and all turns that this turn causes."""
 
     session_id: str
@@ -60,8 +61,8 @@ def task_message_id(session_id: str) -> str:
     return f"{session_id}/task"
 
 
-@attrs.frozen(kw_only=True)
-class TurnOptions:
+@attrs.frozen(kw_only=True, repr=False)
+class TurnOptions(FieldRepr):
     """Model options of a single turn, set by the sender of the turn's message."""
 
     temperature: float | None = None
@@ -85,8 +86,8 @@ class TurnOptions:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class Fitting:
+@attrs.frozen(kw_only=True, repr=False)
+class Fitting(FieldRepr):
     """How a model request was shortened to fit into the context window of its model."""
 
     tokens: int
@@ -102,8 +103,8 @@ class Fitting:
     """Maximum length of a tool result after shortening, in characters; 0 if no result was shortened."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionCreatedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionCreatedRecord(FieldRepr):
     """Record: a session was created. It is the first record of each session."""
 
     owner: Sender
@@ -151,8 +152,8 @@ class SessionCreatedRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class MessageAcceptedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class MessageAcceptedRecord(FieldRepr):
     """Record: the session accepted a message into its inbox."""
 
     message: Message
@@ -175,8 +176,8 @@ make_message_accepted_record = fast_constructor(MessageAcceptedRecord)
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class MessageAppendedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class MessageAppendedRecord(FieldRepr):
     """Record: an accepted message entered the conversation. `MessageAcceptedRecord` has the content of the message."""
 
     message_id: str
@@ -195,8 +196,8 @@ make_message_appended_record = fast_constructor(MessageAppendedRecord)
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class AgentMessageRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class AgentMessageRecord(FieldRepr):
     """Record: a message of the agent entered the conversation: an answer of the model, tool results or a notice."""
 
     message: Message
@@ -257,16 +258,16 @@ def refer(record: AgentMessageRecord) -> AgentMessageRecord:
     return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 
 
-@attrs.frozen(kw_only=True)
-class CallsStartedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class CallsStartedRecord(FieldRepr):
     """Record: tool calls are about to run. After a crash, a call with this record and without a result may have had effects."""
 
     call_ids: tuple[str, ...]
     """Ids of the tool calls."""
 
 
-@attrs.frozen(kw_only=True)
-class CallFinishedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class CallFinishedRecord(FieldRepr):
     """Record: a tool call ended with a result."""
 
     result: ToolResult
@@ -274,8 +275,8 @@ class CallFinishedRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class UsageRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class UsageRecord(FieldRepr):
     """Record: usage that one budget account of this session has to count.
 
     A model call writes an estimate before the request. After the answer it writes the difference to the real usage,
@@ -299,8 +300,8 @@ class UsageRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class DownstreamUsageRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class DownstreamUsageRecord(FieldRepr):
     """Record: model and tool calls in other turns, of any session, that a turn of this session caused directly or indirectly."""
 
     turn: str
@@ -316,8 +317,8 @@ class DownstreamUsageRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class StateChangeRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class StateChangeRecord(FieldRepr):
     """Record: the state of the session changed."""
 
     changes: Mapping[str, Any]
@@ -332,8 +333,8 @@ class StateChangeRecord:
     """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.structural_diff`)."""
 
 
-@attrs.frozen(kw_only=True)
-class ActionFailureRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ActionFailureRecord(FieldRepr):
     """Record: an action on the session's state raised an exception. The state did not change."""
 
     action: str
@@ -342,8 +343,8 @@ class ActionFailureRecord:
     """Class and text of the exception."""
 
 
-@attrs.frozen(kw_only=True)
-class StateRollbackRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class StateRollbackRecord(FieldRepr):
     """Record: the state was reset to an earlier version."""
 
     number: int
@@ -351,8 +352,8 @@ class StateRollbackRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class OutcomeRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class OutcomeRecord(FieldRepr):
     """Record: an outcome of an answer (reply, event or route), written before handlers receive the outcome.
 
     A reply that equals the text of the answer has no such record.
@@ -380,8 +381,8 @@ class OutcomeRecord:
     """Reasoning that the model gave for a reply, as JSON text; None without reasoning."""
 
 
-@attrs.frozen(kw_only=True)
-class DeliveryRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class DeliveryRecord(FieldRepr):
     """Record: handlers have received these outcomes, so they are not delivered again after a restart."""
 
     ids: tuple[str, ...]
@@ -392,8 +393,8 @@ make_delivery_record = fast_constructor(DeliveryRecord)
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class GuardDecisionRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class GuardDecisionRecord(FieldRepr):
     """Record: an output guard accepted, changed or rejected the outcome of a turn, or one answer of the turn."""
 
     message_id: str
@@ -408,8 +409,8 @@ class GuardDecisionRecord:
     """Text with which the guards replaced the answer; None if the text stays."""
 
 
-@attrs.frozen(kw_only=True)
-class TaskOutcomeRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class TaskOutcomeRecord(FieldRepr):
     """Record: the outcome of a message, for the parent session that sent the message as a task."""
 
     message_id: str
@@ -428,8 +429,8 @@ class TaskOutcomeRecord:
     """Untrusted sources, comma-separated, that influenced the answer without being repeated in it; empty if none."""
 
 
-@attrs.frozen(kw_only=True)
-class FailureRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class FailureRecord(FieldRepr):
     """Record: a message failed.
 
     Written before handlers and callers receive the failure; `MessageEndRecord` follows afterwards.
@@ -448,8 +449,8 @@ class FailureRecord:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class MessageEndRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class MessageEndRecord(FieldRepr):
     """Record: the processing of an accepted message ended, with an answer or a failure."""
 
     message_id: str
@@ -465,8 +466,8 @@ class MessageEndRecord:
 make_message_end_record = fast_constructor(MessageEndRecord)
 
 
-@attrs.frozen(kw_only=True)
-class CancellationRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class CancellationRecord(FieldRepr):
     """Record: a message was cancelled before it arrived. The session ends the message when it arrives."""
 
     message_id: str
@@ -475,8 +476,8 @@ class CancellationRecord:
     """Reason of the cancellation, as text."""
 
 
-@attrs.frozen(kw_only=True)
-class RatingRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class RatingRecord(FieldRepr):
     """Record: a user rated the outcome of a message."""
 
     message_id: str
@@ -493,8 +494,8 @@ class RatingRecord:
     """Unix time of the rating in seconds."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionAnnotatedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionAnnotatedRecord(FieldRepr):
     """Record: the tags or the metadata of the session changed. It has all of them, also the unchanged ones."""
 
     tags: tuple[str, ...] = ()
@@ -503,24 +504,24 @@ class SessionAnnotatedRecord:
     """All metadata after the change."""
 
 
-@attrs.frozen(kw_only=True)
-class NextTimerRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class NextTimerRecord(FieldRepr):
     """Record: time of the session's next timer (a schedule or a deadline), at which the runtime loads the session."""
 
     at: float
     """Unix time in seconds; 0 if no timer is set."""
 
 
-@attrs.frozen(kw_only=True)
-class ApprovalRequestRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ApprovalRequestRecord(FieldRepr):
     """Record: a tool call waits for an approval. The call has not run yet, or its tool raised `ApprovalRequired`."""
 
     approval: Approval
     """The requested approval."""
 
 
-@attrs.frozen(kw_only=True)
-class ApprovalDecisionRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ApprovalDecisionRecord(FieldRepr):
     """Record: an approver decided an approval, or the approval expired."""
 
     approval_id: str
@@ -533,8 +534,8 @@ class ApprovalDecisionRecord:
     """Unix time of the decision in seconds."""
 
 
-@attrs.frozen(kw_only=True)
-class SuspensionRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class SuspensionRecord(FieldRepr):
     """Record: a turn was suspended until approvals or answers of other sessions arrive. A suspended turn has no running task."""
 
     message_id: str
@@ -543,24 +544,24 @@ class SuspensionRecord:
     """Ids of the approvals or answers that the turn waits for."""
 
 
-@attrs.frozen(kw_only=True)
-class ResumptionRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ResumptionRecord(FieldRepr):
     """Record: a suspended turn resumed."""
 
     ids: tuple[str, ...] = ()
     """Ids of the approvals or answers that arrived."""
 
 
-@attrs.frozen(kw_only=True)
-class SystemPromptRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class SystemPromptRecord(FieldRepr):
     """Record: the system prompt of the session was replaced."""
 
     system: str
     """The new system prompt."""
 
 
-@attrs.frozen(kw_only=True)
-class ScheduleRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ScheduleRecord(FieldRepr):
     """Record: a schedule was set. The session receives a message at a later time, once or repeatedly."""
 
     schedule_id: str
@@ -595,8 +596,8 @@ class ScheduleRecord:
     """Untrusted sources of the setting session, if a turn of another session set this schedule; else empty."""
 
 
-@attrs.frozen(kw_only=True)
-class ScheduleFiredRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ScheduleFiredRecord(FieldRepr):
     """Record: a schedule fired."""
 
     schedule_id: str
@@ -609,8 +610,8 @@ class ScheduleFiredRecord:
     """Id of the sent message; empty if no message was sent because the previous one was still queued."""
 
 
-@attrs.frozen(kw_only=True)
-class ScheduleRemovedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class ScheduleRemovedRecord(FieldRepr):
     """Record: a schedule was removed."""
 
     schedule_id: str
@@ -619,8 +620,8 @@ class ScheduleRemovedRecord:
     """True if the caller never received a confirmation of the schedule. The caller may set the same schedule again."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionClosedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionClosedRecord(FieldRepr):
     """Record: the session was closed and accepts no more messages."""
 
     unused: bool = False

@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged
 from actgent.errors.text_escaping import quoted
+from actgent.support.field_repr import FieldRepr
 
 MAX_TAGS = 32
 """Maximum number of tags of a session."""
@@ -24,8 +25,8 @@ NO_SESSION_METADATA: Mapping[str, str] = MappingProxyType({})
 """Metadata of a session without metadata."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionAnnotations:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionAnnotations(FieldRepr):
     """Tags and metadata of a session."""
 
     tags: tuple[str, ...] = ()
@@ -63,8 +64,8 @@ NO_ANNOTATIONS = SessionAnnotations()
 """Annotations of a session without tags and metadata."""
 
 
-@attrs.frozen(kw_only=True)
-class AnnotationChange:
+@attrs.frozen(kw_only=True, repr=False)
+class AnnotationChange(FieldRepr):
     """A change of a session's tags and metadata. `changed_by` creates it from arguments of a program."""
 
     add_tags: tuple[str, ...] = ()

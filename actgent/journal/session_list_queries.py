@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 import attrs
 from attrs.converters import optional
 
+from actgent.support.field_repr import FieldRepr
+
 from .session_annotations import NO_SESSION_METADATA, sqlite_condition
 
 State = Literal["idle", "working", "suspended", "closed"]
@@ -77,8 +79,8 @@ class Cursor(NamedTuple):
         return Cursor(self.updated_at, to_searchable(self.agent), to_searchable(self.session_id))
 
 
-@attrs.frozen(kw_only=True)
-class SessionFilter:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionFilter(FieldRepr):
     """Filter of session lists. A session must match all given fields. The newest change comes first."""
 
     agent: str | None = attrs.field(default=None, converter=optional(to_searchable))

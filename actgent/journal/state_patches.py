@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
 from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain
 
@@ -50,8 +51,8 @@ def with_values(changed: StateChangeRecord, before: Mapping[str, Any]) -> StateC
     return attrs.evolve(changed, changes={**changed.changes, **made}, patches={})
 
 
-@attrs.frozen
-class _Chain:
+@attrs.frozen(repr=False)
+class _Chain(FieldRepr):
     """Size of the chain of differences of a key."""
 
     whole: int
@@ -62,8 +63,8 @@ class _Chain:
     """Size of all differences in bytes."""
 
 
-@attrs.define(eq=False)
-class StatePatcher:
+@attrs.define(eq=False, repr=False)
+class StatePatcher(FieldRepr):
     """Computes the differences for the state changes of one session that this process writes.
 
     The first change of a key has the whole value, also after a rollback and after a change by a reducer.

@@ -24,6 +24,7 @@ import trio
 from actgent.errors import LimitReached
 from actgent.journal.record_types import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
 from actgent.support.fast_init import fast_init
+from actgent.support.field_repr import FieldRepr
 
 ANSWER_TOKENS = 4096
 """Assumed maximum length of an answer in tokens if no setting limits it."""
@@ -42,8 +43,8 @@ Price = Callable[[int, int], float]
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class Amounts:
+@attrs.frozen(kw_only=True, repr=False)
+class Amounts(FieldRepr):
     """Usage, reserved or spent: numbers of calls, tokens, cost and working time."""
 
     model_calls: int = 0
@@ -122,8 +123,8 @@ class AccountLog(typing.Protocol):
         """Start writing the added records, without waiting until they are durable."""
 
 
-@attrs.define(eq=False)
-class Account:
+@attrs.define(eq=False, repr=False)
+class Account(FieldRepr):
     """Limits and usage of one turn or session. Turns that work on its behalf share the account."""
 
     key: AccountKey
@@ -278,8 +279,8 @@ def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
     return least
 
 
-@attrs.frozen
-class Allowance:
+@attrs.frozen(repr=False)
+class Allowance(FieldRepr):
     """Permitted length of the answer of one model call."""
 
     answer: int
@@ -290,8 +291,8 @@ class Allowance:
     """Name of the limit that shortens the answer; empty if no limit does."""
 
 
-@attrs.define(eq=False)
-class Budget:
+@attrs.define(eq=False, repr=False)
+class Budget(FieldRepr):
     """The accounts that one turn draws on."""
 
     accounts: tuple[Account, ...]
@@ -479,8 +480,8 @@ def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
 
 
-@attrs.frozen
-class Funding:
+@attrs.frozen(repr=False)
+class Funding(FieldRepr):
     """Budget data that a message carries: limits set by its sender, and the accounts of the sending turn."""
 
     limits: Mapping[str, float] | None = None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 import trio
 
+from actgent.support.field_repr import FieldRepr
+
 from .clock import Clock
 from .schedule import Schedule
 
@@ -21,8 +23,8 @@ MIN_COMPACT_ENTRIES = 1000
 """Number of heap entries below which outdated entries are not removed."""
 
 
-@attrs.frozen(eq=False)
-class DurableTimer:
+@attrs.frozen(eq=False, repr=False)
+class DurableTimer(FieldRepr):
     """A timer of a session. It also fires if the session was evicted or the process restarted.
 
     `SessionContext.set_timer` sets a timer and `drop_timer` removes it. The journal stores only the earliest time of a session,
@@ -45,8 +47,8 @@ class DurableTimer:
         return self.at if self.is_delay else clock.steady_of(self.at)
 
 
-@attrs.define(eq=False)
-class SessionTimers:
+@attrs.define(eq=False, repr=False)
+class SessionTimers(FieldRepr):
     """Timers and schedules of one session. Sessions that never had a timer have no such object."""
 
     due: dict[str, DurableTimer] = attrs.field(factory=dict)

@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import hints_for_limits
 
 WEEK_SECONDS = 604_800.0
 
 
-@attrs.frozen
-class _Count:
+@attrs.frozen(repr=False)
+class _Count(FieldRepr):
     """Validator: a whole number of at least `least`."""
 
     least: int
@@ -31,8 +32,8 @@ class _Count:
         return {"type": "integer", "minimum": self.least}
 
 
-@attrs.frozen
-class _Amount:
+@attrs.frozen(repr=False)
+class _Amount(FieldRepr):
     """Validator: a number above zero, in `unit`."""
 
     unit: str
@@ -61,8 +62,10 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
 
 
 @hints_for_limits
-@attrs.frozen(kw_only=True, slots=False)  # with slots, its cached properties would slow every other access
-class Limits:
+@attrs.frozen(
+    kw_only=True, slots=False, repr=False
+)  # with slots, its cached properties would slow every other access
+class Limits(FieldRepr):
     """Limits of a turn, or of a whole session (`create_session(limits=...)`).
 
     The first five limits are shared: work that other agents do for a turn also counts for the turn, and the work of child

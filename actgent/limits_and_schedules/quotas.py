@@ -6,6 +6,7 @@ from typing import Literal
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import hints_for_quotas
 
 from .cron_expressions import zone_of
@@ -14,8 +15,8 @@ from .limits import Limits
 Unit = Literal["day", "month"]
 
 
-@attrs.frozen
-class Period:
+@attrs.frozen(repr=False)
+class Period(FieldRepr):
     """One day or one month of a quota."""
 
     unit: Unit
@@ -27,8 +28,8 @@ class Period:
 
 
 @hints_for_quotas
-@attrs.frozen(kw_only=True)
-class Quotas:
+@attrs.frozen(kw_only=True, repr=False)
+class Quotas(FieldRepr):
     """Limits of each owner over all sessions of a runtime, for calls, tokens and cost.
 
     Quotas work like session limits: an amount is reserved before a model call and settled after it. Work that other agents do

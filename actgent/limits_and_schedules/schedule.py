@@ -11,6 +11,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import NO_METADATA, Priority, checked_metadata
+from actgent.support.field_repr import FieldRepr
 
 from .cron_expressions import next_time, zone_of
 
@@ -22,8 +23,8 @@ LAST_DATE = 253_402_214_400.0
 """Unix time of 9999-12-31, the last date that `datetime` supports."""
 
 
-@attrs.frozen(kw_only=True)
-class Schedule:
+@attrs.frozen(kw_only=True, repr=False)
+class Schedule(FieldRepr):
     """A message that is sent to a session at a time."""
 
     id: str

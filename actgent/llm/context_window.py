@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
+from actgent.support.field_repr import FieldRepr
 from actgent.support.token_estimate import estimate_tokens
 
 from .model_interface import LLM, ModelRequest, ModelResponse
@@ -47,8 +48,8 @@ def reserved_answer_tokens(llm: LLM, chat: ModelRequest, window: int) -> int:
     return chat.max_tokens or llm.max_tokens or min(ANSWER_TOKENS, window // 8)
 
 
-@attrs.frozen
-class CountedRequest:
+@attrs.frozen(repr=False)
+class CountedRequest(FieldRepr):
     """Token counts of a request and of its answer by the provider, both without thinking, which is not always sent back."""
 
     model: str

@@ -21,6 +21,7 @@ from actgent.messages import (
     Usage,
 )
 from actgent.support.fast_init import fast_init
+from actgent.support.field_repr import FieldRepr
 
 from .rate_limiter_statistics import RateLimiterProtocol
 
@@ -41,8 +42,8 @@ OnText = Callable[[str, int], Awaitable[None]]
 """Callback for streamed text. Its arguments are a piece of text and the number of its attempt (0, 1, ...)."""
 
 
-@attrs.frozen
-class ResponseFormat:
+@attrs.frozen(repr=False)
+class ResponseFormat(FieldRepr):
     """JSON Schema that the text of an answer must match."""
 
     name: str
@@ -51,8 +52,8 @@ class ResponseFormat:
     """JSON Schema of the complete answer text."""
 
 
-@attrs.define(eq=False)
-class CallWatch:
+@attrs.define(eq=False, repr=False)
+class CallWatch(FieldRepr):
     """Observer of the attempts of one model call. Set it as `ModelRequest.watch`, and override the methods of interest."""
 
     waited: float = 0.0
@@ -76,8 +77,8 @@ class CallWatch:
         """
 
 
-@attrs.define(kw_only=True)
-class ModelRequest:
+@attrs.define(kw_only=True, repr=False)
+class ModelRequest(FieldRepr):
     """One request to a model with everything that its answer depends on. Model clients never change it."""
 
     system: str = ""
@@ -108,8 +109,8 @@ class ModelRequest:
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class ModelResponse:
+@attrs.frozen(kw_only=True, repr=False)
+class ModelResponse(FieldRepr):
     """Complete answer of a model, with stop reason and usage."""
 
     parts: tuple[Part, ...]

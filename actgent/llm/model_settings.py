@@ -26,6 +26,7 @@ from actgent.llm.model_resolution import (
     split_model,
     url_variables,
 )
+from actgent.support.field_repr import FieldRepr
 
 DEFAULT_PROVIDER = "openai"
 """Provider of a model without `provider:`, since most servers implement OpenAI's API."""
@@ -75,8 +76,8 @@ def _at_least(minimum: float) -> Callable[[Any, "attrs.Attribute[Any]", Any], No
     return check
 
 
-@attrs.frozen(kw_only=True)
-class LLMSettings:
+@attrs.frozen(kw_only=True, repr=False)
+class LLMSettings(FieldRepr):
     """Settings of one model. None means that the client uses its default."""
 
     model: str | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
+from actgent.support.field_repr import FieldRepr
 
 from .model_interface import ModelRequest
 
@@ -21,8 +22,8 @@ MESSAGE_BYTES = 12
 """Estimated bytes of a message, tool call or tool result in addition to its text."""
 
 
-@attrs.define(eq=False)
-class PromptEstimator:
+@attrs.define(eq=False, repr=False)
+class PromptEstimator(FieldRepr):
     """Estimator of prompt tokens. It caches the size of the last tool list, which rarely changes."""
 
     _tools: Sequence[ToolSpec] | None = None

@@ -5,9 +5,11 @@ from typing import Any, Protocol
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
 
-@attrs.frozen(kw_only=True)
-class RateLimiterCounters:
+
+@attrs.frozen(kw_only=True, repr=False)
+class RateLimiterCounters(FieldRepr):
     """Counters of one rate limiter at one moment."""
 
     waiting: int
@@ -24,8 +26,8 @@ class RateLimiterCounters:
     """Total time that attempts waited for admission, in seconds."""
 
 
-@attrs.frozen(kw_only=True)
-class BucketStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class BucketStatistics(FieldRepr):
     """State of one limit on requests or tokens."""
 
     kind: str
@@ -38,8 +40,8 @@ class BucketStatistics:
     """Units that become available per second."""
 
 
-@attrs.frozen(kw_only=True)
-class ModelStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class ModelStatistics(FieldRepr):
     """State of the calls to one model."""
 
     model: str
@@ -57,8 +59,8 @@ class ModelStatistics:
     """Rate-limit buckets reported by the provider's response headers."""
 
 
-@attrs.frozen(kw_only=True)
-class RateLimiterStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class RateLimiterStatistics(FieldRepr):
     """State of one rate limiter with the models that it limits."""
 
     name: str

@@ -12,6 +12,7 @@ import attrs
 
 from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
+from actgent.support.field_repr import FieldRepr
 
 MAX_TEXT_CHARACTERS = 1_000
 """Maximum length of a shown text in characters. Longer call arguments are replaced as a whole."""
@@ -56,8 +57,8 @@ Measure = Callable[[Sequence[Part]], float]
 """Function that returns the size of message parts, in a unit that the caller chooses."""
 
 
-@attrs.frozen
-class TrimResult:
+@attrs.frozen(repr=False)
+class TrimResult(FieldRepr):
     """A trimmed conversation."""
 
     chat: list[ChatMessage]

@@ -18,6 +18,7 @@ from actgent.messages import (
     make_chat_message,
 )
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import fence
 
 from .conversation_trimming import (
@@ -147,8 +148,8 @@ def _outcome(result: ToolResult) -> str:
     return result.text if result.error is not None else f"Success: {result.text}"
 
 
-@attrs.frozen
-class ShortTermMemory(Memory):
+@attrs.frozen(repr=False)
+class ShortTermMemory(FieldRepr, Memory):
     """Memory that shows the complete conversation until it exceeds `max_tokens`, and then cuts it to half of that at once.
 
     Few large cuts keep the prompt's prefix, and with it the provider's cache, unchanged in between. A cut first shortens older tool
@@ -182,8 +183,8 @@ rejected.
 """
 
 
-@attrs.define(eq=False)
-class ShortTermView(ModelView):
+@attrs.define(eq=False, repr=False)
+class ShortTermView(FieldRepr, ModelView):
     """View of one session's conversation within the limit."""
 
     _budget: int

@@ -8,6 +8,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.tool_interface import Tool, ToolContext
 
@@ -71,8 +72,8 @@ def to_actors(value: Iterable[str]) -> frozenset[Actor]:
     return actors
 
 
-@attrs.frozen
-class Mode:
+@attrs.frozen(repr=False)
+class Mode(FieldRepr):
     """One mode: its tools in addition to the universal tools, its texts, and the actors that may switch to it.
 
     Raises:

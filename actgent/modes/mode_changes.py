@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.state.session_state import Pair
+from actgent.support.field_repr import FieldRepr
 
 STATE_KEY = "_mode"
 """Key of the mode and the mark of its last change in the state, as one string, because strings are read without a copy.
@@ -20,8 +21,8 @@ START = "0:"
 """Mark for the start of a session, before any mode change."""
 
 
-@attrs.frozen(kw_only=True)
-class ModeChange:
+@attrs.frozen(kw_only=True, repr=False)
+class ModeChange(FieldRepr):
     """A mode switch; `previous` equals `current` if the session already had the mode."""
 
     previous: str

@@ -11,9 +11,11 @@ from typing import Any
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
 
-@attrs.frozen
-class Notice:
+
+@attrs.frozen(repr=False)
+class Notice(FieldRepr):
     """A notice for a conversation."""
 
     mark: str

@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
+
 SHORT_TEXT_CHARS = 4096
 """Length of text up to which `partial` reads the text again for each chunk."""
 GROWTH_DIVISOR = 64
@@ -27,8 +29,8 @@ MAX_ESCAPE_CHARS = 12
 Partial = Callable[[str], str | None]
 
 
-@attrs.define
-class StreamingText:
+@attrs.define(repr=False)
+class StreamingText(FieldRepr):
     """The text received so far, in chunks, and whether it has to be read again; all reads together cost about 64 times its length."""
 
     size: int = 0
@@ -82,8 +84,8 @@ def never_follow(_text: str, _visible: str) -> Follower | None:
     return None
 
 
-@attrs.define(eq=False)
-class PartialAnswer:
+@attrs.define(eq=False, repr=False)
+class PartialAnswer(FieldRepr):
     """One streamed answer, filtered by a protocol."""
 
     _partial: Partial

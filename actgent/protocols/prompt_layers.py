@@ -9,13 +9,14 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.protocols.prompt_rendering import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
 from actgent.protocols.protocol_interface import Profile
+from actgent.support.field_repr import FieldRepr
 
 Mode = Literal["append", "prepend", "replace"]
 _MODES = ("append", "prepend", "replace")
 
 
-@attrs.frozen
-class PromptLayer:
+@attrs.frozen(repr=False)
+class PromptLayer(FieldRepr):
     """Text before or after the system prompt, or a replacement for it.
 
     With `variables` the text is a jinja2 template over them and `profile`. The values of variables are data
@@ -88,8 +89,8 @@ def _joined(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-@attrs.frozen
-class SystemPrompt:
+@attrs.frozen(repr=False)
+class SystemPrompt(FieldRepr):
     """The system prompt of an agent, assembled from its parts."""
 
     prompts: PromptManager

@@ -17,6 +17,7 @@ from actgent.memory.memory_interface import ModelView
 from actgent.memory.notice_delimiters import neutralize
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
 from actgent.structured_output.instruction_schemas import is_json_schema
+from actgent.support.field_repr import FieldRepr
 
 from .protocol_interface import (
     MESSAGE_TYPE,
@@ -171,8 +172,8 @@ SessionRenderer = Callable[[Mapping[str, Any]], str]
 """Function that renders a prompt from the facts of a session."""
 
 
-@attrs.frozen
-class _CachedPrompt:
+@attrs.frozen(repr=False)
+class _CachedPrompt(FieldRepr):
     """A prompt of a session, with the inputs that it was rendered from."""
 
     state_number: int
@@ -187,8 +188,8 @@ MAX_CACHED_PROMPTS = 1000
 """Maximum number of session prompts that an agent caches. An evicted prompt is rendered again, to identical bytes."""
 
 
-@attrs.define(eq=False)
-class PromptManager:
+@attrs.define(eq=False, repr=False)
+class PromptManager(FieldRepr):
     """Renders all prompts of one agent from template, profile, session and memory.
 
     The system prompt is the same for all sessions, the assistant prompt for all passes of a session; only the

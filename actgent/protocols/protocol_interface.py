@@ -29,6 +29,7 @@ from actgent.structured_output.extract_json import extract, loads, visible
 from actgent.structured_output.instruction_schemas import is_json_schema
 from actgent.structured_output.output_type import output_of
 from actgent.support.fast_init import fast_constructor, fast_init
+from actgent.support.field_repr import FieldRepr
 from actgent.tools import schemas
 
 from .partial_answers import PartialAnswer
@@ -66,8 +67,8 @@ def _type_schema(schema: object) -> Mapping[str, Any]:
     return read_schema(schema) or {}
 
 
-@attrs.frozen
-class Instruction:
+@attrs.frozen(repr=False)
+class Instruction(FieldRepr):
     """A named type of answer, as the developer describes it."""
 
     name: str
@@ -83,8 +84,8 @@ class Instruction:
     """
 
 
-@attrs.frozen
-class ClassificationType:
+@attrs.frozen(repr=False)
+class ClassificationType(FieldRepr):
     """A type of answer, as prompts and classifiers use it."""
 
     name: str
@@ -234,8 +235,8 @@ def _check_message_type(kind: ClassificationType, known: Mapping[str, Classifica
 # --- input and output of a protocol ---------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class Profile:
+@attrs.frozen(kw_only=True, repr=False)
+class Profile(FieldRepr):
     """Identity of the agent, for prompt templates."""
 
     name: str = "agent"
@@ -256,8 +257,8 @@ class Profile:
     """Further text of the system prompt, e.g. the body of brain.md."""
 
 
-@attrs.define(kw_only=True, eq=False)
-class TurnView:
+@attrs.define(kw_only=True, eq=False, repr=False)
+class TurnView(FieldRepr):
     """Read-only view of a session for a protocol.
 
     One view serves one pass of a turn: rendering the request and reading its answer. `state` and `calls` are
@@ -290,8 +291,8 @@ class TurnView:
     """Tools that the model may call in this pass; an access rule may still reject some of the calls."""
 
 
-@attrs.frozen(kw_only=True)
-class Request:
+@attrs.frozen(kw_only=True, repr=False)
+class Request(FieldRepr):
     """Additions of a protocol to the conversation for one model call."""
 
     tail: str = ""
@@ -310,8 +311,8 @@ PLAIN_REQUEST = Request()
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class SendReply:
+@attrs.frozen(kw_only=True, repr=False)
+class SendReply(FieldRepr):
     """Outcome of an answer: reply to the user."""
 
     text: str
@@ -327,8 +328,8 @@ class SendReply:
 make_say = fast_constructor(SendReply)
 
 
-@attrs.frozen
-class CallTools:
+@attrs.frozen(repr=False)
+class CallTools(FieldRepr):
     """Outcome: run tool calls. They start in order, and their results are the next message of the turn."""
 
     calls: Sequence[ToolCall]
@@ -337,16 +338,16 @@ class CallTools:
     """Stage in which the model gets the results; None is the first stage of the protocol."""
 
 
-@attrs.frozen
-class UpdateState:
+@attrs.frozen(repr=False)
+class UpdateState(FieldRepr):
     """Outcome: change the state of the session. Changes are dispatched before all other outcomes of the answer."""
 
     action: Callable[[Mapping[str, Any]], Any]
     """Function of the state that returns changes: a pair `(key, value)`, a list of pairs, or None."""
 
 
-@attrs.frozen
-class Continue:
+@attrs.frozen(repr=False)
+class Continue(FieldRepr):
     """Outcome: call the model again in a stage, with a note after the conversation."""
 
     stage: str | None
@@ -355,13 +356,13 @@ class Continue:
     """Text for the model after the conversation; empty adds no text."""
 
 
-@attrs.frozen
-class Finish:
+@attrs.frozen(repr=False)
+class Finish(FieldRepr):
     """Outcome: end the turn without another model call."""
 
 
-@attrs.frozen
-class Fail:
+@attrs.frozen(repr=False)
+class Fail(FieldRepr):
     """Outcome of an answer: reject it.
 
     After a `ParseError` the model is called again with the reason, at most `Limits.output_retries` times. Other errors fail the turn.

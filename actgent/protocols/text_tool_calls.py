@@ -15,6 +15,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted
+from actgent.support.field_repr import FieldRepr
 from actgent.support.strict_json import loads
 
 ARGUMENTS = (
@@ -47,8 +48,8 @@ _EMPTY_VALUES: tuple[Any, ...] = (None, "", {}, [])
 _MAX_SHOWN_KEY_CHARS = 100
 
 
-@attrs.frozen
-class WrittenCall:
+@attrs.frozen(repr=False)
+class WrittenCall(FieldRepr):
     """A tool call that was parsed from a model's text."""
 
     name: str
@@ -58,8 +59,8 @@ class WrittenCall:
     id: str | None = None
 
 
-@attrs.frozen
-class CallFormat:
+@attrs.frozen(repr=False)
+class CallFormat(FieldRepr):
     """The format in which a protocol expects tool calls."""
 
     names: tuple[str, ...]

@@ -14,6 +14,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.model_interface import LLM
 from actgent.protocols.protocol_interface import Profile
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 
 from .sessions.session_loading import PendingOpens
 from .sessions.session_opener import SessionOpener
@@ -25,8 +26,8 @@ _STEM = 4
 """Number of leading letters in which two words must agree to match: `translate` matches `translates`."""
 
 
-@attrs.frozen(kw_only=True)
-class AgentCard:
+@attrs.frozen(kw_only=True, repr=False)
+class AgentCard(FieldRepr):
     """Description of an agent for other agents."""
 
     name: str

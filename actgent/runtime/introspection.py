@@ -22,6 +22,7 @@ from actgent.session_index import Group, IndexQueries, SearchFilter, SearchPage,
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import Observed, ObservedType
+from actgent.support.field_repr import FieldRepr
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory, Listed
@@ -39,8 +40,8 @@ from .subscriptions import (
 )
 
 
-@attrs.frozen(kw_only=True)
-class AgentStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class AgentStatistics(FieldRepr):
     """Statistics of one agent."""
 
     agent: str
@@ -63,8 +64,8 @@ class AgentStatistics:
     """`starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
 
 
-@attrs.frozen(kw_only=True)
-class SetSchedule:
+@attrs.frozen(kw_only=True, repr=False)
+class SetSchedule(FieldRepr):
     """A schedule of a session."""
 
     agent: str
@@ -80,8 +81,8 @@ class SetSchedule:
         return (self.schedule.at, self.agent, self.session_id, self.schedule.id)
 
 
-@attrs.frozen(kw_only=True)
-class OpenBudget:
+@attrs.frozen(kw_only=True, repr=False)
+class OpenBudget(FieldRepr):
     """Budget of a session in memory, or of a session's running turn."""
 
     agent: str

@@ -28,6 +28,7 @@ from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support import span_names as names
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
@@ -582,8 +583,8 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
         raise error
 
 
-@attrs.frozen
-class _WithdrawnCaller:
+@attrs.frozen(repr=False)
+class _WithdrawnCaller(FieldRepr):
     """Caller that waits for a suspended turn and does not accept waiting for approvals."""
 
     future: TurnFuture

@@ -54,6 +54,7 @@ from actgent.sessions.context_propagation import Propagation, propagation_of
 from actgent.sessions.quota_accounts import QuotaAccounts
 from actgent.sessions.restore import RebuiltSession, rebuild
 from actgent.sessions.session_context import SessionContext, host_of, is_inside
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import OF_RUNTIMES, hints_for_runtimes
 from actgent.support.name_hints import async_block
 from actgent.support.safe_logging import logger_of
@@ -548,8 +549,8 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             self._sweeper.note(key)
 
 
-@attrs.frozen
-class Host:
+@attrs.frozen(repr=False)
+class Host(FieldRepr):
     """Services of a runtime that start agents."""
 
     runtime: Runtime

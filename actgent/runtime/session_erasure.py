@@ -20,6 +20,7 @@ from actgent.journal.session_list_queries import SessionFilter, SessionKey, Stat
 from actgent.limits_and_schedules.clock import Clock
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory
@@ -50,8 +51,8 @@ def _seconds(value: object) -> float | None:
     return float(seconds)
 
 
-@attrs.frozen(kw_only=True)
-class Retention:
+@attrs.frozen(kw_only=True, repr=False)
+class Retention(FieldRepr):
     """Maximum age of sessions in a journal since their last change. None keeps sessions forever.
 
     Raises:
@@ -71,8 +72,8 @@ class Retention:
         return min(max(min(kept) / 10, shortest), longest) if kept else math.inf
 
 
-@attrs.define(eq=False)
-class RetentionJob:
+@attrs.define(eq=False, repr=False)
+class RetentionJob(FieldRepr):
     """Erases sessions from the journal of one runtime, in the background."""
 
     journal: Journal

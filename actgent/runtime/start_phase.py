@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from actgent.sessions.session_context import SessionContext, running_turn
+from actgent.support.field_repr import FieldRepr
 
 from .session_waits import releasing_slot
 
@@ -19,8 +20,8 @@ START_PHASE_SECONDS = 10.0
 """Seconds after the last start of an agent until the start phase ends."""
 
 
-@attrs.define(eq=False)
-class StartPhase:
+@attrs.define(eq=False, repr=False)
+class StartPhase(FieldRepr):
     """State of the runtime's start phase, with the resumed sessions that wait for missing agents."""
 
     is_over: bool = False

@@ -32,6 +32,7 @@ from actgent.sessions.session_context import (
     is_inside,
     running_turn,
 )
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
@@ -47,20 +48,20 @@ REPLY_CHECKPOINTS = 4
 """Number of checkpoints for which a slot is reserved after an answer, so that the answered caller can send its next message."""
 
 
-@attrs.frozen
-class Suspend:
+@attrs.frozen(repr=False)
+class Suspend(FieldRepr):
     """Next step: suspend the turn until approvals are decided."""
 
 
-@attrs.frozen
-class FailWith:
+@attrs.frozen(repr=False)
+class FailWith(FieldRepr):
     """Next step: fail the turn with an error."""
 
     error: Exception
 
 
-@attrs.frozen
-class End:
+@attrs.frozen(repr=False)
+class End(FieldRepr):
     """Next step: end the turn successfully."""
 
 

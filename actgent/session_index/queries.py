@@ -10,6 +10,7 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.session_annotations import NO_SESSION_METADATA, check_session_metadata, check_tags
 from actgent.journal.session_list_queries import State, is_storable
+from actgent.support.field_repr import FieldRepr
 from actgent.support.word_normalization import spaced
 
 MAX_QUERY_CHARS = 500
@@ -26,8 +27,8 @@ Group = Literal["day", "agent", "model", "owner"]
 """Dimension by which statistics are grouped."""
 
 
-@attrs.frozen
-class Term:
+@attrs.frozen(repr=False)
+class Term(FieldRepr):
     """A word or phrase of a query."""
 
     words: Sequence[str]
@@ -71,8 +72,8 @@ def _check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return check_tags("tags", tags)
 
 
-@attrs.frozen(kw_only=True)
-class SearchFilter:
+@attrs.frozen(kw_only=True, repr=False)
+class SearchFilter(FieldRepr):
     """Filter of a search. A message must match all given fields. None matches everything."""
 
     agent: str | None = None
@@ -121,8 +122,8 @@ class SearchFilter:
         return all(name is None or is_storable(name) for name in (self.agent, self.owner))
 
 
-@attrs.frozen(kw_only=True)
-class SearchHit:
+@attrs.frozen(kw_only=True, repr=False)
+class SearchHit(FieldRepr):
     """A message that matches a search, with figures of its session."""
 
     agent: str
@@ -151,8 +152,8 @@ class SearchHit:
     """Number of failed turns of the session."""
 
 
-@attrs.frozen(kw_only=True)
-class SearchPage:
+@attrs.frozen(kw_only=True, repr=False)
+class SearchPage(FieldRepr):
     """A page of hits, the newest message first."""
 
     hits: tuple[SearchHit, ...]
@@ -163,8 +164,8 @@ class SearchPage:
     """False while the index is being built, so that older messages may be missing."""
 
 
-@attrs.frozen(kw_only=True)
-class Trend:
+@attrs.frozen(kw_only=True, repr=False)
+class Trend(FieldRepr):
     """Statistics of one group: one day, agent, model or owner."""
 
     name: str
@@ -195,8 +196,8 @@ class Trend:
     """Duration in seconds that 99 % of the turns do not exceed, within 5 %; None without turns."""
 
 
-@attrs.frozen(kw_only=True)
-class Trends:
+@attrs.frozen(kw_only=True, repr=False)
+class Trends(FieldRepr):
     """Statistics by group, and of all groups together."""
 
     items: tuple[Trend, ...]

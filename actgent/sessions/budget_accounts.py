@@ -19,6 +19,7 @@ from actgent.journal.record_types import (
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.messages import Message
+from actgent.support.field_repr import FieldRepr
 
 from .quota_accounts import HOLDER, QuotaAccounts
 from .restore import RestoredSession
@@ -26,8 +27,8 @@ from .session_context import SessionContext, Turn
 from .session_record_writer import SessionLog
 
 
-@attrs.define(eq=False)
-class BudgetAccounts:
+@attrs.define(eq=False, repr=False)
+class BudgetAccounts(FieldRepr):
     """Budget accounts of one runtime. Each account exists once while it is in use."""
 
     journal: Journal | None = None

@@ -16,6 +16,7 @@ from actgent.errors import ConfigurationError, NotSerializable
 from actgent.journal.record_types import NOTHING, WIRE, Record, StateChangeRecord
 from actgent.limits_and_schedules.argument_checks import check_id
 from actgent.messages import traceparent, valid_traceparent
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.tools.pausable_time_limits import time_limits
 
@@ -32,8 +33,8 @@ _log = logger_of(__name__)
 # --- journal --------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class Propagation:
+@attrs.define(eq=False, repr=False)
+class Propagation(FieldRepr):
     """Context variables that are copied from a sender to the turn of its message."""
 
     variables: Mapping[str, ContextVar[Any]] = NOTHING  # type: ignore[assignment]

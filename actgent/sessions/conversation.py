@@ -18,6 +18,7 @@ from actgent.journal.record_types import AgentMessageRecord
 from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import join_origins
 
 from .in_memory_records import Entry, RecentRecords
@@ -35,8 +36,8 @@ class EarlierMessages(typing.Protocol):
     def read_blocking(self, first: int, end: int) -> Sequence[Message]: ...
 
 
-@attrs.frozen
-class MessagePage:
+@attrs.frozen(repr=False)
+class MessagePage(FieldRepr):
     """A page of a session's messages, in order."""
 
     messages: tuple[Message, ...]
@@ -131,8 +132,8 @@ class RecordedMessages(Sequence[Message]):
         return self._held
 
 
-@attrs.define(eq=False)
-class OfferedTools:
+@attrs.define(eq=False, repr=False)
+class OfferedTools(FieldRepr):
     """Tools that a session's model receives with each request. They stay the same, so that the provider can cache the prompt."""
 
     specs: tuple[ToolSpec, ...]
@@ -141,8 +142,8 @@ class OfferedTools:
     """Version of the agent's tools that the model was last notified of."""
 
 
-@attrs.define(eq=False)
-class SessionConversation:
+@attrs.define(eq=False, repr=False)
+class SessionConversation(FieldRepr):
     """Messages of a session in order, with usage, memory view and call ids."""
 
     _view: ModelView

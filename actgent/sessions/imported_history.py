@@ -22,6 +22,7 @@ from actgent.messages import (
     new_id,
     to_parts,
 )
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import join_origins
 
 from .session_context import SessionContext
@@ -45,7 +46,7 @@ _TAKEN: Mapping[Role, tuple[type, ...]] = {
 """Part classes that an imported message of each role may contain."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class _LabelledMessage(ChatMessage):
     """A message of another session that depends on untrusted text."""
 
@@ -158,8 +159,8 @@ def _says_something(part: Part) -> bool:
     return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
-@attrs.define
-class _CallPairing:
+@attrs.define(repr=False)
+class _CallPairing(FieldRepr):
     """Pairs tool calls with the results that follow them, and makes the call ids unique."""
 
     _messages: list[ChatMessage] = attrs.field(factory=list)

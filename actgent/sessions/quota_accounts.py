@@ -16,6 +16,7 @@ from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, spent_in
 from actgent.limits_and_schedules.quotas import Period, Quotas, Unit
 from actgent.messages import Sender
+from actgent.support.field_repr import FieldRepr
 
 from .session_record_writer import SessionLog
 
@@ -26,8 +27,8 @@ WEBHOOKS = "webhooks\n"
 _PAGE = 500
 
 
-@attrs.define(eq=False)
-class QuotaAccounts:
+@attrs.define(eq=False, repr=False)
+class QuotaAccounts(FieldRepr):
     """Quota accounts of all owners for the current periods."""
 
     quotas: Quotas

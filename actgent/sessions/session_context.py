@@ -88,6 +88,7 @@ from actgent.protocols.partial_answers import PartialAnswer
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck, StateRecord, Store
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.untrusted_call_sources import running_call
 
@@ -110,8 +111,8 @@ UNWANTED_IDS = 100
 """Maximum number of cancellations that a session remembers for messages that have not arrived."""
 
 
-@attrs.define(eq=False)
-class MessageEnding:
+@attrs.define(eq=False, repr=False)
+class MessageEnding(FieldRepr):
     """The end of queued messages without a turn."""
 
     recorded: trio.Event = attrs.field(factory=trio.Event)
@@ -446,8 +447,8 @@ class Turn:
             raise self.stop
 
 
-@attrs.define(eq=False)
-class Suspension:
+@attrs.define(eq=False, repr=False)
+class Suspension(FieldRepr):
     """A suspended turn, which waits for approvals and has no task."""
 
     message: Message

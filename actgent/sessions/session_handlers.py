@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.callable_kinds import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
 
 HandlerKind = Literal[
@@ -29,8 +30,8 @@ _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4
 """Bit flags of the handler kinds for which undelivered items are logged."""
 
 
-@attrs.define(eq=False, weakref_slot=False)
-class HandlerRegistration:
+@attrs.define(eq=False, weakref_slot=False, repr=False)
+class HandlerRegistration(FieldRepr):
     """A registered handler. `remove` and `drop` change this object, so a running dispatch skips the handler."""
 
     handler: Handler

@@ -32,6 +32,7 @@ from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, ToolResult
 from actgent.state.session_state import StateRecord
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 
 from .pending.turn_checkpoint import TurnCheckpoint
 
@@ -40,8 +41,8 @@ SNAPSHOT_RECORDS = 15_000
 """Number of records after which a session gets its next snapshot. Loading that many records takes about 0.15 s."""
 
 
-@attrs.define(eq=False)
-class SessionLog:
+@attrs.define(eq=False, repr=False)
+class SessionLog(FieldRepr):
     """Collects the records of one session and writes them to the journal in batches, in order.
 
     Ctrl-C does not interrupt a write.

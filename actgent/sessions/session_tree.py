@@ -9,6 +9,7 @@ from actgent.actors.wait_graph import WaitNode
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.budget import Account
 from actgent.messages import Sender
+from actgent.support.field_repr import FieldRepr
 
 from .pending.delegated_tasks import Task
 
@@ -91,8 +92,8 @@ def _is_unclaimed(child: Child) -> bool:
     return child.task is not None and child.task.is_unclaimed
 
 
-@attrs.define(eq=False)
-class SessionTree(Generic[C]):
+@attrs.define(eq=False, repr=False)
+class SessionTree(FieldRepr, Generic[C]):
     """Relations of a session to other sessions. Created only for sessions that have such relations."""
 
     parent: C | None = None

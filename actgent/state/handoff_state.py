@@ -5,12 +5,14 @@ from typing import Any
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
+
 STATE_KEY = "_handoff"
 """Key of the handoff in the state. Tools with `(state, args)` cannot write keys that begin with `_`."""
 
 
-@attrs.frozen(kw_only=True)
-class HandoffState:
+@attrs.frozen(kw_only=True, repr=False)
+class HandoffState(FieldRepr):
     """The last handoff of a session."""
 
     agent: str = ""

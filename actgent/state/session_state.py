@@ -28,6 +28,7 @@ from actgent.errors import NotSerializable, UsageError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.record_types import ActionFailureRecord, StateChangeRecord, StateRollbackRecord
 from actgent.journal.state_patches import with_values
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import DISPATCH, hints_for_states
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
@@ -54,8 +55,8 @@ _IS_NOT_PLAIN_FUNCTION = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class Dispatched:
+@attrs.frozen(kw_only=True, repr=False)
+class Dispatched(FieldRepr):
     """A dispatched action in the history of a store."""
 
     number: int
@@ -68,8 +69,8 @@ class Dispatched:
     """Class and text of the exception; empty if the action succeeded."""
 
 
-@attrs.frozen(kw_only=True)
-class SavedStore:
+@attrs.frozen(kw_only=True, repr=False)
+class SavedStore(FieldRepr):
     """Content of a store for a snapshot of its session."""
 
     base: Mapping[str, Any]

@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.llm.model_interface import ResponseFormat
+from actgent.support.field_repr import FieldRepr
 from actgent.tools import schemas
 
 from .instruction_schemas import is_json_schema, schema_check
@@ -17,8 +18,8 @@ _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 _MAX_NAME = 64
 
 
-@attrs.frozen
-class Output:
+@attrs.frozen(repr=False)
+class Output(FieldRepr):
     """Schema of an agent's answers, with the function that converts an answer to a Python value."""
 
     name: str

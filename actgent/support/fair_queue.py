@@ -23,14 +23,15 @@ from typing import Generic, TypeVar
 import attrs
 
 from .fast_init import fast_constructor
+from .field_repr import FieldRepr
 
 T = TypeVar("T")
 MAX_REMEMBERED_OWNERS = 1000
 """Maximum number of owners whose last turn is remembered, including owners without entries."""
 
 
-@attrs.define(eq=False)
-class Turns:
+@attrs.define(eq=False, repr=False)
+class Turns(FieldRepr):
     """The last turn of recent owners, as a value of the caller's clock or counter."""
 
     _last: dict[Hashable, float] = attrs.field(factory=dict)
@@ -50,8 +51,8 @@ class Turns:
             del self._last[next(iter(self._last))]
 
 
-@attrs.define(eq=False)
-class QueueEntry(Generic[T]):
+@attrs.define(eq=False, repr=False)
+class QueueEntry(FieldRepr, Generic[T]):
     """An entry of the queue."""
 
     item: T
@@ -70,8 +71,8 @@ class QueueEntry(Generic[T]):
 _Entry = tuple[float, int, int, QueueEntry[T]]
 
 
-@attrs.define(eq=False)
-class _Owner(Generic[T]):
+@attrs.define(eq=False, repr=False)
+class _Owner(FieldRepr, Generic[T]):
     name: Hashable
     turn: float
     """Turn at which the owner was last served or was added; owners with smaller turns are served first."""

@@ -17,6 +17,8 @@ import attrs
 
 from actgent.errors.text_escaping import counted, shown
 
+from .field_repr import FieldRepr
+
 WINDOW_SECONDS = 60.0
 """Time in seconds during which records of one group are counted together."""
 MAX_PASSED = 5
@@ -34,8 +36,8 @@ class LogVariable(str):
     __slots__ = ()
 
 
-@attrs.define(eq=False)
-class _Group:
+@attrs.define(eq=False, repr=False)
+class _Group(FieldRepr):
     """Records of one group within a window."""
 
     logger: str

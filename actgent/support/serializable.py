@@ -17,11 +17,13 @@ from actgent import errors
 from actgent.errors import ActgentError, WireError
 from actgent.errors.text_escaping import shown
 
+from .field_repr import FieldRepr
+
 _BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = (str, int, float, bool, NoneType)
 
 
-class Serializable:
+class Serializable(FieldRepr):
     """Base class of data that can be converted to JSON with `to_dict`, and back with `from_dict`.
 
     The JSON object has a member for each field, and `type` with the name of the class. Enums are written as their names, bytes

@@ -28,6 +28,7 @@ import trio
 
 from actgent.errors import UserCodeExit
 
+from .field_repr import FieldRepr
 from .safe_logging import logger_of
 
 T = TypeVar("T")
@@ -87,8 +88,8 @@ def safe_exception(error: BaseException) -> BaseException:
     return UserCodeExit(_name_of(type(error)), redefined=redefined, words=text)
 
 
-@attrs.frozen(eq=False)
-class Raised:
+@attrs.frozen(eq=False, repr=False)
+class Raised(FieldRepr):
     """Result of `call_user_code` if the function raised."""
 
     error: BaseException
@@ -222,8 +223,8 @@ MAX_THREADS = 40
 """Maximum number of concurrent threads for one sync user function."""
 
 
-@attrs.define(eq=False)
-class DedicatedThreadLimiter:
+@attrs.define(eq=False, repr=False)
+class DedicatedThreadLimiter(FieldRepr):
     """Thread limit of one sync user function, so that hanging calls only delay calls of the same function.
 
     Python cannot stop a thread: a cancelled call returns, but its slot is released only when the function returns.

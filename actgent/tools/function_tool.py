@@ -14,6 +14,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import hints_for_tools
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import is_awaitable
@@ -33,8 +34,8 @@ _CONTEXT_NAMES = ("context", "ctx", "tool_context", "run_context")
 _log = logger_of(__name__)
 
 
-@attrs.define
-class _ArgumentBinding:
+@attrs.define(repr=False)
+class _ArgumentBinding(FieldRepr):
     """Conversion of a call's arguments to the keyword arguments of a function."""
 
     context_names: tuple[str, ...]

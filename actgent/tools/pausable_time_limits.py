@@ -5,9 +5,11 @@ from contextvars import ContextVar
 import attrs
 import trio
 
+from actgent.support.field_repr import FieldRepr
 
-@attrs.define(eq=False)
-class TimeLimit:
+
+@attrs.define(eq=False, repr=False)
+class TimeLimit(FieldRepr):
     """Deadline of a cancel scope that can be paused. Pauses nest."""
 
     _scope: trio.CancelScope

@@ -38,6 +38,7 @@ from actgent.errors import (
 from actgent.information_flow_labels import Label, text_of, text_of_readers
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, active_trace
 from actgent.support.untrusted_text import join_origins
@@ -82,8 +83,8 @@ class ToolLookup(typing.Protocol):
     def find(self, call: ToolCall) -> Tool: ...
 
 
-@attrs.frozen
-class PolicyViolation:
+@attrs.frozen(repr=False)
+class PolicyViolation(FieldRepr):
     """A call whose sinks depend on untrusted text, or whose audience may not read its data."""
 
     labels: Mapping[str, Label]
@@ -160,8 +161,8 @@ class BatchTurn(typing.Protocol):
         ...
 
 
-@attrs.define(eq=False)
-class Batch:
+@attrs.define(eq=False, repr=False)
+class Batch(FieldRepr):
     """The tool calls of one answer. `run` runs them once; `results` returns one result per call at any time."""
 
     calls: Sequence[ToolCall]

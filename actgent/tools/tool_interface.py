@@ -16,6 +16,7 @@ from actgent.approvals import ApprovalRequest, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import hints_for_tool_contexts
 from actgent.support.user_code_calls import is_awaitable
 
@@ -89,8 +90,8 @@ class NestedToolCalls(typing.Protocol):
 
 
 @hints_for_tool_contexts
-@attrs.define(kw_only=True, eq=False)
-class ToolContext(Generic[DepsT_co]):
+@attrs.define(kw_only=True, eq=False, repr=False)
+class ToolContext(FieldRepr, Generic[DepsT_co]):
     """Read-only context of one tool call: session, agent, state, deps and progress reporting.
 
     A tool with a parameter of type `ToolContext[Shop]` finds a `Shop` in `deps`. Its agent requires deps of that
@@ -249,8 +250,8 @@ class ToolContext(Generic[DepsT_co]):
 make_context: Callable[..., ToolContext[Any]] = fast_constructor(ToolContext)
 
 
-@attrs.frozen(kw_only=True)
-class ToolHooks:
+@attrs.frozen(kw_only=True, repr=False)
+class ToolHooks(FieldRepr):
     """Sync callbacks around each call of a tool, run in the session's task. An exception of a callback is logged and ignored."""
 
     on_start: Callable[[ToolCall], object] | None = None

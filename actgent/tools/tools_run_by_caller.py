@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.messages import ToolCall, ToolSpec
+from actgent.support.field_repr import FieldRepr
 
 from .tool_interface import Tool, ToolContext
 from .tool_option_checks import check_options
@@ -44,8 +45,8 @@ class CallerTool(Tool):
         raise ToolError(f"the caller runs {self.name!r}: it cannot be called here")
 
 
-@attrs.frozen
-class TurnTools:
+@attrs.frozen(repr=False)
+class TurnTools(FieldRepr):
     """The tools of an agent, and those of the caller of one turn."""
 
     agent: ToolRegistry

@@ -5,11 +5,12 @@ from contextvars import ContextVar
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import join_origins
 
 
-@attrs.define(eq=False)
-class CallSources:
+@attrs.define(eq=False, repr=False)
+class CallSources(FieldRepr):
     """Untrusted sources of one running call."""
 
     owner: object

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import Raised, call_user_code, unwrap_result
 
 from .call_start_order import StartGate, start_gate
@@ -38,8 +39,8 @@ _MAX_NAMES = 3
 """Maximum number of function names in an error text."""
 
 
-@attrs.define(eq=False)
-class _Job:
+@attrs.define(eq=False, repr=False)
+class _Job(FieldRepr):
     """One function call in a worker thread."""
 
     name: str
@@ -68,8 +69,8 @@ class _Job:
             token.run_sync_soon(self.open_gate, token)
 
 
-@attrs.define(eq=False)
-class _Waiter:
+@attrs.define(eq=False, repr=False)
+class _Waiter(FieldRepr):
     """A call that waits for a slot."""
 
     wake: trio.Event = attrs.field(factory=trio.Event)
@@ -86,8 +87,8 @@ class _Waiter:
         return self._is_granted
 
 
-@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)  # validation at each assignment is slow
-class Threads:
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP, repr=False)  # validation at each assignment is slow
+class Threads(FieldRepr):
     """All worker threads of a runtime. At most `capacity` calls run concurrently, not counting abandoned threads."""
 
     capacity: int = attrs.field(default=AGENT_THREADS, validator=attrs.validators.ge(1))
@@ -233,8 +234,8 @@ class Threads:
             raise ThreadsStillRunning(names, grace)
 
 
-@attrs.define(eq=False)
-class ThreadShare:
+@attrs.define(eq=False, repr=False)
+class ThreadShare(FieldRepr):
     """The worker threads of one agent."""
 
     name: str

@@ -19,6 +19,7 @@ import trio
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.text_escaping import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error, leaves, readable_text
 from actgent.tools.outputs.result_text import error_text
@@ -39,8 +40,8 @@ STABLE_SECONDS = 60.0
 _log = logger_of(__name__)
 
 
-@attrs.define(eq=False)
-class _AgentToolset:
+@attrs.define(eq=False, repr=False)
+class _AgentToolset(FieldRepr):
     """A toolset as one agent uses it: the tools of a source, or tools derived from them."""
 
     toolset: Toolset
@@ -76,8 +77,8 @@ class _AgentToolset:
         self.registry.mark_settled(self.toolset.name)
 
 
-@attrs.define(eq=False)
-class _ToolsetState:
+@attrs.define(eq=False, repr=False)
+class _ToolsetState(FieldRepr):
     """State of a running source toolset."""
 
     source: Toolset

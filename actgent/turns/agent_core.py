@@ -58,6 +58,7 @@ from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 
 from .calls.model_calls import ModelCaller
@@ -100,8 +101,8 @@ class HandoffResponder(Protocol):
         ...
 
 
-@attrs.define(eq=False, kw_only=True)
-class AgentCore:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class AgentCore(FieldRepr):
     """Runs each message of a session through memory, prompts, model, classifier and handlers.
 
     A pass has five steps: `remember` the message, `ask` the model, `read` its answer, `act` on the outcomes, and `reply`.

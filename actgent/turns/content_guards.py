@@ -21,6 +21,7 @@ from actgent.journal.record_types import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, name_of, takes_session
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.schemas import plain_form
@@ -32,8 +33,8 @@ GuardedKind = Literal["message", "answer", "input"]
 T = TypeVar("T")
 
 
-@attrs.define(eq=False)
-class Guards:
+@attrs.define(eq=False, repr=False)
+class Guards(FieldRepr):
     """Guards of one agent, in the order in which they were added."""
 
     messages: list[tuple[Handler, bool]] = attrs.field(factory=list)
@@ -201,8 +202,8 @@ class Guards:
         return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)
 
 
-@attrs.define(eq=False)
-class _RunningGuards:
+@attrs.define(eq=False, repr=False)
+class _RunningGuards(FieldRepr):
     """Message guards that run concurrently with a model call."""
 
     _guards: Guards

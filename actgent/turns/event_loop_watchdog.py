@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from actgent.sessions.session_handlers import Handler, name_of
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of, summarise
 
 _log = logger_of(__name__)
@@ -39,8 +40,8 @@ _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
 """Functions that call user code (module, qualified name) -> kind of the user code, and local variable that holds it."""
 
 
-@attrs.frozen
-class _BlockingCode:
+@attrs.frozen(repr=False)
+class _BlockingCode(FieldRepr):
     """User code that blocks the event loop."""
 
     kind: str

@@ -25,6 +25,7 @@ from actgent.messages import Failure, ToolCall
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, HandlerKind, name_of
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import advice_for, source_location
 from actgent.tools.outputs.result_text import error_text
@@ -41,8 +42,8 @@ _HOW: dict[str, str] = {
 }
 
 
-@attrs.define(eq=False)
-class FailureLogger:
+@attrs.define(eq=False, repr=False)
+class FailureLogger(FieldRepr):
     """Logs unhandled failures, late handlers and tool errors of one agent."""
 
     agent: str

@@ -27,6 +27,7 @@ from actgent.protocols.protocol_interface import Outcome, SendReply
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
@@ -84,8 +85,8 @@ def _rank(outcome: Outcome) -> int:
     return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
 
 
-@attrs.define(eq=False, kw_only=True)
-class Dispatcher:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Dispatcher(FieldRepr):
     """Calls the handlers of a session one after the other, in the task of its turn."""
 
     failure_logger: FailureLogger

@@ -16,6 +16,7 @@ from actgent.messages import Message, Sender, Text, ToolSpec
 from actgent.modes.system_notices import Notice, NoticeSource
 from actgent.sessions.conversation import OfferedTools
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_registry import ToolRegistry
 
 MAX_NAMED_TOOLS = 50
@@ -39,8 +40,8 @@ def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
         add_notices(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
 
 
-@attrs.frozen
-class ToolNotices(NoticeSource):
+@attrs.frozen(repr=False)
+class ToolNotices(FieldRepr, NoticeSource):
     """Compares the current tools with the tools that a session was offered."""
 
     name = "toolsets"

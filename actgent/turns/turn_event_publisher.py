@@ -36,6 +36,7 @@ from actgent.llm.model_interface import CallWatch, ModelResponse
 from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.mode_changes import changes_in
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.field_repr import FieldRepr
 
 from .turn_spans import TurnSpans
 
@@ -48,8 +49,8 @@ class _Place(TypedDict):
     turn: str
 
 
-@attrs.frozen
-class Observer:
+@attrs.frozen(repr=False)
+class Observer(FieldRepr):
     """Publishes the events of one agent's turns."""
 
     agent: str
@@ -319,7 +320,7 @@ class Observer:
         return {"agent": self.agent, "session_id": context.id, "turn": turn}
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _ObservedCall(CallWatch):
     """Publishes the events of one model call."""
 

@@ -8,6 +8,7 @@ from actgent.messages import Message
 from actgent.protocols.protocol_interface import PromptTemplate, TurnView
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, takes_session
+from actgent.support.field_repr import FieldRepr
 
 from .outcome_dispatcher import Dispatcher
 
@@ -15,8 +16,8 @@ LAST = float("inf")
 _ADDED = "a function of on_query returns None, or a text"
 
 
-@attrs.define(eq=False)
-class Hooks:
+@attrs.define(eq=False, repr=False)
+class Hooks(FieldRepr):
     """Query pre-processors and conversation listeners of one agent."""
 
     queries: list[tuple[Handler, bool]] = attrs.field(factory=list)

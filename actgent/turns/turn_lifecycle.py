@@ -46,6 +46,7 @@ from actgent.sessions.session_context import (
 )
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_registry import ToolRegistry
 
 from .outcome_dispatcher import Dispatcher, failure_for
@@ -67,8 +68,8 @@ class DepsMissingCheck(typing.Protocol):
     def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
 
 
-@attrs.define(eq=False, kw_only=True)
-class TurnLifecycle:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class TurnLifecycle(FieldRepr):
     """Begins, suspends, resumes and ends the turns of one agent."""
 
     agent: str

@@ -10,6 +10,7 @@ from actgent.information_flow_labels import Label
 from actgent.messages import Message, traceparent, valid_traceparent
 from actgent.sessions.session_context import Turn
 from actgent.support import span_names as names
+from actgent.support.field_repr import FieldRepr
 from actgent.support.tracing_interface import (
     ActiveTrace,
     Attribute,
@@ -26,8 +27,8 @@ Key = tuple[str, str]
 """Pair of session id and message id that identifies a turn."""
 
 
-@attrs.define(eq=False)
-class _Activation:
+@attrs.define(eq=False, repr=False)
+class _Activation(FieldRepr):
     """The span of a turn's newest activation."""
 
     span: OpenSpan
@@ -35,8 +36,8 @@ class _Activation:
     """Kind of the next activation, set when this one has ended; None while it runs."""
 
 
-@attrs.define(eq=False)
-class TurnSpans:
+@attrs.define(eq=False, repr=False)
+class TurnSpans(FieldRepr):
     """Spans of the turns of one agent."""
 
     agent: str

@@ -95,8 +95,8 @@ async def test_a_turn_makes_no_more_calls_than_before(workload):
 OTHER_CALLS = {
     "W1 ask": 34.0,
     "W1 tell": 25.6,
-    "W6 idle agent": 158.0,
-    "agent per request": 513.0,
+    "W6 idle agent": 151.0,
+    "agent per request": 506.0,
     "W7 durable turn": 336.0,
     "W9 chunk": 20.0,
     "@tool": 94.0,

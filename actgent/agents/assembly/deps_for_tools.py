@@ -11,14 +11,15 @@ from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.mode_enforcement import Modes
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.tool_registry import ToolRegistry
 
 _WAS_GIVEN = "its deps from before the restart are lost, as deps are not written to the journal"
 
 
-@attrs.frozen(eq=False)
-class AgentDeps:
+@attrs.frozen(eq=False, repr=False)
+class AgentDeps(FieldRepr):
     """Dependencies of one agent's tools.
 
     The order of precedence is: deps of the run, of the session, of the agent, of the parent session.

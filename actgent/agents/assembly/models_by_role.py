@@ -9,13 +9,14 @@ from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import resolve_model
 from actgent.llm.model_settings import LLMSettings
+from actgent.support.field_repr import FieldRepr
 
 CLOSE_TIMEOUT_SECONDS = 1.0
 """Maximum seconds to close the model clients when the agent stops."""
 
 
-@attrs.define(eq=False)
-class AgentModels:
+@attrs.define(eq=False, repr=False)
+class AgentModels(FieldRepr):
     """Models of an agent by role. The role `default` is used unless a protocol selects another one."""
 
     named: dict[str, ModelLike | LLMSettings | str]

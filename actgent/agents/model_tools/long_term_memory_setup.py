@@ -8,6 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.sessions.session_handlers import Handler
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Toolset
@@ -16,8 +17,8 @@ DEFAULT_RECALL_TOKENS = 1_000
 """Maximum tokens of recalled memories in a model call with `recall_before_answer=True`."""
 
 
-@attrs.frozen
-class MemoryParts:
+@attrs.frozen(repr=False)
+class MemoryParts(FieldRepr):
     """Tools and hooks of an agent with long-term memory."""
 
     tools: Sequence[Tool[Any] | ToolProtocol | Toolset]

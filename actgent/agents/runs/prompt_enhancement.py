@@ -10,6 +10,7 @@ from actgent.errors import ModelTimeout
 from actgent.llm.custom_model_errors import as_model_error
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Content, Part, Text, Usage, message_parts
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 
 ORIGINAL_TEXT_KEY = "enhanced_from"
@@ -24,8 +25,8 @@ Keep the language, and all names, numbers and quotations as they are. Add nothin
 Reply with the request in its new words alone."""
 
 
-@attrs.frozen
-class RewrittenMessage:
+@attrs.frozen(repr=False)
+class RewrittenMessage(FieldRepr):
     """First message of a session after rewriting."""
 
     parts: tuple[Part, ...]

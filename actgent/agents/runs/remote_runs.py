@@ -23,6 +23,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.restore import rebuild
 from actgent.sessions.session_context import Status
+from actgent.support.field_repr import FieldRepr
 
 from .run_request import RunRequest
 
@@ -125,8 +126,8 @@ async def stream_remotely(
         yield _TypedReader(deliveries, options)
 
 
-@attrs.frozen(eq=False)
-class _TypedReader(trio.abc.ReceiveChannel[Any]):
+@attrs.frozen(eq=False, repr=False)
+class _TypedReader(FieldRepr, trio.abc.ReceiveChannel[Any]):
     """Receive channel that converts the replies of another process to the declared output type."""
 
     _deliveries: trio.abc.ReceiveChannel[Any]
@@ -164,8 +165,8 @@ def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced)
 # --- snapshots -------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class SessionView:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionView(FieldRepr):
     """Snapshot of a session, local or remote."""
 
     status: Status

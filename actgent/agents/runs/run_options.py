@@ -19,10 +19,11 @@ from actgent.protocols.protocol_interface import Profile, Protocol
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_options import turn_options
 from actgent.structured_output.output_type import output_of
+from actgent.support.field_repr import FieldRepr
 
 
-@attrs.frozen(eq=False)
-class RunDefaults:
+@attrs.frozen(eq=False, repr=False)
+class RunDefaults(FieldRepr):
     """Options of an agent that apply to each run unless the caller passes others."""
 
     profile: Profile

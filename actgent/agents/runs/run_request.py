@@ -9,14 +9,15 @@ from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
 from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
 from actgent.messages import Content, Priority, Sender
+from actgent.support.field_repr import FieldRepr
 
 
 def _parse_priority(priority: Priority | str) -> Priority:
     return Priority.named(priority)
 
 
-@attrs.frozen
-class RunRequest:
+@attrs.frozen(repr=False)
+class RunRequest(FieldRepr):
     """Message and arguments of one call of `run` or `stream`.
 
     Raises:

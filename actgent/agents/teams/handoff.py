@@ -27,6 +27,7 @@ from actgent.runtime.start_phase import wait_started
 from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_handlers import HandlerKind
 from actgent.state.handoff_state import given_back, handed, handoff_in
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.turns.content_guards import Guards
@@ -149,8 +150,8 @@ def receivers_among(tools: Iterable[Tool], dispatcher: Dispatcher, guards: Guard
     return AgentReceivers(handoffs, dispatcher, guards) if handoffs else None
 
 
-@attrs.frozen(eq=False)
-class AgentReceivers:
+@attrs.frozen(eq=False, repr=False)
+class AgentReceivers(FieldRepr):
     """Handoff targets of one agent: they answer the sessions that were handed off."""
 
     tools: Mapping[str, HandoffTool]
@@ -310,7 +311,7 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
     except AnswerError:
         outcomes = []
     last = answers[-1]
-    replies = to_deliveries(outcomes or [SendReply(last.text)], last.id, NO_USAGE, last.origin, last.via)
+    replies = to_deliveries(outcomes or [SendReply(text=last.text)], last.id, NO_USAGE, last.origin, last.via)
     return next(each for each in replies if isinstance(each, Reply))
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 import attrs
 
+from actgent.support.field_repr import FieldRepr
 
-@attrs.frozen(kw_only=True)
-class CompatibleProvider:
+
+@attrs.frozen(kw_only=True, repr=False)
+class CompatibleProvider(FieldRepr):
     """Properties of one provider with an OpenAI-compatible API."""
 
     title: str

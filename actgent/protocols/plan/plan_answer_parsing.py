@@ -16,6 +16,7 @@ from actgent.messages import ToolCall
 from actgent.protocols.answer_parsing import misspelled_key_reason
 from actgent.protocols.text_tool_calls import CallFormat, stray_arguments_reason
 from actgent.structured_output.extract_json import extract_only, is_cut, loads, visible
+from actgent.support.field_repr import FieldRepr
 
 from .todo_list import STATUSES, Plan, TodoItem
 
@@ -44,8 +45,8 @@ _CALL = CallFormat(
 )
 
 
-@attrs.frozen(kw_only=True)
-class PlanningAnswer:
+@attrs.frozen(kw_only=True, repr=False)
+class PlanningAnswer(FieldRepr):
     """Parsed answer of the planning stage."""
 
     plan: Plan
@@ -58,8 +59,8 @@ class PlanningAnswer:
     """True if the answer contains a todo list; the list may be empty."""
 
 
-@attrs.frozen(kw_only=True)
-class ItemAnswer:
+@attrs.frozen(kw_only=True, repr=False)
+class ItemAnswer(FieldRepr):
     """Parsed answer about one item. A part that the answer does not contain is None."""
 
     content: str | None = None

@@ -37,6 +37,7 @@ from actgent.protocols.protocol_interface import (
 )
 from actgent.protocols.tool_call_summary import status_of_tools
 from actgent.structured_output.extract_json import extract_only, unfenced
+from actgent.support.field_repr import FieldRepr
 
 from .plan_answer_parsing import (
     END,
@@ -355,8 +356,8 @@ def _enabled(state: Mapping[str, Any]) -> str:
 # --- work of the turn -----------------------------------------------------------------
 
 
-@attrs.frozen
-class ItemWork:
+@attrs.frozen(repr=False)
+class ItemWork(FieldRepr):
     """Answers and tool calls made so far for one plan item."""
 
     item: TodoItem

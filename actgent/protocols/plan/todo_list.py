@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from actgent.protocols.tool_call_summary import ToolsStatus
+from actgent.support.field_repr import FieldRepr
 from actgent.support.serializable import Serializable
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]
@@ -37,7 +38,7 @@ def _texts(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TodoItem(Serializable):
     """One step of a plan."""
 
@@ -94,7 +95,7 @@ def _items(values: Iterable[TodoItem]) -> tuple[TodoItem, ...]:
     return tuple(values)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Plan(Serializable):
     """The plan of a session. A plan without items allows at most one round of tool calls before the answer."""
 
@@ -295,8 +296,8 @@ _UNCHANGING = frozenset({"created_at", "updated_at", "begun_after"})
 """Names of item fields that a comparison of todo lists ignores."""
 
 
-@attrs.frozen
-class TodoChange:
+@attrs.frozen(repr=False)
+class TodoChange(FieldRepr):
     """A change of one item between two todo lists."""
 
     kind: ChangeKind
@@ -307,8 +308,8 @@ class TodoChange:
     """Names of the changed fields of a modified item; otherwise empty."""
 
 
-@attrs.frozen
-class TodoDiff:
+@attrs.frozen(repr=False)
+class TodoDiff(FieldRepr):
     """Differences between two todo lists, in the order of the new list, then the removed items."""
 
     changes: tuple[TodoChange, ...] = ()

@@ -48,6 +48,7 @@ from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import is_unused, owner_of
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_handlers import Handlers
+from actgent.support.field_repr import FieldRepr
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks whether the session of a finished task is closed."""
@@ -64,8 +65,8 @@ CANCEL_RETRY_SECONDS = 60.0
 _KEPT = ("session_id", "agent", "asker", "owner", "limits", "deadline", "seconds")
 
 
-@attrs.frozen(kw_only=True)
-class PoolTask:
+@attrs.frozen(kw_only=True, repr=False)
+class PoolTask(FieldRepr):
     """Request from a session to an agent of another pool. A retry sends an equal request."""
 
     session_id: str
@@ -92,8 +93,8 @@ class PoolTask:
     """Sessions that wait for the task, each as pool, agent and id separated by `/`."""
 
 
-@attrs.frozen(kw_only=True)
-class PoolReport:
+@attrs.frozen(kw_only=True, repr=False)
+class PoolReport(FieldRepr):
     """Status of a task in another pool."""
 
     answered: TaskOutcomeRecord | None = None
@@ -132,8 +133,8 @@ RequestHandler = Callable[[SessionOpener, PoolTask], Awaitable[PoolReport]]
 # --- cancellations ---------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class PoolCancellations:
+@attrs.frozen(eq=False, repr=False)
+class PoolCancellations(FieldRepr):
     """Cancels tasks in one other pool for the sessions of one agent."""
 
     pools: Pools
@@ -185,8 +186,8 @@ class PoolCancellations:
 # --- server side -----------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class PoolTasks:
+@attrs.frozen(eq=False, repr=False)
+class PoolTasks(FieldRepr):
     """Executes tasks of other pools with the agents of this pool."""
 
     agents: Directory

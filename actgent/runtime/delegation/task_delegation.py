@@ -61,6 +61,7 @@ from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import owner_of
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.sessions.session_record_writer import accepted_record, unless_written
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 
 from .pool_tasks import Pools
@@ -70,8 +71,8 @@ RETRY_SECONDS = 1.0
 _log = logger_of(__name__)
 
 
-@attrs.define(eq=False)
-class Delegation:
+@attrs.define(eq=False, repr=False)
+class Delegation(FieldRepr):
     """Delegates tasks between the agents of one runtime."""
 
     agents: Directory

@@ -12,13 +12,14 @@ from actgent.journal.session_annotations import AnnotationChange, SessionAnnotat
 from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.agent_directory import Directory
 from actgent.sessions.session_context import SessionContext, host_of
+from actgent.support.field_repr import FieldRepr
 
 from .answer_ratings import write_aside
 from .remote_session_interface import RemoteSessions
 
 
-@attrs.frozen
-class Annotator:
+@attrs.frozen(repr=False)
+class Annotator(FieldRepr):
     """Changes the tags and metadata of sessions in this process, or in the processes that own them."""
 
     journal: Journal | None

@@ -16,13 +16,14 @@ from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog
+from actgent.support.field_repr import FieldRepr
 
 SessionPredicate = Callable[[str], bool]
 """Function of a session id; returns True if the session leaves this process."""
 
 
-@attrs.define(eq=False)
-class SessionEviction:
+@attrs.define(eq=False, repr=False)
+class SessionEviction(FieldRepr):
     """Sessions of one agent that are being evicted from this process, or are about to be."""
 
     runner: TurnRunner

@@ -19,6 +19,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import OnBusy, Sender, check_busy_rule
 from actgent.sessions.imported_history import ImportedMessage, check_history
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 
 
 class NewSession(TypedDict, total=False):
@@ -36,8 +37,8 @@ OnSession = Callable[[Any], Any]
 """Function registered with `Agent.on_session`; it is called with the public session handle."""
 
 
-@attrs.frozen
-class FirstRecordFields:
+@attrs.frozen(repr=False)
+class FirstRecordFields(FieldRepr):
     """Additional fields of a new session's first record."""
 
     has_deps: bool

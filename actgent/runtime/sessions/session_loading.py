@@ -24,11 +24,12 @@ from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import LoadedSession, is_unused, load_session, owner_of
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 
-@attrs.frozen(eq=False)
-class PendingOpen:
+@attrs.frozen(eq=False, repr=False)
+class PendingOpen(FieldRepr):
     """Marks a session as being created, loaded or erased."""
 
     erases: bool = False

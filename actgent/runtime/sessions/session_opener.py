@@ -36,6 +36,7 @@ from actgent.sessions.session_tree import SessionTree
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.turn_lifecycle import DepsMissingCheck
@@ -73,8 +74,8 @@ _log = logger_of(__name__)
 _make_context, _make_conversation = fast_constructor(SessionContext), fast_constructor(SessionConversation)
 
 
-@attrs.frozen(eq=False)
-class SessionOpener:
+@attrs.frozen(eq=False, repr=False)
+class SessionOpener(FieldRepr):
     """Opens the sessions of one running agent."""
 
     running: AgentActor
@@ -540,8 +541,8 @@ class SessionOpener:
         self.trees.attach_children(context)
 
 
-@attrs.define(eq=False)
-class SessionInitializer:
+@attrs.define(eq=False, repr=False)
+class SessionInitializer(FieldRepr):
     """Block that initializes a new session: calls `on_session` on entry, and removes the session if the block fails.
 
     It is a class because a generator would cost as much as the rest of a new session.

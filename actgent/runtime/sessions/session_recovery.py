@@ -18,6 +18,7 @@ from actgent.errors import (
 )
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_batches_and_nursery import plain_nursery
 
@@ -121,8 +122,8 @@ def _is_loaded(opener: SessionOpener, session_id: str) -> bool:
     return context is not None and not context.has_moved
 
 
-@attrs.define(eq=False)
-class _OpeningPool:
+@attrs.define(eq=False, repr=False)
+class _OpeningPool(FieldRepr):
     """Worker pool that opens the acquired sessions, with limited concurrency."""
 
     waiting: deque[tuple[SessionOpener, str]]

@@ -19,6 +19,7 @@ from actgent.errors import (
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.session_context import SessionContext, host_of
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 
 from .session_lifecycle import write_end
@@ -58,8 +59,8 @@ async def close_tree(
     await write_end(context)
 
 
-@attrs.define(eq=False)
-class _Closing:
+@attrs.define(eq=False, repr=False)
+class _Closing(FieldRepr):
     """A close in progress. The session stays in memory until all its descendants are closed; then its own close is recorded."""
 
     _context: SessionContext

@@ -27,6 +27,7 @@ from actgent.sessions.subscriptions import (
     growing_thoughts,
     thoughts_id,
 )
+from actgent.support.field_repr import FieldRepr
 from actgent.support.misuse_hints import hints_for_readers
 
 from .session_follower import PAGE_RECORDS, SessionFollower, follow_session
@@ -37,8 +38,8 @@ is searched after each growth by 1/`GROWTH_DIVISOR`.
 """
 
 
-@attrs.frozen(kw_only=True)
-class ObservationFilter:
+@attrs.frozen(kw_only=True, repr=False)
+class ObservationFilter(FieldRepr):
     """Filter of observations by type and turn; None accepts all."""
 
     types: Collection[ObservedType] | None = None

@@ -37,6 +37,7 @@ from actgent.journal.record_types import (
 )
 from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.messages import Message, ToolCall
+from actgent.support.field_repr import FieldRepr
 
 REMEMBERED = 1000
 """Maximum number of decisions that a session remembers, to detect a second decision about an approval."""
@@ -50,8 +51,8 @@ DENIED = "User denied access to tool execution"
 """Error text for the model if an approver rejected a call without a reason."""
 
 
-@attrs.frozen
-class PendingCalls:
+@attrs.frozen(repr=False)
+class PendingCalls(FieldRepr):
     """The tool calls of one answer, some of which wait for approvals."""
 
     message: Message
@@ -62,8 +63,8 @@ class PendingCalls:
     """Stage of the protocol; None if the protocol has no stages."""
 
 
-@attrs.frozen
-class PendingDecision:
+@attrs.frozen(repr=False)
+class PendingDecision(FieldRepr):
     """A decision about a tool call that has no result yet."""
 
     approval: Approval
@@ -119,8 +120,8 @@ def _denial(approval: Approval, reason: str) -> str:
     )
 
 
-@attrs.define(eq=False)
-class ApprovalLedger:
+@attrs.define(eq=False, repr=False)
+class ApprovalLedger(FieldRepr):
     """Approvals of one session, built from the approval records in its journal."""
 
     open: dict[str, Approval] = attrs.field(factory=dict)
@@ -319,7 +320,7 @@ APPROVAL_TIMER = "approvals"
 """Timer id of `ApprovalDeadline`, in each session."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ApprovalDeadline(DurableTimer):
     """Durable timer that fires when the next open approval of a session expires."""
 

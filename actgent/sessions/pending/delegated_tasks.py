@@ -15,6 +15,7 @@ import trio
 
 from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.limits_and_schedules.limits import WEEK_SECONDS
+from actgent.support.field_repr import FieldRepr
 
 from .turn_future import TurnFuture
 
@@ -25,8 +26,8 @@ TASK_DEADLINE_SECONDS = WEEK_SECONDS
 _MAX_ID_CHARACTERS = 200
 
 
-@attrs.define(eq=False)
-class Task:
+@attrs.define(eq=False, repr=False)
+class Task(FieldRepr):
     """Task that a session works on for its parent session."""
 
     message_id: str
@@ -62,7 +63,7 @@ TASK_TIMER = "task"
 """Timer id of `TaskDeadline`, in each session."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class TaskDeadline(DurableTimer):
     """Durable timer that stops an unfinished task."""
 

@@ -26,6 +26,7 @@ from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import unless_written
+from actgent.support.field_repr import FieldRepr
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def _of_schedule(value: Callable[[Schedule], T]) -> T:
     return attrs.Factory(lambda timer: value(timer.schedule), takes_self=True)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class ScheduleTimer(DurableTimer):
     """Durable timer for the next time of a schedule."""
 
@@ -294,8 +295,8 @@ def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
     return isinstance(last, ScheduleFiredRecord)
 
 
-@attrs.frozen(kw_only=True)
-class SavedSchedule:
+@attrs.frozen(kw_only=True, repr=False)
+class SavedSchedule(FieldRepr):
     """A schedule in a session snapshot."""
 
     record: ScheduleRecord
@@ -304,8 +305,8 @@ class SavedSchedule:
     """Id of the last message that the schedule sent; empty before the first."""
 
 
-@attrs.frozen(kw_only=True)
-class SavedSchedules:
+@attrs.frozen(kw_only=True, repr=False)
+class SavedSchedules(FieldRepr):
     """The schedules of a session in a session snapshot."""
 
     due: tuple[SavedSchedule, ...] = ()

@@ -19,10 +19,11 @@ from actgent.journal.record_types import (
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.limits_and_schedules.loop_detection import is_same
 from actgent.messages import NO_USAGE, Message, ToolCall, ToolResult, Usage
+from actgent.support.field_repr import FieldRepr
 
 
-@attrs.define(eq=False)
-class TurnProgress:
+@attrs.define(eq=False, repr=False)
+class TurnProgress(FieldRepr):
     """Counters of a turn. A checkpoint contains them, so that a resumed turn continues counting."""
 
     calls: int = 0
@@ -57,8 +58,8 @@ class TurnProgress:
         self.called.extend(calls)
 
 
-@attrs.define(eq=False)
-class TurnCheckpoint:
+@attrs.define(eq=False, repr=False)
+class TurnCheckpoint(FieldRepr):
     """Progress of an unfinished turn, read from its records."""
 
     message_id: str

@@ -14,11 +14,12 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
 from actgent.protocols.protocol_interface import Protocol
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.pausable_time_limits import TimeLimit, time_limits
 
 
-@attrs.frozen(kw_only=True)
-class CallOptions:
+@attrs.frozen(kw_only=True, repr=False)
+class CallOptions(FieldRepr):
     """Options of the model calls of one turn."""
 
     protocol: Protocol
@@ -73,8 +74,8 @@ class Stoppable(typing.Protocol):
     def is_stopping(self) -> bool: ...
 
 
-@attrs.frozen
-class Outcome:
+@attrs.frozen(repr=False)
+class Outcome(FieldRepr):
     """Outcome of an ended message, kept for callers that send the message again."""
 
     reply: Reply | None = None

@@ -13,6 +13,7 @@ from actgent.memory.memory_interface import ModelView
 from actgent.messages import ChatMessage, Message, Sender
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 
 from .record_replayer import RecordReplayer
 from .snapshot import BEGINNING, Mark
@@ -23,8 +24,8 @@ _WIDE = 10_000
 """Maximum number of records between two marks for which they are read in one read."""
 
 
-@attrs.frozen
-class _Part:
+@attrs.frozen(repr=False)
+class _Part(FieldRepr):
     """The records between two marks, and the messages that they contain."""
 
     begin: Mark
@@ -35,8 +36,8 @@ class _Part:
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
 
-@attrs.frozen
-class JournalMessages:
+@attrs.frozen(repr=False)
+class JournalMessages(FieldRepr):
     """Messages of a session from before a snapshot, read from the journal by position. Implements `EarlierMessages`."""
 
     journal: Journal

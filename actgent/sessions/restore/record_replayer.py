@@ -50,6 +50,7 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import QueuedMessage, SessionContext, can_resume
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_registry import ToolRegistry
 
@@ -77,8 +78,8 @@ def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint
     )
 
 
-@attrs.frozen
-class RestoredSession:
+@attrs.frozen(repr=False)
+class RestoredSession(FieldRepr):
     """Facts about a session that was restored from its records."""
 
     opened: SessionCreatedRecord

@@ -22,6 +22,7 @@ from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, Usage
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 
 from .history_loader import JournalMessages
 from .record_replayer import RecordReplayer, RestoredSession, owner_of
@@ -33,8 +34,8 @@ LARGE = 100_000
 """Size in bytes above which a snapshot is decoded in a worker thread."""
 
 
-@attrs.frozen
-class DecodedSnapshot:
+@attrs.frozen(repr=False)
+class DecodedSnapshot(FieldRepr):
     """A decoded session snapshot with its memory view."""
 
     taken: SessionSnapshot
@@ -45,8 +46,8 @@ class DecodedSnapshot:
     """Number of records that the snapshot covers."""
 
 
-@attrs.frozen
-class LoadedSession:
+@attrs.frozen(repr=False)
+class LoadedSession(FieldRepr):
     """A session as read from the journal: a snapshot, if there is one, and the records after it."""
 
     records: Sequence[Record] = ()
@@ -130,8 +131,8 @@ async def _read_all(
     return reader.result(opened)
 
 
-@attrs.frozen(kw_only=True)
-class RebuiltSession:
+@attrs.frozen(kw_only=True, repr=False)
+class RebuiltSession(FieldRepr):
     """The content of a session after one of its records."""
 
     step: int

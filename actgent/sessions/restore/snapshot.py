@@ -30,6 +30,7 @@ from actgent.sessions.conversation import EarlierMessages, RecordedMessages
 from actgent.sessions.pending.schedules import SavedSchedules, restore_schedules, save_schedules
 from actgent.sessions.session_context import SessionContext
 from actgent.state.session_state import SavedStore
+from actgent.support.field_repr import FieldRepr
 from actgent.support.tagged_codec import TaggedCodec
 
 from .record_replayer import RecordReplayer
@@ -40,8 +41,8 @@ RECENT = 32
 """Number of newest messages in a snapshot, which protocols can read without reading the journal."""
 
 
-@attrs.frozen(kw_only=True)
-class Mark:
+@attrs.frozen(kw_only=True, repr=False)
+class Mark(FieldRepr):
     """Position between two turns, without waiting messages, at which reading of records can start."""
 
     messages: int
@@ -54,8 +55,8 @@ BEGINNING = Mark(messages=0, records=0)
 """Mark before the first record."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionSnapshot:
+@attrs.frozen(kw_only=True, repr=False)
+class SessionSnapshot(FieldRepr):
     """Data of a session between two turns, as stored in a snapshot."""
 
     opened: SessionCreatedRecord

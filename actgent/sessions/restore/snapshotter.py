@@ -16,6 +16,7 @@ from actgent.messages import Sender
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import SessionLog
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
@@ -37,8 +38,8 @@ SMALL = 1_000
 _log = logger_of(__name__)
 
 
-@attrs.define(eq=False)
-class SessionSnapshotter:
+@attrs.define(eq=False, repr=False)
+class SessionSnapshotter(FieldRepr):
     """Creates snapshots of one agent's long sessions in the background, one at a time."""
 
     journal: Journal

@@ -24,11 +24,12 @@ from actgent.protocols.partial_answers import PartialAnswer
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_handlers import HandlerRegistration
 from actgent.support.fast_init import fast_init
+from actgent.support.field_repr import FieldRepr
 
 
 @fast_init
-@attrs.frozen(kw_only=True)
-class FollowedRecord:
+@attrs.frozen(kw_only=True, repr=False)
+class FollowedRecord(FieldRepr):
     """A record of a session, with its number and turn, as followers receive it."""
 
     number: int
@@ -41,8 +42,8 @@ class FollowedRecord:
     """The record."""
 
 
-@attrs.frozen(kw_only=True)
-class PartialText:
+@attrs.frozen(kw_only=True, repr=False)
+class PartialText(FieldRepr):
     """New text of a partial answer, for display. It has no record number; the record of the final answer replaces it."""
 
     turn: str
@@ -65,8 +66,8 @@ def _nowhere() -> None:
     """Return None, like a dead weak reference. Default of a reader whose session is not in memory."""
 
 
-@attrs.define(eq=False)
-class LiveText:
+@attrs.define(eq=False, repr=False)
+class LiveText(FieldRepr):
     """Partial answer and tool progress of a session, shared by all followers of the session."""
 
     turn: str = ""

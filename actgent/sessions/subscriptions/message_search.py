@@ -13,6 +13,7 @@ from actgent.errors import ConfigurationError, nearest
 from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
+from actgent.support.field_repr import FieldRepr
 
 from .observations import Observed
 
@@ -23,8 +24,8 @@ LOOKAHEAD = 10
 _ROLES: tuple[SenderKind, ...] = get_args(SenderKind)
 
 
-@attrs.frozen(kw_only=True)
-class MessageFilter:
+@attrs.frozen(kw_only=True, repr=False)
+class MessageFilter(FieldRepr):
     """Filter for messages of a session, by position, time and kind of sender."""
 
     before: int | None = None
@@ -174,8 +175,8 @@ async def _intermediate_in(conversation: SessionConversation, page: MessagePage)
 # --- links of a message ---------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class MessageTrace:
+@attrs.frozen(kw_only=True, repr=False)
+class MessageTrace(FieldRepr):
     """Links of one message to the other messages, calls, results and observations of its turn."""
 
     message: Message

@@ -25,6 +25,7 @@ from actgent.journal.record_types import (
 )
 from actgent.messages import Thinking, ToolResult
 from actgent.protocols.plan import STATE as PLAN
+from actgent.support.field_repr import FieldRepr
 
 from .followed_records import FollowedRecord
 
@@ -57,8 +58,8 @@ _TITLE_KEYS = 3
 """Maximum number of keys in the title of a state update."""
 
 
-@attrs.frozen(kw_only=True)
-class Observed:
+@attrs.frozen(kw_only=True, repr=False)
+class Observed(FieldRepr):
     """One observation of a turn, for display to users."""
 
     id: str

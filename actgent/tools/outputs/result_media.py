@@ -13,6 +13,7 @@ import attrs
 
 from actgent.errors import InvalidToolResult
 from actgent.messages import File, Image, Media, Medium, ToolCall
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import type_name
 
 from .result_text import fallback_text, replace_control_characters, to_text
@@ -44,8 +45,8 @@ _SIGNED_TYPES = frozenset([kind for _, kind in _SIGNATURES] + list(_RIFF_TYPES.v
 _MAX_NAME_CHARACTERS = 100
 
 
-@attrs.frozen
-class DescribedMedia:
+@attrs.frozen(repr=False)
+class DescribedMedia(FieldRepr):
     """The text and the media of a tool result."""
 
     text: str

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import InvalidToolResult, ToolError
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -194,8 +195,8 @@ def canonical_json(arguments: Mapping[str, Any]) -> str:
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
 
 
-@attrs.define
-class ResultCache:
+@attrs.define(repr=False)
+class ResultCache(FieldRepr):
     """Least recently used cache of result texts."""
 
     capacity: int

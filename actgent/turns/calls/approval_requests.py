@@ -13,6 +13,7 @@ from actgent.messages import ToolCall
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.pending.tool_call_approvals import approval_for, question_of
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.turns.outcome_dispatcher import Dispatcher
@@ -22,8 +23,8 @@ NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | ApprovalRequest]
 """Approval rule of an agent. It returns True or an `ApprovalRequest` (with the question) if a call needs approval. It must be sync and have no side effects."""
 
 
-@attrs.frozen(kw_only=True)
-class GuardApproval:
+@attrs.frozen(kw_only=True, repr=False)
+class GuardApproval(FieldRepr):
     """A message or answer that a guard submits for approval."""
 
     guard: str
@@ -39,8 +40,8 @@ class GuardApproval:
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
-@attrs.frozen(kw_only=True)
-class ApprovalRequests:
+@attrs.frozen(kw_only=True, repr=False)
+class ApprovalRequests(FieldRepr):
     """Creates, records and delivers the approval requests of one agent."""
 
     agent: str

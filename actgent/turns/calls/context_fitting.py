@@ -16,6 +16,7 @@ from actgent.memory.token_budget import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.token_estimate import estimate_tokens
 from actgent.support.user_code_calls import convert_user_error
@@ -39,8 +40,8 @@ Assemble = Callable[[], Sequence[ChatMessage]]
 """Function that builds the messages of a request again, after messages were omitted from its view."""
 
 
-@attrs.define(eq=False)
-class ContextFitter:
+@attrs.define(eq=False, repr=False)
+class ContextFitter(FieldRepr):
     """Fits model requests into context windows. It caches the last token count that the provider returned for each conversation."""
 
     _counted: "weakref.WeakKeyDictionary[SessionConversation, window.CountedRequest]" = attrs.field(

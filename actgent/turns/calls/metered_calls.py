@@ -20,6 +20,7 @@ from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.prompt_token_estimator import PromptEstimator
 from actgent.messages import Usage
 from actgent.sessions.session_context import Turn
+from actgent.support.field_repr import FieldRepr
 
 UNCHARGED_ERRORS = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """Errors after which a provider charges no tokens and no money; only the model call itself is counted."""
@@ -27,8 +28,8 @@ MAX_UNSEEN_TOKENS = 1000
 """Maximum tokens by which a provider's prompt overhead raises the next estimate. Larger differences come from provider-side tools."""
 
 
-@attrs.define(eq=False)
-class MeteredModelCaller:
+@attrs.define(eq=False, repr=False)
+class MeteredModelCaller(FieldRepr):
     """Calls models and charges the calls to budgets."""
 
     _estimator: PromptEstimator = attrs.field(factory=PromptEstimator)

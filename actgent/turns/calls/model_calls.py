@@ -28,6 +28,7 @@ from actgent.messages import (
     new_id,
 )
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.content_guards import Guards
 from actgent.turns.outcome_dispatcher import Dispatcher
@@ -37,8 +38,8 @@ from .context_fitting import Assemble, ContextFitter, overflow_of
 from .metered_calls import MeteredModelCaller
 
 
-@attrs.define(eq=False)
-class AnswerStream:
+@attrs.define(eq=False, repr=False)
+class AnswerStream(FieldRepr):
     """Receives the text deltas of one model answer and emits the part that the protocol shows to users."""
 
     _dispatcher: Dispatcher
@@ -81,8 +82,8 @@ class AnswerStream:
         turn.expose()
 
 
-@attrs.define(eq=False, kw_only=True)
-class ModelCaller:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ModelCaller(FieldRepr):
     """Calls the models of one agent."""
 
     sender: Sender

@@ -18,6 +18,7 @@ from actgent.approvals import FormAnswer, Grant
 from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.sessions.session_context import Turn
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.tool_execution import Batch
@@ -33,8 +34,8 @@ _KEY = "_nested/"
 NewBatch = Callable[[Turn, Sequence[ToolCall]], Batch]
 
 
-@attrs.define(eq=False, kw_only=True)
-class NestedCalls:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class NestedCalls(FieldRepr):
     """Runs tool calls on behalf of a running tool call (the outer call)."""
 
     outer: ToolCall
@@ -238,8 +239,8 @@ def call_reference(outer: str, call: ToolCall) -> str:
     return f"[call {call.id.rpartition('/')[2]} of {outer!r}: {call.name}({shown})]"
 
 
-@attrs.frozen
-class NestedCall:
+@attrs.frozen(repr=False)
+class NestedCall(FieldRepr):
     """A recorded call that another call made after the session had read untrusted text."""
 
     call: ToolCall

@@ -6,10 +6,11 @@ import attrs
 import trio
 
 from actgent.messages import CallProgress
+from actgent.support.field_repr import FieldRepr
 
 
-@attrs.define(eq=False)
-class ProgressPublisher:
+@attrs.define(eq=False, repr=False)
+class ProgressPublisher(FieldRepr):
     """Publishes the progress of tool calls. Only the latest unpublished progress of each call is kept, so a tool never waits."""
 
     _tell: Callable[[CallProgress], Awaitable[object]]

@@ -22,6 +22,7 @@ from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
+from actgent.support.field_repr import FieldRepr
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.tool_execution import NO_GRANTS, Batch
@@ -77,8 +78,8 @@ def _calls_of_results(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
     return tuple(called[-count:]) if called and count > 1 else ()
 
 
-@attrs.define(eq=False, kw_only=True)
-class ToolCaller:
+@attrs.define(eq=False, kw_only=True, repr=False)
+class ToolCaller(FieldRepr):
     """Runs the tool calls of an answer, records their results and delivers them to handlers."""
 
     agent: str
@@ -397,8 +398,8 @@ class ToolCaller:
         return closing
 
 
-@attrs.define(eq=False)
-class _Host:
+@attrs.define(eq=False, repr=False)
+class _Host(FieldRepr):
     """Callbacks of a tool-call batch into its turn."""
 
     caller: ToolCaller

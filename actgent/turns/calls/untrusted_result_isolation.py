@@ -14,6 +14,7 @@ import attrs
 from actgent.errors import ParseError
 from actgent.messages import Reply, ToolCall, ToolResult, make_result
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 from actgent.support.strict_json import loads
 from actgent.support.untrusted_text import has_sources, join_origins, split_readers
 from actgent.tools.outputs.result_text import canonical_json
@@ -27,8 +28,8 @@ _LAST = "_withheld"
 _APPROVED = "_approved_values"
 
 
-@attrs.define(eq=False)
-class Isolation:
+@attrs.define(eq=False, repr=False)
+class Isolation(FieldRepr):
     """The withheld results of one session, for one batch of its calls."""
 
     context: SessionContext

@@ -14,6 +14,7 @@ import attrs
 from actgent.information_flow_labels import Label, Policy, label_of, text_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.session_context import SessionContext
+from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import has_sources
 from actgent.tools.tool_execution import PolicyViolation
 from actgent.tools.tool_interface import Tool, unwrap_tool
@@ -31,8 +32,8 @@ _URI_FORMATS = ("uri", "uri-reference", "iri", "iri-reference")
 _MAY_HAVE_RUN = ("success", "outcome_unknown")
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class PolicyCheck:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyCheck(FieldRepr):
     """Checks the calls of one session."""
 
     policy: Policy
