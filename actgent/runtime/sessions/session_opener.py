@@ -198,7 +198,7 @@ class SessionOpener(FieldRepr):
         """
         if limits is not None:
             check_session_limits(limits)
-        history = history if history == () else check_history(history, via=sources_of_caller())
+        history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:
             check_parent(self.running.name, owner, parent)

@@ -1,6 +1,7 @@
 """Outcomes of delegated tasks: as journal records, and as report texts for the parent session."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from actgent.errors import kind_of
 from actgent.errors.safe_error_texts import model_error_text
@@ -38,27 +39,19 @@ def outcome_of(
             via=via,
         )
     reply = task.future.answer()
-    origin = join_origins(origin, reply.origin)
+    make_record = partial(
+        TaskOutcomeRecord,
+        message_id=task.message_id,
+        origin=join_origins(origin, reply.origin),
+        via=via,
+    )
     try:
         text = to_result_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:
-        return TaskOutcomeRecord(
-            message_id=task.message_id,
-            text=model_error_text(wrong),
-            failed="internal",
-            origin=origin,
-            via=via,
-        )
+        return make_record(text=model_error_text(wrong), failed="internal")
     shortfall = task.future.options.protocol.shortfall(reply.message_type)
     is_json = reply.data is not None and not isinstance(reply.data, str)
-    return TaskOutcomeRecord(
-        message_id=task.message_id,
-        text=text,
-        shortfall=shortfall or "",
-        is_json=is_json,
-        origin=origin,
-        via=via,
-    )
+    return make_record(text=text, shortfall=shortfall or "", is_json=is_json)
 
 
 def with_shortfall(text: str, shortfall: str) -> str:
