@@ -933,6 +933,8 @@ class _ToolSpan(TracedWork):
         self.facts[names.TOOL_STATUS] = result.status
         if not label.is_trusted:
             self.facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
+        if label.readers is not None:
+            self.facts[names.LABEL_READERS] = tuple(sorted(label.readers))
         if result.status != "success":
             self.error = "tool"
         if self.tracing.has_content:

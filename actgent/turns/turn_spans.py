@@ -107,6 +107,8 @@ class TurnSpans(FieldRepr):
             facts[names.TURN_COST] = usage.cost
         if not label.is_trusted:
             facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
+        if label.readers is not None:
+            facts[names.LABEL_READERS] = tuple(sorted(label.readers))
         error = "" if turn.error is None else error_type(turn.error, turn.blame)
         activated.span.end(facts, error=error)
 

@@ -98,6 +98,25 @@ async def test_spans_of_untrusted_results_and_turns_have_their_sources(recorder)
     ]
 
 
+async def test_spans_of_confidential_results_and_turns_have_their_readers(recorder):
+    """A result that all owners may read has no such attribute."""
+
+    @tool(readers=("bob", "ada"), effect="pure")
+    async def diary() -> str:
+        """Read the diary."""
+        return "It rained."
+
+    steps = [ToolCall("add", {"a": 1, "b": 2}), ToolCall("diary", {}), "Read."]
+    clerk = BareAgent("clerk", llm=ScriptedLLM(steps), tools=[add, diary])
+    async with open_runtime(telemetry=recorder.telemetry()) as runtime:
+        await runtime.start(clerk)
+        await clerk.run("Read it.", session=await clerk.create_session("ada"))
+    found = {span.name: span.attributes.get(span_names.LABEL_READERS) for span in recorder.spans}
+    assert found["execute_tool add"] is None
+    assert found["execute_tool diary"] == ("ada", "bob")
+    assert found["invoke_agent clerk"] == ("ada", "bob")
+
+
 async def test_each_message_has_the_trace_of_its_sender(recorder):
     """One that waited behind another is answered in its own trace; the program's own current span is the parent."""
     tracer = recorder.tracers.get_tracer("program")
