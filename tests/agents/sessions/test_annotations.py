@@ -121,6 +121,9 @@ async def test_changes_survive_a_restart(lasting_url, monkeypatch):
         await (await agent.open_session("closed")).aclose()
         assert await runtime.journal.find_snapshot("s", agent="clerk") is not None
     async with open_runtime(journal=lasting_url) as runtime:
+        agent = await runtime.start(clerk())
+        assert of(await agent.open_session("s")) == (("first", "second"), {"k": "1"})
+    async with open_runtime(journal=lasting_url) as runtime:
         assert await ids_of(runtime, tags=["second"]) == ["closed", "s"]
         await runtime.annotate("closed", agent="clerk", add_tags=["third"])
         await runtime.annotate("s", add_tags=["third"], metadata={"k": "2"})
