@@ -2,12 +2,7 @@
 
 import typing
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    ExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +70,7 @@ from .sessions.answer_ratings import Ratings
 from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
+from .sessions.session_tree_close import closing_in_background
 
 Durability = typing.Literal["full", "relaxed"]
 _DURABILITIES: tuple[str, ...] = typing.get_args(Durability)
@@ -485,7 +481,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             await self.delete_at_owner(key, self._delete)
 
     async def _delete(self, key: SessionKey) -> None:
-        await _close_session(self._system.body(key.agent), key)
+        await self._close_before_erasure(key)
         if (journal := self.journal) is None:
             return
         erased: dict[SessionKey, None] = {}
@@ -502,11 +498,32 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         """Close a session and erase it while no task can open it."""
         is_gone = False
         while not is_gone:
-            await _close_session(self._system.body(key.agent), key)
+            await self._close_before_erasure(key)
             async with self.agents.erasing(key) as is_gone:
                 if is_gone:
                     self.accounts.forget(key)
                     await journal.delete(key.session_id, agent=key.agent)
+
+    async def _close_before_erasure(self, key: SessionKey) -> None:
+        """Close a session and its descendants in memory, and drop their unwritten records.
+
+        Raises:
+            WouldDeadlock: The caller is a handler or tool of one of these sessions.
+        """
+        running = self._system.body(key.agent)
+        if not isinstance(running, AgentActor):
+            return
+        context = running.sessions.reload_any(key.session_id)
+        if context is None:
+            running.core.observer.leave(key.session_id.__eq__)
+            return
+        if any(is_inside(each.turn) for each in context.family()):
+            raise WouldDeadlock("delete_session()", key.session_id)
+        with closing_in_background(context, self.journal, self.agents.opener):
+            for each in await host_of(context).close(context):
+                if each.log is not None:
+                    each.log.close()
+                each.log = None  # records written after its end would be lost
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         check_known_id("session_id", session_id)
@@ -586,31 +603,6 @@ class Host(FieldRepr):
 async def _recover(agents: Sequence[Startable]) -> None:
     for agent in agents:
         await agent.__actgent_recover__()
-
-
-async def _close_session(running: object, key: SessionKey) -> None:
-    """Close a session and its descendants in memory before the erasure, and drop their unwritten records.
-
-    Raises:
-        WouldDeadlock: The caller is a handler or tool of one of these sessions.
-    """
-    if not isinstance(running, AgentActor):
-        return
-    context = running.sessions.reload_any(key.session_id)
-    if context is None:
-        running.core.observer.leave(key.session_id.__eq__)
-        return
-    if any(is_inside(each.turn) for each in context.family()):
-        raise WouldDeadlock("delete_session()", key.session_id)
-    with ExitStack() as keeping:
-        # A kept session does not record its close. Otherwise a crash before the erasure could leave a closed parent with open
-        # children, which no later call would close.
-        for each in context.family():
-            keeping.enter_context(host_of(each).kept(each))
-        for each in await host_of(context).close(context):
-            if each.log is not None:
-                each.log.close()
-            each.log = None  # records written after its end would be lost
 
 
 async def _find_below(

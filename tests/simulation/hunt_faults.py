@@ -62,9 +62,10 @@ def find_reached(seeds: Iterable[int], play: Any) -> dict[str, list[int]]:
     """Return for each fault the seeds that execute one of its lines. Other seeds run as without the fault."""
     places = dict[str, dict[int, list[str]]]()
     for name, fault in PLANTED_FAULTS.items():
-        path, lines = lines_of(fault.edit)
-        for line in lines:
-            places.setdefault(path, {}).setdefault(line, []).append(name)
+        for edit in fault.edits:
+            path, lines = lines_of(edit)
+            for line in lines:
+                places.setdefault(path, {}).setdefault(line, []).append(name)
     hits: dict[str, list[int]] = {name: [] for name in PLANTED_FAULTS}
     seen = set[str]()
 
@@ -115,7 +116,8 @@ def with_program(journal: str) -> Callable[[int], Any]:
 
 def hunt_one(name: str, seeds: Iterable[int], *, journal: str, seconds: float) -> dict[str, Any]:
     """Plant a fault, and run seeds until one fails. Return the last seed, its problems and the CPU time in seconds."""
-    plant(PLANTED_FAULTS[name].edit)
+    for edit in PLANTED_FAULTS[name].edits:
+        plant(edit)
     play = with_program(journal)
     found: dict[str, Any] = {"seed": -1, "problems": [], "cpu": 0.0}
     began = time.process_time()

@@ -1,6 +1,6 @@
 """Faults of order, crash and cancellation that were mended, planted again by hand in today's code.
 
-Each fault replaces one text of one module, which occurs once. `hunt_faults.py` looks for the seeds that find them.
+Each fault replaces texts that occur once in their modules. A fault whose mend added two guards removes both. `hunt_faults.py` looks for the seeds that find them.
 """
 
 import attrs
@@ -22,13 +22,14 @@ class Edit:
 class Fault:
     """A fault of one function, as it was before it was mended."""
 
-    edit: Edit
+    edits: tuple[Edit, ...]
+    """Replacements, each in another module."""
     kind: str
     """Area of the fault, for the summary."""
 
 
-def _fault(kind: str, path: str, old: str, new: str) -> Fault:
-    return Fault(Edit(path, old, new), kind)
+def _fault(kind: str, path: str, old: str, new: str, *others: Edit) -> Fault:
+    return Fault((Edit(path, old, new), *others), kind)
 
 
 _CLOSE, _LIFE = "runtime/sessions/session_tree_close.py", "runtime/sessions/session_lifecycle.py"
@@ -61,8 +62,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a close whose caller is cancelled is dropped": _fault(
         "close",
         _CLOSE,
-        "                closing.continue_in_background(keeping.pop_all())",
-        "                pass",
+        "SessionMoved | Fenced):\n                closing.continue_in_background(keeping.pop_all())",
+        "SessionMoved | Fenced):\n                pass",
     ),
     "a close in the background is dropped as the agent stops": _fault(
         "close", _CLOSE, "await self._close_before_stop(otherwise)", "pass"
@@ -86,7 +87,13 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "    elif False:\n",
     ),
     "a child of an agent that has ended is closed in memory": _fault(
-        "close", _LIFE, " if each.host is context.host or not host_of(each).has_ended]", "]"
+        "close",
+        _LIFE,
+        " if each.host is context.host or not host_of(each).has_ended]",
+        "]",
+        Edit(
+            _CLOSE, "return below.host is not self._context.host and host_of(below).has_ended", "return False"
+        ),
     ),
     "a child is created below a closed parent": _fault(
         "close", _LIFE, "if parent is not None and parent.closed:\n", "if False:\n"
@@ -102,7 +109,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
     ),
     "an erasure records the close of its session first": _fault(
         "erase",
-        "runtime/runtime.py",
+        _CLOSE,
         "            keeping.enter_context(host_of(each).kept(each))\n",
         "            pass\n",
     ),
@@ -169,9 +176,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         _LIFE,
         "    if acceptance is None or acceptance.failed is None or acceptance.place is None:\n",
         "    if True:\n",
-    ),
-    "a failed turn continues after a restart": _fault(
-        "stop", _TURN, "if context.closed or acceptance.failed is not None:", "if context.closed:"
+        Edit(_TURN, "if context.closed or acceptance.failed is not None:", "if context.closed:"),
     ),
     "a stopping agent starts another turn": _fault(
         "stop", _RUN, "        self.stop_starting()  # the journal", "        pass  # the journal"
@@ -519,7 +524,6 @@ MISSED: dict[str, str] = {
     "records of an erased session begin it again": "reached, but no difference was observed",
     "failed records after an erasure in doubt begin a session": "reached by 13 seeds: the journal must also have failed for a record of the same session without a waiting caller",
     "a queued message is reported as failed before the record": "reached by 61 seeds: the process must die between report and record",
-    "a failed turn continues after a restart": "reached, but no difference was observed",
     "a stopping agent starts another turn": "reached by 36 seeds: no difference was observed",
     "a suspended turn that is about to resume is not ended by a stop": "reached, but no difference was observed",
     "a decision whose write failed stays taken": "reached by 5 seeds",

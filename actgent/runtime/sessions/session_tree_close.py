@@ -1,7 +1,7 @@
 """Closing of session trees, including sessions that are only in the journal after a restart or a migration."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 import attrs
 import trio
@@ -57,6 +57,28 @@ async def close_tree(
                 closing.continue_in_background(keeping.pop_all())
             raise
     await write_end(context)
+
+
+@contextmanager
+def closing_in_background(
+    context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
+) -> Iterator[None]:
+    """Keep a session and its descendants in memory for a block that closes them without records.
+
+    If the block fails or is cancelled, close them durably in the background, the session last.
+    """
+    closing = _Closing(context, journal, opener_of)
+    with ExitStack() as keeping:
+        # A kept session does not record its close. Otherwise a crash could leave a closed parent with open children, which no
+        # later call would close.
+        for each in context.family():
+            keeping.enter_context(host_of(each).kept(each))
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, SessionMoved):
+                closing.continue_in_background(keeping.pop_all())
+            raise
 
 
 @attrs.define(eq=False, repr=False)

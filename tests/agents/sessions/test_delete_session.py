@@ -157,6 +157,30 @@ async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
         assert await ids(journal) == []
 
 
+async def test_cancelled_deletion_closes_the_children_before_the_session(autojump_clock):
+    """A crash leaves no closed parent of an open child: nothing would close that child later."""
+    states = []
+
+    class Noting(MemoryJournal):
+        async def _write(self, rows, heads, epoch):
+            await trio.sleep(1)
+            await super()._write(rows, heads, epoch)
+            states.append({head.session_id: head.closed for head in self._stored_heads.values()})
+
+    slow = BareAgent("slow", llm=ScriptedLLM(["ok"], delay=1000))
+    async with Noting().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(["hi"]))
+        await runtime.start(slow)
+        parent = await agent.create_session("ada", session_id="parent")
+        await parent.delegate("slow", "work", task_id="child")
+        await trio.sleep(10)
+        with trio.move_on_after(0.1):
+            await runtime.delete_session("parent", agent="a")
+        await trio.sleep(60)
+        assert states[-1] == {"parent": True, "child": True}
+        assert {"parent": True, "child": False} not in states
+
+
 async def test_a_tool_cannot_delete_its_own_session():
     """The tool would wait for itself; it gets an error and the turn continues."""
     runtimes = []
