@@ -2,11 +2,17 @@
 
 import re
 from collections import Counter
+from typing import Literal
 
 import attrs
 
+ObservationKind = Literal[
+    "reply", "result", "failure", "acceptance", "decision", "close", "interrupt", "tool", "request"
+]
 COPY_PREFIX = "copy-"
 """Prefix of the ids of copied sessions."""
+TASK_PREFIX = "task-"
+"""Prefix of the ids of delegated tasks. The id of the session of a task contains it."""
 _ROOT = re.compile(r"(?<![a-z0-9])s\d+(?![a-z0-9])")
 
 
@@ -17,6 +23,21 @@ def root_of(session_id: str) -> str:
     """
     found = _ROOT.search(session_id)
     return "" if found is None else found[0]
+
+
+@attrs.frozen
+class StoredFirst:
+    """Something that a handler, tool, model or caller observed, and whose record had to be stored before."""
+
+    kind: ObservationKind
+    name: str
+    """Id of the reply, call, message or approval; the number of a model request."""
+    agent: str
+    session_id: str
+    series: str
+    """Name of the series that stored the session at that time."""
+    records: int
+    """Number of records of the session that were stored at that time."""
 
 
 @attrs.define
@@ -48,7 +69,7 @@ class Notes:
     close_begun: dict[str, int] = attrs.field(factory=dict)
     """Lives in which `aclose()` of a session began and was not refused, by session id."""
     removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    """Time and life in which the last removal of a schedule or task returned, by text or id."""
+    """Time and life in which the last removal of a schedule or task returned, or its call was cancelled, by text or id."""
     whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
     """Lives that ended by themselves, without a stop or a restart, and some time after the last fault of the journal, by number.
 
@@ -67,8 +88,8 @@ class Notes:
     timed: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and state of each schedule and task, by its text or id.
 
-    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" if the journal failed, "set"
-    if it returned, "removed" and "sent" if the removal returned True and False.
+    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" if the journal failed,
+    "cancelled" if the call of a schedule was cancelled, "set" if it returned, "removed" and "sent" if the removal returned True and False.
     """
     limits: dict[str, int] = attrs.field(factory=dict)
     """Limits of model calls, by session id."""
@@ -93,6 +114,12 @@ class Notes:
     """Ids of the schedules whose call has returned, by text."""
     in_flight: Counter[str] = attrs.field(factory=Counter)
     """Number of running calls that send a message, by message id."""
+    stored_first: list[StoredFirst] = attrs.field(factory=list)
+    """Observations whose records had to be stored before. Only with a journal in memory."""
+    series: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    """Names of the series that store the sessions at the end, by agent and session id."""
+    requests_by_series: Counter[str] = attrs.field(factory=Counter)
+    """Numbers of model requests of sessions with a limit, by name of the series that stores the session."""
     _erasing: dict[str, set[str]] = attrs.field(factory=dict)
     """Ids of the messages that were accepted before the last deletion, by session id."""
     _eras: dict[str, int] = attrs.field(factory=dict)

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
+    CallsStartedRecord,
+    CancellationRecord,
+    FailureRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,
     OutcomeRecord,
+    Record,
     ScheduleRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    UsageRecord,
 )
 from actgent.messages import Message, Priority, Text, ToolResult
 from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
@@ -27,7 +34,7 @@ from actgent.testing.journal_history_checks import (
     message_marks,
 )
 
-from .caller_observations import COPY_PREFIX, Notes
+from .caller_observations import COPY_PREFIX, Notes, ObservationKind
 from .run_report import SessionStory, Story
 from .simulated_world import START
 
@@ -37,16 +44,13 @@ CLOCK_SLACK_SECONDS = 0.001
 """Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
 
-def check_run(
-    story: Story, notes: Notes, effects: Mapping[tuple[str, str], str], *, unsure_requests: int
-) -> Iterator[str]:
+def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield a description of each violated guarantee of a simulated run.
 
     Args:
         story: The run, with the journal's records.
         notes: Observations of callers and handlers.
         effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
-        unsure_requests: Number of model requests of a session that a crash or stop may leave uncounted.
     """
     for session in story.sessions():
         if COPY_PREFIX in session.id:
@@ -64,10 +68,11 @@ def check_run(
         yield from _check_given_up(session, notes)
         yield from _check_turn_order(session, notes)
         yield from _check_told_results(session, notes)
+        yield from _check_stored_first(session, notes)
     yield from _check_delivery(notes)
     yield from _check_closed(notes)
     yield from _check_trees(notes)
-    yield from _check_limits(notes, unsure_requests)
+    yield from _check_limits(notes)
     accepted = {
         each.message.id
         for session in story.sessions()
@@ -84,6 +89,8 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
 
     It may be accepted again only after an end that allows it.
     """
+    if session.records and not isinstance(session.records[0], SessionCreatedRecord):
+        yield f"the first record of {session.id} is {type(session.records[0]).__name__}"
     for message_id, found in message_marks(session.records).items():
         if not is_sound(found):
             yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
@@ -165,6 +172,54 @@ def _check_result(
         yield f"{name} is reported as cancelled, but began"
 
 
+def _check_stored_first(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that records were stored before they were observed. Then no crash can undo what was observed."""
+    series = notes.series.get((session.agent, session.id))
+    for each in notes.stored_first:
+        if (each.agent, each.session_id, each.series) != (session.agent, session.id, series):
+            continue  # of another session, or of one that was erased
+        if not _is_stored(each.kind, each.name, session.records[: each.records]):
+            yield f"the {each.kind} {each.name} of {session.id} was observed before the journal had it"
+
+
+def _is_stored(kind: ObservationKind, name: str, records: Sequence[Record]) -> bool:  # noqa: PLR0911 - a case for each kind
+    """Return True if the records contain the record of an observation."""
+    match kind:
+        case "reply":
+            return any(
+                (isinstance(each, AgentMessageRecord) and each.message.id == name)
+                or (isinstance(each, OutcomeRecord) and each.id == name)
+                for each in records
+            )
+        case "result":
+            return any(each.call_id == name for each in calls_and_results(records)[1])
+        case "failure":
+            has_ended = message_marks(records).get(name, ["accepted"])[-1] != "accepted"
+            return has_ended or any(
+                isinstance(each, FailureRecord) and each.message_id == name for each in records
+            )
+        case "acceptance":
+            return name in message_marks(records)
+        case "decision":
+            return any(
+                isinstance(each, ApprovalDecisionRecord) and each.approval_id == name for each in records
+            )
+        case "close":
+            return any(isinstance(each, SessionClosedRecord) for each in records)
+        case "interrupt":
+            has_ended = message_marks(records).get(name, ["accepted"])[-1] != "accepted"
+            return has_ended or any(
+                isinstance(each, CancellationRecord) and each.message_id == name for each in records
+            )
+        case "tool":
+            return any(isinstance(each, CallsStartedRecord) and name in each.call_ids for each in records)
+        case "request":
+            counted = sum(
+                each.model_calls for each in records if isinstance(each, UsageRecord) and not each.turn
+            )
+            return counted >= int(name)
+
+
 def _check_delivery(notes: Notes) -> Iterator[str]:
     """Check that handlers never receive two different outcomes for one call."""
     for (session_id, call_id), outcomes in notes.results.items():
@@ -199,10 +254,10 @@ def _check_trees(notes: Notes) -> Iterator[str]:
             yield f"{key[1]} is open in the journal, but its parent {parent[1]} is closed"
 
 
-def _check_limits(notes: Notes, unsure_requests: int) -> Iterator[str]:
-    """Check the limits of model calls over all lives. A crash may lose the count of the running call."""
+def _check_limits(notes: Notes) -> Iterator[str]:
+    """Check the limits of model calls over all lives."""
     for session_id, limit in notes.limits.items():
-        if (count := notes.requests.get(session_id, 0)) > limit + unsure_requests:
+        if (count := notes.requests.get(session_id, 0)) > limit:
             yield f"{session_id} has a limit of {limit} model calls, but made {count}"
 
 
@@ -291,6 +346,8 @@ def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
             yield f"{key} has {count} messages in {session.id}"
         elif count and state in ("removed", "failed"):
             yield f"{key} was {'removed' if state == 'removed' else 'not set'}, but sent a message to {session.id}"
+        elif count and state == "cancelled" and notes.removal_ended[key][1] in notes.ended_lives:
+            yield f"the call that set {key} was cancelled, but it sent a message to {session.id}"
         elif not count and state in ("set", "sent") and session.id not in notes.closing:
             yield f"{key} was set, but sent no message to {session.id}"
 

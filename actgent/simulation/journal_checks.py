@@ -1,16 +1,20 @@
 """Comparisons of what a journal has twice: its summaries and snapshots repeat what the records say."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from actgent.journal.group_commit import Head
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import MessageAcceptedRecord, Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.pending.delegated_tasks import TASK_TIMER
 from actgent.sessions.restore import LoadedSession, digest_of, load_session, restore_loaded
 from actgent.sessions.session_context import SessionContext
 from actgent.testing.journal_history_checks import message_marks
+
+from .caller_observations import TASK_PREFIX
 
 
 def check_summary(summary: SessionSummary, records: Sequence[Record]) -> Iterator[str]:
@@ -23,6 +27,21 @@ def check_summary(summary: SessionSummary, records: Sequence[Record]) -> Iterato
         yield f"its summary has {summary.records} records, it has {len(records)}"
     if summary.suspended and not unfinished:
         yield "its summary is suspended, but all messages have ended"
+
+
+def check_stored_trees(heads: Mapping[SessionKey, Head]) -> Iterator[str]:
+    """Yield each child session that a crash at this moment would leave without its parent, or open below a closed parent.
+
+    Only children for tasks of callers must be closed before their parent. A restart closes those that a turn has asked.
+    """
+    for head in heads.values():
+        if not head.parent_id:
+            continue
+        parent = heads.get(SessionKey(head.parent_agent or "", head.parent_id))
+        if parent is None:
+            yield f"a crash now would leave {head.session_id} without its parent {head.parent_id}"
+        elif parent.closed and not head.closed and head.session_id.startswith(TASK_PREFIX):
+            yield f"a crash now would leave {head.session_id} open below its closed parent {head.parent_id}"
 
 
 async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Record]) -> list[str]:
@@ -39,6 +58,27 @@ async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Re
     ]
 
 
+async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
+    """Return each difference between an idle session in memory and the session that its records restore."""
+    records = await journal.load(context.id, agent=context.agent)
+    if not records:
+        return ["it is in memory, but the journal does not have it"]
+    restored = SessionContext(
+        context.id,
+        Sender("nobody"),
+        SessionConversation(ShortTermMemory().open_view()),
+        context.agent,
+        reducers=context.reducers,
+    )
+    await restore_loaded(LoadedSession(records), restored, journal)
+    facts = _facts_of(context), _facts_of(restored)
+    return [
+        f"its {name} in memory is {facts[0][name]}, in the journal {facts[1][name]}"
+        for name in facts[0]
+        if facts[0][name] != facts[1][name]
+    ]
+
+
 async def _restore(
     journal: Journal, key: SessionKey, loaded: LoadedSession, records: Sequence[Record]
 ) -> dict[str, object]:
@@ -48,14 +88,20 @@ async def _restore(
     )
     restored = await restore_loaded(loaded, context, journal)
     sent = {each.message.id for each in records if isinstance(each, MessageAcceptedRecord)}
+    return _facts_of(context) | {
+        "accepted messages": sorted(each for each in sent if context.has_accepted(each)),
+        "waiting messages": [message.id for message in restored.waiting],
+        "usage": restored.spent,
+    }
+
+
+def _facts_of(context: SessionContext) -> dict[str, object]:
     ledger = context.ledger()
     return {
         "history": digest_of(list(context.conversation.messages), dict(context.seen_state)),
-        "accepted messages": sorted(each for each in sent if context.has_accepted(each)),
-        "waiting messages": [message.id for message in restored.waiting],
         "schedules": sorted(context.schedules.scheduled),
-        "timers": sorted(context.timers),
+        # The tree of sessions sets the timer of a task.
+        "timers": sorted(context.timers.keys() - {TASK_TIMER}),
         "open approvals": sorted(ledger.open),
         "suspension": ledger.is_suspended,
-        "usage": restored.spent,
     }

@@ -16,6 +16,9 @@ from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentModels
 from actgent.agents.session import Session
 from actgent.errors import JournalError
+from actgent.journal.group_commit import Head
+from actgent.journal.journal_interface import Journal
+from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.model_interface import LLM, ModelRequest
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Failure, Reply, Text, ToolResult
@@ -25,9 +28,9 @@ from actgent.sessions import session_record_writer
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .caller_observations import COPY_PREFIX, Notes
+from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst
 from .invariant_checks import check_run
-from .journal_checks import check_snapshot, check_summary
+from .journal_checks import check_loaded, check_snapshot, check_stored_trees, check_summary
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
 from .seed_plan import Settings, draw_plan
@@ -183,6 +186,7 @@ class _Run:
         self.storage.fault_chance = 0.0 if is_quiet else plan.chance["journal"]
         self.storage.slow_chance = 0.0 if is_quiet else plan.chance["slow"]
         self.storage.on_write = self._note_write
+        self.storage.on_change = self._check_stored
         self.storage.power_cut_at = 0
         self._kill_at = ""
         if is_reading:
@@ -210,6 +214,11 @@ class _Run:
         if self._kill_at == "power":
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
+    def _check_stored(self, heads: Mapping[SessionKey, Head]) -> None:
+        """Report sessions that a crash at this moment would leave in a wrong state."""
+        for problem in check_stored_trees(heads):
+            self.wrong(problem)
+
     def _note_write(self, moment: str) -> None:
         """Kill the simulated process at a write if the seed has chosen it, or let callers be cancelled."""
         self._kill_point("before write" if moment == "before write" else "write")
@@ -227,7 +236,7 @@ class _Run:
         world, choices = self.world, self.world.choices
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
         async with trio.open_nursery() as outside:
-            async with self._runtime() as (program, runtime):
+            async with self._runtime() as (program, journal, runtime):
                 agents = program.agents
                 users = Callers(
                     world,
@@ -238,6 +247,7 @@ class _Run:
                     runtime=runtime,
                     is_last=self.is_last,
                     report=self.wrong,
+                    note_stored=self._note_stored,
                     on_return=lambda: self._kill_point("returned"),
                 )
                 finished = {key: trio.Event() for key in range(self.plan.sessions)}
@@ -272,7 +282,30 @@ class _Run:
                 if working.cancelled_caught:
                     world.record("stop", "the runtime stops")
                     self._has_stopped = True
+                elif not self._has_stopped:
+                    await self._check_loaded(journal, runtime)
             outside.cancel_scope.cancel()
+
+    async def _check_loaded(self, journal: Journal, runtime: Runtime) -> None:
+        """Compare the idle sessions in memory with their records, after failed writes were repeated."""
+        self.storage.fault_chance = self.storage.slow_chance = 0.0
+        await trio.sleep(REPAIR_SECONDS)
+        for context in [each for running in runtime._agents() for each in running.sessions.values()]:
+            if context.log is None or context.closed or context.is_busy:
+                continue
+            await context.log.flush()
+            for problem in await check_loaded(journal, context):
+                if not (context.closed or context.is_busy):
+                    self.wrong(f"{context.id}: {problem}")
+
+    async def _check_restorable(self, journal: Journal) -> None:
+        """Check the summaries and snapshots from which this life will restore its sessions."""
+        await journal.acquire()
+        for summary in await journal.sessions():
+            records = await journal.load(summary.session_id, agent=summary.agent)
+            found = [*check_summary(summary, records), *await check_snapshot(journal, summary.key, records)]
+            for problem in found:
+                self.wrong(f"{summary.session_id}: {problem}")
 
     def _stop_at_write(self, working: trio.CancelScope, countdown: int) -> None:
         """Stop the runtime of this life at one of its writes to the journal."""
@@ -285,7 +318,7 @@ class _Run:
         self.world.watch(stop)
 
     @asynccontextmanager
-    async def _runtime(self) -> AsyncIterator[tuple[Program, Runtime]]:
+    async def _runtime(self) -> AsyncIterator[tuple[Program, Journal, Runtime]]:
         """Start a simulated process: load the program, open the journal and start the agents."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
@@ -298,9 +331,12 @@ class _Run:
                 if id(tool) not in wrapped:
                     wrapped[id(tool)] = None
                     self._wrap(tool, program)
-        async with self.storage.open() as journal, open_runtime(journal=journal) as runtime:
-            await _start(runtime, program.agents)
-            yield program, runtime
+        async with self.storage.open() as journal:
+            if self.world.choices.pick("journal is checked before the start", (True, False, False)):
+                await self._check_restorable(journal)
+            async with open_runtime(journal=journal) as runtime:
+                await _start(runtime, program.agents)
+                yield program, journal, runtime
 
     def _make_resolver(self) -> Callable[[AgentModels], dict[str, LLM]]:
         """Return the function that resolves the models of an agent, for all lives of the seed.
@@ -323,6 +359,15 @@ class _Run:
     def _is_expected(self, error: BaseException) -> bool:
         """Return True if a simulated process may end with this error. The disk then prevented its start."""
         return not self.is_last and self.plan.chance["journal"] > 0 and bool(_only(error, JournalError))
+
+    def _note_stored(self, kind: ObservationKind, name: str, agent: str, session_id: str) -> None:
+        """Note that a record must be stored now, because something is observed that a crash must not undo."""
+        series, records = self.storage.find_series(agent, session_id)
+        if kind == "request":
+            self.notes.requests_by_series[series] += 1
+            name = str(self.notes.requests_by_series[series])
+        if series or self.settings.journal == "memory":
+            self.notes.stored_first.append(StoredFirst(kind, name, agent, session_id, series, records))
 
     # --- tools and models ------------------------------------------------------------------------
 
@@ -361,10 +406,7 @@ class _Run:
             if fault == "hang":
                 await trio.sleep(SLOW_SECONDS)
             world.check_alive(life)
-            story.began.append(this)
-            world.record(
-                "tool", f"{tool.name} begins, in {context.session_id}", is_shown=tool.effect != "pure"
-            )
+            self._note_begin(tool, this)
             result = await execute(dict(arguments), context)
             world.check_alive(life)
             story.done.append(this)
@@ -381,12 +423,24 @@ class _Run:
         tool.execute = run  # type: ignore[method-assign] # until the end of the life
         self._wrapped.append(tool)
 
+    def _note_begin(self, tool: Tool, run: ToolRun) -> None:
+        """Note that the function of a tool begins."""
+        self.story.session(run.agent, run.session).began.append(run)
+        has_effect = tool.effect != "pure"
+        if has_effect:
+            self._note_stored("tool", run.call_id, run.agent, run.session)
+        self.world.record("tool", f"{tool.name} begins, in {run.session}", is_shown=has_effect)
+
     async def on_request(self, agent: str, chat: ModelRequest) -> None:
         """Check a request to a simulated model; see `ModelObserver`."""
         notes = self.notes
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
         self._check_open(chat.session, "a model was asked")
+        if chat.session in notes.limits:
+            for owner, session_id in self.story.found:
+                if session_id == chat.session:
+                    self._note_stored("request", "", owner, session_id)
         if notes.erased and not self.settings.messages:
             said = {part.text for each in chat.messages for part in each.parts if isinstance(part, Text)}
             for message_id in sorted(notes.erased):
@@ -417,6 +471,7 @@ class _Run:
                 self._check_open(session.id, "its handlers received a result")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.told_results[result.call_id] = (session.id, result.status)
+                    self._note_stored("result", result.call_id, session.agent_name, session.id)
                 self._kill_point("handled")
 
         @session.on_conversation
@@ -427,6 +482,7 @@ class _Run:
                 self._check_open(session.id, "its handlers received a reply")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.replies[reply.id] = session.id
+                    self._note_stored("reply", reply.id, session.agent_name, session.id)
                 self._kill_point("handled")
 
         @session.on_exception
@@ -447,6 +503,7 @@ class _Run:
                 and notes.is_valid(session.id, notes.era(session.id))
             ):
                 notes.final[failure.message_id] = failure.kind
+                self._note_stored("failure", failure.message_id, session.agent_name, session.id)
             self._kill_point("handled")
 
     def _check_open(self, session_id: str, what: str) -> None:
@@ -468,6 +525,7 @@ class _Run:
                 else:
                     self.notes.open_in_journal.add(key)
                 self.story.session(*key).records = records
+                self.notes.series[key] = self.storage.find_series(*key)[0]
                 found = [
                     *check_summary(summary, records),
                     *await check_snapshot(journal, summary.key, records),
@@ -486,9 +544,8 @@ class _Run:
             effects = {
                 (agent.name, tool.name): tool.effect for agent in self._agents() for tool in agent.tools
             }
-            unsure = self.plan.lives + world.kills
             for problem in [
-                *check_run(story, self.notes, effects, unsure_requests=unsure),
+                *check_run(story, self.notes, effects),
                 *self._differences,
             ]:
                 self._report(problem)

@@ -6,7 +6,7 @@ was alive on return, because only then did the caller receive it.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from actgent.errors import (
 from actgent.limits_and_schedules.limits import Limits
 from actgent.runtime.runtime import Runtime
 
-from .caller_observations import COPY_PREFIX, Notes
+from .caller_observations import COPY_PREFIX, TASK_PREFIX, Notes, ObservationKind
 from .random_model import SLOW_SECONDS
 from .run_report import Story
 from .seed_plan import FaultKind, SeedPlan
@@ -40,6 +40,8 @@ LAST_LIFE_SECONDS = 1_000_000.0
 """Simulated time after which the last life, in which nothing fails, must have finished all work."""
 SECOND_CONTROLLER = 0.5
 """Share of the lives of a session in which two callers interrupt and close it."""
+LATE_SECONDS = (50, 6000)
+"""Times after the start of a life at which some sessions are used first. Before, work in them resumes by itself."""
 APPROVED = 0.67
 """Fraction of the approval decisions that approve the call."""
 ENQUEUE_SECONDS = 5.0
@@ -48,12 +50,11 @@ MAX_CALL_SECONDS = 10_000.0
 """Maximum duration of a call that does not wait for an answer. Slow writes take minutes."""
 DEADLINE_SECONDS = 100.0
 """Remaining time of an approval below which some approvers decide as it expires."""
-TASK_PREFIX = "task-"
-"""Prefix of the ids of delegated tasks. The id of the session of a task contains it."""
 _SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
 """Times after which calls are cancelled."""
 _MOMENTS = ("before write", "after write")
 """Moments at which calls are cancelled and other calls begin: most wrong orders are visible only there."""
+_RARELY = (True, False, False, False)
 _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
     {"priority": "urgent"},
     {"priority": "low"},
@@ -79,17 +80,24 @@ class Callers:
         runtime: Runtime,
         is_last: bool,
         report: Callable[[str], None],
+        note_stored: Callable[[ObservationKind, str, str, str], None],
         on_return: Callable[[], None],
     ) -> None:
         """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail.
 
+        `note_stored` gets the kind, the name, the agent and the session of each observation whose record must be stored.
         `on_return` is called after each call that has returned; it may kill the life.
         """
         self.world, self.plan, self.story, self.notes = world, plan, story, notes
         self._program, self._runtime = program, runtime
         self._is_last, self._report, self._on_return = is_last, report, on_return
+        self._note_stored = note_stored
         self._life = world.life
         self._chance: dict[FaultKind, float] = dict.fromkeys(plan.chance, 0.0) if is_last else plan.chance
+        self._settles = not (is_last or plan.chance["restart"]) and world.choices.pick(
+            "life settles", _RARELY
+        )
+        """True if the callers of this life also wait until all work is done, as in the last life."""
         notes.in_flight.clear()
         self._deciding: dict[str, list[float]] = {}
         """Times at which running decisions of approvals began, by approval id."""
@@ -164,6 +172,8 @@ class Callers:
     async def use_session(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
         """Let two clients use one session, and other callers interrupt, close, schedule, delegate, copy and erase."""
         try:
+            if self._life.number > 1 and self.world.choices.pick(f"{session_id} is used late", _RARELY):
+                await trio.sleep(self.world.choices.pick(f"{session_id} is used after", LATE_SECONDS))
             session = await self._open(agent, session_id)
             if session is None:
                 return
@@ -182,8 +192,11 @@ class Callers:
                     for kind, fn in other_calls.items():
                         if self._chance[kind]:
                             nursery.start_soon(fn, agent, session_id)
-            if self._is_last and (session := await self._open(agent, session_id)) is not None:
-                await self._finish(session)
+            if not (self._is_last or self._settles):
+                return
+            with nullcontext() if self._is_last else suppress(ActgentError):
+                if (session := await self._open(agent, session_id)) is not None:
+                    await self._finish(session)
         finally:
             finished.set()
 
@@ -324,6 +337,7 @@ class Callers:
             self._check_duration(session.id, started, options)
         if self._is_alive and notes.is_valid(session.id, era):
             notes.accepted[message_id] = session.id
+            self._note_stored("acceptance", message_id, agent.name, session.id)
             if not waits and not options:
                 notes.order.append((begun, len(world.events), message_id, session.id))
         return True
@@ -384,7 +398,10 @@ class Callers:
             if ids and self._happens(f"{name}: interrupt", "interrupt"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
-                await self._interrupt(session, choices.pick(f"{name}: message", (*ids, "")))
+                message_id = choices.pick(f"{name}: message", (*ids, ""))
+                async with trio.open_nursery() as nursery:
+                    for _ in range(choices.pick(f"{name}: interrupts", (1, 1, 2))):
+                        nursery.start_soon(self._interrupt, session, message_id)
             elif self._happens(f"{name}: close", "close"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
@@ -409,6 +426,7 @@ class Callers:
                 if self._is_alive and notes.is_valid(session.id, era):
                     if message_id:
                         notes.stopped.setdefault(message_id, world.now)
+                        self._note_stored("interrupt", message_id, session.agent_name, session.id)
                     for each in () if message_id else dropped:
                         notes.dropped.setdefault(each, world.now)
 
@@ -421,6 +439,7 @@ class Callers:
                 await session.aclose()
                 if self._is_alive and notes.is_valid(session.id, era):
                     notes.closed.add(session.id)
+                    self._note_stored("close", session.id, session.agent_name, session.id)
         except ActgentError as error:
             is_known = isinstance(error, JournalError)
         if is_known and self._is_alive and notes.is_valid(session.id, era):
@@ -460,7 +479,7 @@ class Callers:
                         "decision at the deadline", (True, False)
                     ):
                         await trio.sleep(
-                            max(0.0, left - choices.pick("before the deadline", (0, 0.0005, 0.01)))
+                            max(0.0, left - choices.pick("before the deadline", (0, 0.0005, 0.01, -0.002)))
                         )
                     for _ in range(choices.pick("decisions", (1, 1, 2))):
                         nursery.start_soon(self._decide, agent, approval)
@@ -470,6 +489,7 @@ class Callers:
 
     async def _decide(self, agent: Agent, approval: Approval) -> None:
         world, notes = self.world, self.notes
+        await trio.sleep(world.choices.pick("decision delay", (0, 0, 0.0005, 0.01)))
         decision: Decision = Approve() if world.choices.fraction("decision") < APPROVED else Reject("no")
         name, era = type(decision).__name__, notes.era(approval.session_id)
         world.record("approval", f"{approval.tool_name} in {approval.session_id}: {name}")
@@ -485,6 +505,7 @@ class Callers:
             begun.pop()
         if self._is_alive and not scope.cancelled_caught and notes.is_valid(approval.session_id, era):
             notes.decided.setdefault(approval.id, []).append((approval.session_id, approval.call_id, name))
+            self._note_stored("decision", approval.id, agent.name, approval.session_id)
 
     # --- schedules and tasks ----------------------------------------------------------------------
 
@@ -553,8 +574,9 @@ class Callers:
                 continue
             task = f"{TASK_PREFIX}{session_id}-{self._life.number}{number}"
             deadline = choices.pick(f"{name}: deadline", (3600.0, 3600.0, 1.0, 20.0))
-            self.world.record("task", f"ada gives {task} to {others[0]}")
-            call = partial(session.delegate, others[0], "do it", task_id=task, deadline=deadline)
+            other = choices.pick(f"{name}: agent", others)
+            self.world.record("task", f"ada gives {task} to {other}")
+            call = partial(session.delegate, other, "do it", task_id=task, deadline=deadline)
             given = await self._note(task, session_id, call)
             if given is not None and self._happens(f"{name}: removal", "task"):
                 await self._pause(f"{name}: removal after", (0, 0.5, 5))
@@ -585,12 +607,14 @@ class Callers:
         except ActgentError:
             pass
         else:
-            if not scope.cancelled_caught:
+            if scope.cancelled_caught:
+                state = "cancelled" if begins == "setting" and not key.startswith(TASK_PREFIX) else begins
+            else:
                 state = "set" if begins == "setting" else "removed" if result else "sent"
         if not self._is_alive:
             return None
         notes.timed[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
-        if begins == "removing":
+        if begins == "removing" or state == "cancelled":
             notes.removal_ended[key] = (self.world.now, self._life.number)
         return result
 
@@ -649,7 +673,7 @@ class Callers:
             agent = choices.pick(f"restart {number}: agent", self._program.agents)
             self.world.record("restart", f"the agent {agent.name} is stopped")
             self._runtime.stop(agent.name)
-            await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2)))
+            await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2, 30)))
             await self._start_again(agent)
 
     async def _start_again(self, agent: Agent) -> None:

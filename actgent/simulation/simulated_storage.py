@@ -5,7 +5,7 @@ import importlib
 import math
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ class Storage:
         self.failed_at = -math.inf
         """Time of the last failure in seconds."""
         self.on_write: OnWrite = lambda _: None
+        self.on_change: Callable[[Mapping[SessionKey, Head]], None] = lambda _: None
+        """Called with the summaries of all sessions after each change of the stored data. Memory only."""
         self.power_cut_at = 0
         """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
         self._stored: MemoryJournal | None = None
@@ -106,6 +108,14 @@ class Storage:
                 self._disk.lose_writes()
             self._disk.restart()
 
+    def find_series(self, agent: str, session_id: str) -> tuple[str, int]:
+        """Return the name of the series that stores a session now, and its number of records. Memory only.
+
+        The name is empty if the session is not stored. A session that is erased and created again gets another name.
+        """
+        head = None if self._stored is None else self._stored._stored_heads.get(SessionKey(agent, session_id))
+        return ("", 0) if head is None else (head.series, head.records)
+
     def fault(self, what: str = "journal") -> Exception | None:
         """Decide whether a journal operation fails. Return the error, or None if the operation succeeds."""
         if not self.world.choices.happens(f"{what} fails", self.fault_chance):
@@ -149,6 +159,7 @@ class _MemoryJournal(MemoryJournal):
             raise error
         await super()._write(rows, heads, epoch)
         world.record("write", " ".join(f"{row.first}+{row.count}" for row in rows), is_shown=False)
+        storage.on_change(self._stored_heads)
         storage.on_write("after write")
         if not world.is_alive(self._life):
             await world.wait_for_death()
@@ -173,6 +184,7 @@ class _MemoryJournal(MemoryJournal):
         error = storage.fault("erasure")
         if error is None or world.choices.pick("erasure is stored", (True, False)):
             await super()._erase(key, epoch)
+            storage.on_change(self._stored_heads)
         if error is not None:
             world.record("journal", f"an erasure fails: {error}")
             raise JournalFailed("the disk failed")

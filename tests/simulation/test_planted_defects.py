@@ -17,18 +17,20 @@ from actgent.journal.record_types import (
     CancellationRecord,
     MessageAcceptedRecord,
     MessageEndRecord,
+    ScheduleFiredRecord,
     SessionClosedRecord,
 )
 from actgent.messages import ToolResult
-from actgent.runtime import timer_handlers
+from actgent.runtime import runtime, timer_handlers
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
 from actgent.simulation.seed_plan import FAULTS
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import ToolContext
+from actgent.turns import agent_core
 
 from .planted_faults import PLANTED_FAULTS
-from .programs import CLERK
+from .programs import CLERK, WORKSHOP
 
 PLAIN = 'from actgent import BareAgent\n\nclerk = BareAgent("clerk", llm="openai:gpt-5.2")\n'
 ONCE = """
@@ -46,6 +48,8 @@ clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund])
 SIGNED = ONCE.replace('"once"', '"once", approval=True')
 TOLD = " received a result of "
 """Part of the sentence about a result that handlers received and the journal does not have."""
+STORED = " was observed before the journal had it"
+"""Part of the sentence about something that was observed before its record was stored."""
 MAX_SEEDS = 100
 """Maximum number of seeds until a defect is found."""
 
@@ -184,6 +188,21 @@ def fire_schedules_being_set(monkeypatch):
     monkeypatch.setattr(timer_handlers, "is_set", is_set)
 
 
+def answer_before_the_write(monkeypatch):
+    async def write_nothing(turn, log, deliveries, *, is_watched):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(agent_core, "_write_answer", write_nothing)
+
+
+def erase_parents_first(monkeypatch):
+    monkeypatch.setattr(runtime, "reversed", list, raising=False)
+
+
+def forget_firings(monkeypatch):
+    rewrite_records(monkeypatch, lambda record: [] if isinstance(record, ScheduleFiredRecord) else [record])
+
+
 @attrs.frozen
 class Defect:
     """A defect, and the sentences with which the simulation reports it."""
@@ -201,7 +220,7 @@ DEFECTS = {
     "mixed sessions": Defect(mix_sessions, (" of s0 is in s1", "s1: its "), PLAIN, frozenset()),
     "forgotten failure": Defect(forget_failures, (" was reported as failed (",), PLAIN),
     "reversed messages": Defect(
-        reverse_messages, (", but comes after it in the journal",), PLAIN, frozenset()
+        reverse_messages, (", but comes after it in the journal", STORED), PLAIN, frozenset()
     ),
     "two results": Defect(write_results_twice, (" has 2 results",), ONCE),
     "repeated once": Defect(repeat_once_calls, (" once, but began ", " took effect "), ONCE, KILL),
@@ -218,13 +237,13 @@ DEFECTS = {
     ),
     "session left open": Defect(
         drop_ends_of_sessions,
-        (" returned, but the session is open in the journal",),
+        (" returned, but the session is open in the journal", STORED),
         PLAIN,
         frozenset(["close", "kill"]),
     ),
     "stop forgotten by a crash": Defect(
         forget_stops,
-        (", but a model answered it later",),
+        (", but a model answered it later", STORED),
         PLAIN,
         frozenset(["interrupt", "kill"]),
     ),
@@ -246,7 +265,21 @@ DEFECTS = {
         PLAIN,
         frozenset(["schedule", "journal"]),
     ),
-    "nothing written": Defect(confirm_nothing, (", but the journal does not have ",), PLAIN, frozenset()),
+    "reply before its record": Defect(
+        answer_before_the_write, (STORED, " received the reply "), PLAIN, frozenset()
+    ),
+    "parent erased before its children": Defect(
+        erase_parents_first,
+        ("a crash now would leave ", " without its parent "),
+        WORKSHOP,
+        frozenset(["erase", "task"]),
+    ),
+    "memory differs from the journal": Defect(
+        forget_firings, (" in memory is ", " messages in "), PLAIN, frozenset(["schedule"])
+    ),
+    "nothing written": Defect(
+        confirm_nothing, (", but the journal does not have ", STORED), PLAIN, frozenset()
+    ),
 }
 
 
@@ -270,8 +303,10 @@ def test_planted_defect_is_found_by_its_invariant_only(tmp_path, monkeypatch, na
 
 @pytest.mark.parametrize("name", PLANTED_FAULTS)
 def test_planted_fault_fits_the_source(name):
-    """The text that a fault replaces occurs once in its module, and the changed module compiles."""
-    edit = PLANTED_FAULTS[name].edit
-    source = (Path(actgent.__file__).parent / edit.path).read_text(encoding="utf-8")
-    assert source.count(edit.old) == 1
-    compile(source.replace(edit.old, edit.new), edit.path, "exec")
+    """Each text that a fault replaces occurs once in its module, and the changed module compiles."""
+    edits = PLANTED_FAULTS[name].edits
+    for edit in edits:
+        source = (Path(actgent.__file__).parent / edit.path).read_text(encoding="utf-8")
+        assert source.count(edit.old) == 1
+        compile(source.replace(edit.old, edit.new), edit.path, "exec")
+    assert len({edit.path for edit in edits}) == len(edits)
