@@ -1,4 +1,4 @@
-"""Runtimes that own some partitions of one journal each, as the processes of a cluster do."""
+"""Runtimes that each own some partitions of one journal, as the processes of a cluster do."""
 
 from contextlib import asynccontextmanager
 
@@ -17,7 +17,7 @@ DEFAULT_PARTITIONS = 8
 
 
 def in_partition(number, *, nth=0):
-    """The nth id of a session in a partition of eight."""
+    """Return the nth session id of a partition, with eight partitions."""
     found = (f"s{each}" for each in range(10_000))
     mine = [each for each in found if partition_of_slot(slot_of(each), DEFAULT_PARTITIONS) == number]
     return mine[nth]
@@ -25,17 +25,17 @@ def in_partition(number, *, nth=0):
 
 @pytest.fixture
 def id_in():
-    """`id_in(partition, nth=0)`: the id of a session there."""
+    """Return `id_in(partition, nth=0)`, which returns a session id of that partition."""
     return in_partition
 
 
 @pytest.fixture
 def until():
-    """Waits for 20 seconds at most, by a function of nothing, for something to be so."""
+    """Return a function that waits up to 60 seconds until its argument, a condition function, is true."""
 
     async def wait(condition):
         with trio.fail_after(60):
-            while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            while not condition():  # noqa: ASYNC110 - the condition has no event
                 await trio.sleep(0.01)
 
     return wait
@@ -43,7 +43,7 @@ def until():
 
 @pytest.fixture
 def open_node(postgres_url):
-    """Gives a block with a runtime that owns some partitions; its arguments are the name of the process, and what it takes."""
+    """Return a context manager with a runtime in a named process that acquires the partitions in `take`."""
 
     @asynccontextmanager
     async def opened(name, *, take=(), kind=PartitionedJournal, **options):
@@ -57,15 +57,15 @@ def open_node(postgres_url):
 
 @pytest.fixture
 def open_journal_of(postgres_url):
-    """Gives a block with the journal of a process, by its name, that owns nothing yet."""
+    """Return a context manager with the journal of a named process. The journal owns no partition yet."""
     return lambda name: PartitionedJournal(postgres_url, node=name, partitions=DEFAULT_PARTITIONS).running()
 
 
-# --- a world that can be held -----------------------------------------------------------------------
+# --- a process that can block -----------------------------------------------------------------------
 
 
 class HoldingJournal(PartitionedJournal):
-    """A journal of a process whose world may hold its writes."""
+    """A journal that blocks some writes at the stage of its `World`."""
 
     world: "World"
 
@@ -80,26 +80,26 @@ class HoldingJournal(PartitionedJournal):
 
 @attrs.define
 class World:
-    """One process: its agents, what they did, and the stage at which it holds them."""
+    """One process: its agents, their effects, and the stage at which they block."""
 
     held_at: str = ""
     reached: trio.Event = attrs.field(factory=trio.Event)
     let_go: trio.Event = attrs.field(factory=trio.Event)
-    """Set by who holds it no longer."""
+    """Set by the test to end the block."""
     seen: list = attrs.field(factory=list)
-    """What handlers heard."""
+    """Events that handlers received."""
     paid: list = attrs.field(factory=list)
-    """What a tool did outside."""
+    """Amounts that the tool paid."""
 
     async def pass_by(self, stage: str) -> None:
-        """Stop here, if this is where the world is held."""
+        """Block at this stage until `let_go` is set, if `held_at` is this stage."""
         if stage == self.held_at:
             self.reached.set()
             await self.let_go.wait()
         await trio.lowlevel.checkpoint()
 
     def agents(self):
-        """A clerk that asks a helper, pays, and says `done`; and the helper."""
+        """Return a clerk that calls `pay` and a helper and then answers `done`, and the helper."""
 
         @tool(effect="idempotent")
         async def pay(amount: int) -> str:
@@ -154,7 +154,7 @@ class World:
 
 @pytest.fixture
 def check_once():
-    """`check_once(journal, session_id, texts)`: each message was accepted and ended once, and its answer stands there once."""
+    """Return `check_once(journal, session_id, texts)`: checks that each message was accepted, ended and answered once."""
     return _check_once
 
 
@@ -175,7 +175,7 @@ async def _check_once(journal, session_id, texts):
 
 @pytest.fixture
 def open_world(open_node, id_in):
-    """Gives a block with a world in a process, its runtime, and its clerk."""
+    """Return a context manager with a `World`, its runtime and its clerk."""
 
     @asynccontextmanager
     async def opened(name, *, take=(), held_at=""):

@@ -1,4 +1,4 @@
-"""What was unfinished, due or waiting in partitions goes on in the process that has taken them."""
+"""A process that acquires partitions resumes their unfinished, scheduled and suspended sessions."""
 
 import pytest
 import trio
@@ -7,7 +7,7 @@ from actgent import Approve, BareAgent, ScriptedLLM, SessionMoved, ToolCall, too
 
 
 def of(runtime, number):
-    """`is_left` for a partition."""
+    """Return an `is_left` function for one partition."""
     return lambda session_id: runtime.journal.partition_of(session_id) == number
 
 
@@ -16,7 +16,7 @@ async def _never(_):
 
 
 async def test_a_suspended_turn_moves(open_node, id_in, until):
-    """The waiting caller is notified; the decision is made and the tool runs in the other process, once."""
+    """The old process raises `SessionMoved` for a decision. The new process accepts the decision and runs the tool once."""
     ran = []
 
     def clerk(name):
@@ -51,7 +51,7 @@ async def test_a_suspended_turn_moves(open_node, id_in, until):
 
 
 async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_in, until):
-    """It is forgotten where it was set, and known where its session lives, also where nobody has opened that."""
+    """After an eviction the old process drops its timer, and the schedule fires in the new process."""
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agents = [
             await each.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))) for each in (one, two)
@@ -68,7 +68,7 @@ async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_i
 
 
 async def test_loaded_sessions_are_not_disturbed_by_a_takeover(open_node, id_in):
-    """Sessions of owned partitions continue, and one failing session does not stop the others."""
+    """`resume_acquired()` does not interrupt a running turn of a partition that the process already owns."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -87,7 +87,7 @@ async def test_loaded_sessions_are_not_disturbed_by_a_takeover(open_node, id_in)
 
 
 async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
-    """Also if a request loads the session first, or its agent has stopped; finished and suspended sessions are not counted."""
+    """A session is counted once, also if a request loaded it first or its agent stopped. Finished and suspended ones are not counted."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -109,7 +109,7 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
             for text, each in zip(["slow", "slow", "pay", "done"], ids, strict=True)
         ]
         await until(lambda: [each.status for each in sessions[2:]] == ["suspended", "idle"])
-        while len(await one.journal.unfinished("clerk")) > 2:  # noqa: ASYNC110 - until the ends of those are written
+        while len(await one.journal.unfinished("clerk")) > 2:  # noqa: ASYNC110 - ends are written without an event
             await trio.sleep(0.01)
         await two.journal.take([0])
         await one.evict(of(one, 0))
@@ -123,7 +123,7 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
 
 
 async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
-    """Who chooses gets all that is unfinished, oldest first; what it does not return stays as it is."""
+    """`choose` gets all unfinished sessions, oldest first, before any is opened. Sessions that it omits stay unfinished."""
     chosen, opened = [], []
 
     def clerk(is_stuck):
@@ -159,7 +159,7 @@ async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
 
 
 async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, caplog):
-    """A handler that fails for one is in the log; a journal that fails is the error of the call, which can be made again."""
+    """If `on_session` fails for one session, the error is logged and the other sessions resume."""
     ids = [id_in(0, nth=nth) for nth in range(3)]
 
     def picky(session):
@@ -187,7 +187,7 @@ async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, 
 
 
 async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, until):
-    """The handlers of the parent take time: the task does not count as abandoned."""
+    """A delegated task continues while `on_session` of its parent still runs, and is not treated as orphaned."""
     gate, opened, asked = trio.Event(), [], []
 
     def team(name, work):

@@ -1,4 +1,4 @@
-"""Sessions that another process is to have leave in peace: what runs may end, what waits stays in the journal."""
+"""Drain of a partition: running turns end, and queued messages stay in the journal for the next owner."""
 
 from contextlib import asynccontextmanager
 
@@ -16,7 +16,7 @@ def of(runtime, number):
 
 
 class Slow:
-    """An agent whose answers wait for a gate."""
+    """An agent whose answers wait for the event `gate`."""
 
     def __init__(self, tools=(), name="clerk"):
         self.gate, self.asked = trio.Event(), []
@@ -29,7 +29,7 @@ class Slow:
 
 
 async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, until):
-    """Nothing new is taken meanwhile; all is written when the partition is given back, and the next owner answers the rest."""
+    """A draining session rejects new messages and ends its turn. The next owner answers the queued messages."""
     slow, failures, given = Slow(), [], trio.Event()
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent, other = (
@@ -47,7 +47,7 @@ async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, un
                 with pytest.raises(SessionMoved):
                     await agent.open_session(session.id)
                 await one.journal.give_back([0])
-                given.set()  # it is not owned before the database knows that it was given back
+                given.set()  # ownership ends with the write to the database
 
         nursery.start_soon(give)
         await until(lambda: one.drains)
@@ -73,7 +73,7 @@ async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, un
 
 
 async def test_drain_interrupts_the_running_turn_and_hands_over_queued_messages(open_node, id_in, until):
-    """An interrupt for a message that was handed over raises SessionMoved, because its target arrives at the next owner."""
+    """The running turn can be interrupted. An interrupt for a handed-over message raises `SessionMoved`."""
     slow = Slow()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agent, other = (
@@ -101,7 +101,7 @@ async def test_drain_interrupts_the_running_turn_and_hands_over_queued_messages(
 
 
 class Held(PartitionedJournal):
-    """A journal that writes `third` as an accepted message when it may."""
+    """A journal that blocks the acceptance of the message `third` until its gate opens."""
 
     is_held = False
     gate = None
@@ -117,7 +117,7 @@ class Held(PartitionedJournal):
 
 @asynccontextmanager
 async def at_work(open_node, id_in, until, said):
-    """Two nodes, the agent of the second one, which answers so, and a session at work at the first one, with its model."""
+    """Open two nodes and a session of the first whose turn runs. The agent of the second node answers `said`."""
     slow = Slow()
     async with open_node("one", take=[0], kind=Held) as one, open_node("two") as two:
         one.journal.gate = trio.Event()
@@ -129,7 +129,7 @@ async def at_work(open_node, id_in, until, said):
 
 
 async def test_a_message_being_written_does_not_overtake_queued_messages(open_node, id_in, until):
-    """It comes in when those before it have been taken out for the next owner, and goes to that one behind them."""
+    """A message whose write ends during the drain is handed over after the earlier queued messages."""
     async with at_work(open_node, id_in, until, "ok") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:
             await session.chat("second")
@@ -150,7 +150,7 @@ async def test_a_message_being_written_does_not_overtake_queued_messages(open_no
 
 
 async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(open_node, id_in, until):
-    """A session that ends with its only message is not over where that one was taken out for another process."""
+    """The only message of a one-run session is handed over, so the session stays open and the next owner answers."""
 
     async def ask(agent):
         with pytest.raises(SessionMoved):
@@ -174,7 +174,7 @@ async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(op
 
 
 async def test_a_session_is_not_idle_where_what_waits_in_it_moves(open_node, id_in, until):
-    """Who waits for that hears that another process goes on with it, also while this one still has it."""
+    """`wait_idle()` raises `SessionMoved` if queued messages are handed over, even while the turn still runs here."""
 
     async def wait(session):
         with pytest.raises(SessionMoved):
@@ -190,7 +190,7 @@ async def test_a_session_is_not_idle_where_what_waits_in_it_moves(open_node, id_
 
 
 async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id_in, until):
-    """The message is not forwarded, and the next owner does not answer it."""
+    """A message that is interrupted while its write runs is not handed over or answered."""
     async with at_work(open_node, id_in, until, "no") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:
             accepted = trio.Event()
@@ -211,7 +211,7 @@ async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id
 
 
 async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, until):
-    """It leaves as well, and answers first: what a turn begins that still runs is that turn's."""
+    """During the grace period a turn can run another session of the partition and gets its reply."""
     clerk, outcomes = BareAgent("clerk", llm=ScriptedLLM(lambda _: "helped")), []
     started, may_have_approvals = trio.Event(), trio.Event()
 
@@ -240,7 +240,7 @@ async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, unt
 
 
 async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_in, until):
-    """As by evict; the next owner asks the model again."""
+    """After the grace period the turn is evicted, and the next owner calls the model again."""
     slow = Slow()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agent, other = (
@@ -260,7 +260,7 @@ async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_
 
 
 async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
-    """In its grace: the session of what it asks is of its own tree, and is not refused."""
+    """During the grace period a turn can call an agent as a tool: a new child session of its own tree is accepted."""
     slow = Slow()
 
     gate, may_have_approvals = trio.Event(), trio.Event()
@@ -288,7 +288,7 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
 
 
 class Payments:
-    """A boss that asks a clerk to pay, which a person has to allow, and what was paid."""
+    """A boss that calls a clerk, whose tool `pay` requires approval. Records the payments."""
 
     def __init__(self, *calls, tools=()):
         self.paid, self.asked, self.gate = [], [], trio.Event()
@@ -315,7 +315,7 @@ class Payments:
 
 
 async def test_approvals_of_a_running_turn_can_be_decided_during_a_drain(open_node, id_in, until):
-    """The drain waits for the turn's other work. A turn that only waits is resumed by the next owner."""
+    """An approval can be decided here while its turn has other running work. For a suspended turn `SessionMoved` is raised."""
     slow = trio.Event()
 
     @tool
@@ -362,7 +362,7 @@ async def _drain(runtime, grace):
 
 
 async def test_a_drained_node_that_keeps_the_partition_resumes(open_node, id_in):
-    """A node that could not release the partition serves its sessions again after the block."""
+    """After a drain without a release the node serves its sessions again."""
     async with open_node("one", take=[0]) as one:
         agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok")))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
@@ -377,7 +377,7 @@ async def test_a_drained_node_that_keeps_the_partition_resumes(open_node, id_in)
 
 
 async def test_a_drain_does_not_wait_for_approvals_of_child_sessions(open_node, id_in, until):
-    """The grace period is not used; the next owner creates no new approval, and the decision is made there."""
+    """The drain ends before its grace period. The next owner keeps the approval and accepts the decision."""
     here, there = Payments(), Payments()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         await one.start(here.boss)
@@ -400,7 +400,7 @@ async def test_a_drain_does_not_wait_for_approvals_of_child_sessions(open_node, 
 
 @pytest.mark.parametrize("is_below", [False, True])
 async def test_a_drain_does_not_wait_for_new_approvals(open_node, id_in, until, is_below):
-    """Of the turn itself, or of an agent that the turn asked."""
+    """The drain also ends if the turn or a called agent requests an approval during the drain."""
     here = Payments()
     here.gate = trio.Event()
     agent = here.boss if is_below else here.clerk
@@ -423,7 +423,7 @@ async def test_a_drain_does_not_wait_for_new_approvals(open_node, id_in, until, 
 
 
 async def test_suspended_turns_are_decided_by_the_next_owner(open_node, id_in, until):
-    """Also while the drain waits for another session: a call that starts now would be interrupted."""
+    """Decisions raise `SessionMoved` while the drain waits for another session, because a call that starts now would be stopped."""
     here, slow = Payments(), Slow(name="digger")
     async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
         await one.start(here.boss)
@@ -433,7 +433,7 @@ async def test_suspended_turns_are_decided_by_the_next_owner(open_node, id_in, u
         told = await slow.agent.create_session("ada", session_id=id_in(0, nth=2))
         await told.delegate("clerk", "pay")
         await until(lambda: asking.approvals and told.approvals and slow.asked)
-        # Until the turn that asks is suspended, its caller still runs, and the decision is accepted here.
+        # Until the asking turn is suspended, its caller runs, and this node accepts the decision.
         await until(lambda: sum(each.suspended for each in one.statistics() if each.agent == "clerk") == 2)
         nursery.start_soon(_drain, one, 3600)
         await until(lambda: one.drains)
@@ -453,7 +453,7 @@ async def test_suspended_turns_are_decided_by_the_next_owner(open_node, id_in, u
 
 
 class Deciding(PartitionedJournal):
-    """A journal that writes what people decide when it may."""
+    """A journal that blocks the write of a decision until its gate opens."""
 
     is_held = False
     gate = None
@@ -466,7 +466,7 @@ class Deciding(PartitionedJournal):
 
 
 async def test_a_decision_at_the_start_of_a_drain_is_executed_first(open_node, id_in, until):
-    """The call runs once; interrupted, its outcome would be unknown."""
+    """The drain waits for a decision that is being written and for its call, whose outcome would otherwise be unknown."""
     here = Payments()
     async with open_node("one", take=[0], kind=Deciding) as one, trio.open_nursery() as nursery:
         one.journal.gate = trio.Event()
@@ -487,7 +487,7 @@ async def test_a_decision_at_the_start_of_a_drain_is_executed_first(open_node, i
 
 
 class Looking(PartitionedJournal):
-    """A journal that tells what is below a session when it may."""
+    """A journal that blocks the lookup of child sessions until its gate opens."""
 
     is_held = False
     gate = None
@@ -499,7 +499,7 @@ class Looking(PartitionedJournal):
 
 
 async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_node, id_in, until):
-    """A close during a drain raises SessionMoved and records nothing. The next owner resumes, and ends its messages at a close."""
+    """A close during a drain raises `SessionMoved` and records nothing. The next owner resumes the session and can close it."""
     async with at_work(open_node, id_in, until, "ok") as (one, two, other, session, _):
         await session.chat("second")
         async with trio.open_nursery() as nursery:
@@ -519,7 +519,7 @@ async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_
 
 
 async def test_drain_finishes_a_started_close(open_node, id_in, until):
-    """It includes children that only the journal has. The caller may be gone, and the next owner has nothing to resume."""
+    """A drain waits until a started close has closed the session and its unloaded child, even if the caller was cancelled."""
 
     def make():
         return BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))

@@ -1,4 +1,4 @@
-"""Agents of a process that owns some of a journal: whose sessions it opens, and under which epoch it writes to them."""
+"""Agents of a process that owns some partitions: accepted sessions and the epochs of their writes."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def _clerk(*answers):
 
 
 async def test_two_processes_serve_the_sessions_of_their_partitions(open_node, id_in):
-    """Each its own, side by side over one journal."""
+    """Two processes on one journal each serve the sessions of their own partition."""
     async with open_node("one", take=[0]) as one, open_node("two", take=[1]) as two:
         first, second = await one.start(_clerk("1")), await two.start(_clerk("2"))
         for agent, number in ((first, 0), (second, 1)):
@@ -20,7 +20,7 @@ async def test_two_processes_serve_the_sessions_of_their_partitions(open_node, i
 
 
 async def test_the_session_of_another_process_is_fenced_and_leaves_nothing(open_node, id_in):
-    """Neither made nor opened; its id stays free for whom it belongs to."""
+    """A session of a foreign partition raises `Fenced` and creates no record, so its owner can create it."""
     async with open_node("one", take=[0]) as one, open_node("two", take=[1]) as two:
         first, second = await one.start(_clerk()), await two.start(_clerk("yes"))
         for attempt in (first.create_session, first.ensure_session):
@@ -34,7 +34,7 @@ async def test_the_session_of_another_process_is_fenced_and_leaves_nothing(open_
 
 
 async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_node, id_in):
-    """Its partition was away and has come back: what it holds is not what stands there."""
+    """A session loaded before its partition left and returned is fenced, because its state may be stale."""
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agent = await one.start(_clerk("hello"))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
@@ -48,7 +48,7 @@ async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_n
 
 
 async def test_quotas_are_rejected_with_shared_journals(open_node):
-    """Each process would count separately."""
+    """`quotas=` with a partitioned journal raises an error, because each process would count separately."""
     with pytest.raises(ConfigurationError, match="quotas= are counted in one process"):
         async with open_node("one", quotas=Quotas(day=Limits(model_calls=3))):
             pass

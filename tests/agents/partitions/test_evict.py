@@ -1,4 +1,4 @@
-"""Sessions that another process has taken leave this one at once, wherever they are, and go on there: nothing twice, nothing lost."""
+"""Sessions of a lost partition are evicted at any stage of a turn and continue in the new owner, without loss or repetition."""
 
 import pytest
 import trio
@@ -9,11 +9,11 @@ from actgent import Reply, SessionMoved
 STAGES = (
     "model", "second model", "tool", "result handler", "handler", "token", "guard", "accepting", "said", "child",
 )  # fmt: skip
-"""Where a turn can be held; in `accepting` and `said` a write to the journal is."""
+"""Stages at which a turn can block. `accepting` and `said` block a journal write."""
 
 
 class Waiting:
-    """Those who wait in a process for what comes of a session, and the errors that they get."""
+    """Concurrent calls that wait for a session, and the errors that they raise."""
 
     def __init__(self, nursery):
         self.nursery = nursery
@@ -23,7 +23,7 @@ class Waiting:
         async def run():
             try:
                 await fn(*args, **options)
-            except Exception as error:  # noqa: BLE001 - whatever they get is what is looked at
+            except Exception as error:  # noqa: BLE001 - the test checks the error
                 self.errors[name] = error
 
         self.nursery.start_soon(run)
@@ -103,7 +103,7 @@ async def test_turn_evicted_at_any_step_resumes_in_another_process(
 
 
 def _check_left(clerk, session):
-    """Nothing of a session is in memory, and nobody can say anything to it."""
+    """Check that a session is unloaded and raises `SessionMoved`."""
     running = clerk._opener.running
     assert session.id not in running.sessions
     assert "moved" in repr(session)

@@ -1,4 +1,4 @@
-"""Sessions that leave while somebody does something with them, or they come back already."""
+"""Evictions of sessions during other operations, and sessions that return at once."""
 
 import pytest
 import trio
@@ -10,12 +10,12 @@ from actgent.journal.in_memory_journal import MemoryJournal
 
 
 def of(runtime, number):
-    """`is_left` for a partition."""
+    """Return an `is_left` function for one partition."""
     return lambda session_id: runtime.journal.partition_of(session_id) == number
 
 
 class Caller:
-    """Calls something, and keeps its error."""
+    """Runs a function in a nursery and stores its error."""
 
     def __init__(self, nursery, fn, *args, **options):
         self.error, self.ended = None, trio.Event()
@@ -30,7 +30,7 @@ class Caller:
 
 
 def stuck(failures=None, **options):
-    """A clerk whose model never answers, and what its handlers hear of failures."""
+    """Return a clerk whose model never answers. Its failures are appended to `failures`."""
 
     async def never(_):
         await trio.sleep_forever()
@@ -54,7 +54,7 @@ async def _texts(agent, session_id):
 
 @pytest.mark.parametrize("how", ["aclose", "interrupt", "drop", "cancelled", "urgent", "evict"])
 async def test_evict_during_other_operations(open_node, id_in, how):
-    """A caller that ends a session during the move gets the moved error, and the other process answers all messages."""
+    """A concurrent close, interrupt or message raises `SessionMoved`, and the new owner answers all accepted messages."""
     failures = []
     async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent, other = await one.start(stuck(failures)), await two.start(clerk())
@@ -86,7 +86,7 @@ async def test_evict_during_other_operations(open_node, id_in, how):
 
 
 async def test_eviction_releases_waiting_senders(open_node, id_in, until):
-    """Senders that wait for a full inbox or for earlier turns continue in the other process."""
+    """Senders that wait for a full inbox or a reply get `SessionMoved`, and the new owner answers their messages."""
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent = await one.start(stuck(inbox_capacity=2, max_concurrent_sessions=1))
         other = await two.start(clerk())
@@ -121,7 +121,7 @@ async def test_eviction_releases_waiting_senders(open_node, id_in, until):
 
 
 async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, id_in, until):
-    """No handler hears of a failure, the agent lives on, and so do its other sessions; nobody has called evict."""
+    """A turn whose write is fenced evicts its tree without `evict()`. Handlers get no failure, and other sessions continue."""
     failures, asked, gate = [], [], trio.Event()
 
     async def slow(_):
@@ -158,7 +158,7 @@ async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, i
 
 
 async def test_a_journal_of_one_process_that_another_took_fails_turns_as_ever():
-    """Where nothing is shared there is nobody to go on: handlers hear of a failure."""
+    """With a journal that is not shared, a fenced turn fails and its handlers get a failure."""
     failures, gate = [], trio.Event()
 
     async def slow(_):
@@ -179,7 +179,7 @@ async def test_a_journal_of_one_process_that_another_took_fails_turns_as_ever():
 
 @pytest.mark.parametrize("kind", ["new", "known"])
 async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, kind):
-    """A new one and one that comes back, while `on_session` runs; both are whole in the other process."""
+    """An eviction cancels a running `on_session` handler, and the session is complete in the new owner."""
     reached, session_id = trio.Event(), id_in(0)
 
     async def attach(_):
@@ -211,7 +211,7 @@ async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, 
 
 
 async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, id_in):
-    """The old turn ends in a slow tool; the session then starts again and runs the tool once more."""
+    """A session that returns is opened after its old turn has ended. The turn then calls the model again."""
     asked, begun, cleaned = [], trio.Event(), trio.Event()
 
     async def slow(_):
@@ -247,7 +247,7 @@ async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, 
 
 
 async def test_moved_errors_come_after_all_sessions_of_a_tree_left(open_node, id_in, until):
-    """As a node reports it: the last child session leaves before its handlers are called."""
+    """The handlers of a root session get the moved error after the last child session is evicted."""
     heard = []
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok", keep=0))
     async with open_node("one", take=[0]) as one:

@@ -1,4 +1,4 @@
-"""Whoever is just about to hear that something is refused or stopped, when its session is found to be another process's."""
+"""Callers of a message that is stopped or rejected at the time when its session turns out to be moved."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from actgent.journal.record_types import MessageEndRecord
 
 
 class TakenJournal(MemoryJournal):
-    """A journal of several processes, of which another takes all when the end of the message `m` is written here."""
+    """A shared journal that another process takes over when the end of the message `m` is written."""
 
     is_shared = True
     is_taken = False
@@ -40,18 +40,18 @@ async def pay() -> str:
 
 
 async def interrupted(agent: Agent, session, let_go):
-    """Its message is stopped while it waits for its turn."""
+    """Interrupt the queued message `m`."""
     with pytest.raises(SessionMoved):
         await session.interrupt(message_id="m")
 
 
 async def sent_away(agent: Agent, session, let_go):
-    """The turn in front of it waits for a person from now on."""
+    """Let the turn before the message `m` suspend for an approval."""
     let_go.set()
 
 
 async def told(heard, call):
-    """What a call comes to, and the id that its error names."""
+    """Await a call and append the type and the message id of its error."""
     try:
         await call()
     except ActgentError as error:
@@ -66,7 +66,7 @@ async def read(heard, agent, session):
 @pytest.mark.parametrize("case", [interrupted, sent_away])
 @pytest.mark.parametrize("callers", ["one", "two", "stream"])
 async def test_waiting_callers_get_the_moved_error(case, callers, autojump_clock):
-    """The other process answers the message: no caller gets a final failure, and the error has the message id."""
+    """Callers get `SessionMoved` with the message id instead of a final failure, because the new owner answers the message."""
     let_go, heard = trio.Event(), []
 
     async def answer(_):

@@ -1,4 +1,4 @@
-"""A session's end of the journal, once another process goes on with the session: it writes nothing, whatever it is asked."""
+"""The `SessionLog` of a moved session writes no more records."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def change(number):
 
 @pytest.fixture
 async def log():
-    """A log of which one step is written, and one record waits for the next."""
+    """Yield a log with one written step and one record that waits for the next step."""
     async with open_journal("memory:") as journal:
         opened = SessionLog("s", "clerk", journal, await journal.acquire())
         await opened.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0), change(1))
@@ -27,7 +27,7 @@ async def kept(log):
 
 
 async def test_pending_step_is_not_written_after_a_move(log):
-    """The other process has not seen the step and starts without it."""
+    """A pending step is discarded, because the new owner has not read it."""
     log.leave()
     assert log.is_idle
     log.flush_soon()
@@ -37,7 +37,7 @@ async def test_pending_step_is_not_written_after_a_move(log):
 
 
 async def test_later_records_are_not_written_after_a_move(log):
-    """This holds for queued records and immediate writes. Callers get SessionMoved with the new owner."""
+    """Queued records are discarded, and immediate writes raise `SessionMoved`."""
     log.leave()
     log.add(change(3))
     log.flush_soon()
@@ -50,7 +50,7 @@ async def test_later_records_are_not_written_after_a_move(log):
 
 
 async def test_the_id_of_a_moved_session_stays_used(log):
-    """The session belongs to the other process, so this process does not close it."""
+    """`withdraw()` closes nothing, because the session belongs to the other process."""
     log.leave()
     assert not log.withdraw()
     assert log.is_idle

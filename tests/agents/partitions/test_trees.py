@@ -1,4 +1,4 @@
-"""A tree of sessions has one owner: whatever a session begins below itself is of its own partition."""
+"""All sessions of a tree belong to the partition of the root session."""
 
 from collections.abc import Iterator
 
@@ -21,12 +21,12 @@ from actgent.journal.transfer import read_sessions, with_new_ids
 
 
 class Family:
-    """A boss that asks, runs, delegates and hands over, to helpers that ask others."""
+    """A boss that asks, runs, calls, delegates to and hands over to helpers, which call another agent."""
 
     def __init__(self) -> None:
         self.answered: list[str] = []
         self.ids: list[str] = []
-        """Of all sessions that were begun."""
+        """Ids of all sessions that were opened."""
 
         @tool(effect="pure")
         async def run(how: str) -> str:
@@ -65,7 +65,7 @@ class Family:
 
 
 async def family_of(journal):
-    """A family over a journal, with the ids of a root and of a child of it, when all that a turn led to is over."""
+    """Run a `Family` on a journal to its end. Return it with the ids of a root and of its child."""
     family = Family()
     async with open_runtime(journal=journal) as runtime:
         if hasattr(journal, "take"):
@@ -80,7 +80,7 @@ async def family_of(journal):
 
 
 async def test_all_sessions_of_a_tree_are_of_one_partition(open_journal_of):
-    """Asked, run, delegated, handed over to, or begun by the program; and those that they begin."""
+    """Sessions of asks, runs, tasks, handoffs and child sessions have the slot of their root."""
     async with open_journal_of("one") as journal:
         family, root, child = await family_of(journal)
         assert len({*family.ids}) == 1 + 1 + 2 * 5 + 1
@@ -89,7 +89,7 @@ async def test_all_sessions_of_a_tree_are_of_one_partition(open_journal_of):
 
 
 async def test_in_a_journal_of_one_process_tasks_keep_their_names():
-    """A task is a session of its id there, as ever; ids that nobody gave are of the tree, so that the journal may move."""
+    """Without partitions a task id is the session id. Generated ids begin with the root id, so that a move to partitions works."""
     async with MemoryJournal().running() as journal:
         family, root, child = await family_of(journal)
         assert "dig" in family.ids
@@ -97,7 +97,7 @@ async def test_in_a_journal_of_one_process_tasks_keep_their_names():
 
 
 async def test_a_child_of_another_partition_is_refused(open_node, id_in):
-    """The text says how to call it; nothing is left of it."""
+    """A child id that does not begin with the parent id raises an error and creates no session."""
     async with open_node("one", take=[0, 1]) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
         parent = await agent.create_session("ada", session_id=id_in(0))
@@ -112,7 +112,7 @@ async def test_a_child_of_another_partition_is_refused(open_node, id_in):
 
 
 async def test_a_new_session_is_one_that_this_process_owns(open_node):
-    """Of an id that nobody gave; also where it owns little."""
+    """Generated session ids belong to an owned partition, also if the process owns only one."""
     async with open_node("one", take=[5]) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "fine")))
         ids = [(await agent.create_session("ada")).id for _ in range(20)]
@@ -122,7 +122,7 @@ async def test_a_new_session_is_one_that_this_process_owns(open_node):
 
 
 async def test_copies_of_a_tree_are_a_tree():
-    """Under new ids, which begin with that of their root."""
+    """Copies with new ids form a tree: each new id begins with the new root id."""
     async with MemoryJournal().running() as journal:
         _, root, _ = await family_of(journal)
         old = [each.session_id for each in await journal.sessions()]
