@@ -1,4 +1,4 @@
-"""Certificates of authorities that only a test knows."""
+"""Create certificate authorities that only a test trusts."""
 
 import datetime as dt
 import ipaddress
@@ -7,7 +7,10 @@ import pytest
 
 
 def write_certificates(folder, host):
-    """An authority, and a server's certificate of it; returns the paths of the authority, the certificate and its key."""
+    """Write a certificate authority and a server certificate.
+
+    Return the paths of the authority, certificate and key.
+    """
     x509 = pytest.importorskip("cryptography.x509", reason="the extra `encryption` is not installed")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

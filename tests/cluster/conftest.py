@@ -1,4 +1,4 @@
-"""A TCP proxy that can be cut, held up and encrypted, and a database of a test that may be killed."""
+"""Fixtures: a TCP proxy that breaks, delays and encrypts connections, and a database that a test can kill."""
 
 from contextlib import ExitStack, asynccontextmanager, suppress
 
@@ -12,16 +12,16 @@ from .services import make_database
 
 
 class Relay:
-    """A TCP proxy before a port of loopback; `find_port()` says which, for each connection."""
+    """A TCP proxy on a loopback port. `find_port()` returns the target port for each connection."""
 
     def __init__(self, find_port):
         self._find_port = find_port
         self.flows, self.returns = trio.Event(), trio.Event()
-        """Nothing goes to the server, or back from it, while this is not set. Neither end is notified."""
+        """Unset events stop the data to the server or from the server. Neither end is notified."""
         self.release()
         self.port = 0
         self.delay = 0.0
-        """Seconds for which each piece is held up, on either way."""
+        """Seconds by which each chunk is delayed, in both directions."""
         self._scopes = set()
 
     def cut(self):
@@ -30,20 +30,20 @@ class Relay:
             scope.cancel()
 
     def hold(self, *, requests=True, answers=True):
-        """Let nothing through: neither to the server nor back, or in one direction only."""
+        """Stop all data, in both directions or in one direction. Connections stay open."""
         if requests:
             self.flows = trio.Event()
         if answers:
             self.returns = trio.Event()
 
     def release(self):
-        """Let everything through, also the data that was held."""
+        """Forward all data again, also the data that was held."""
         self.flows.set()
         self.returns.set()
 
     async def carry(self, client):
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            await client.send_all(b"")  # a client that does not trust us goes here
+            await client.send_all(b"")  # a client that does not trust the certificate raises here
             server = await trio.open_tcp_stream(*address_of(self._find_port()))
             async with client, server, trio.open_nursery() as nursery:
                 self._scopes.add(nursery.cancel_scope)
@@ -61,7 +61,7 @@ class Relay:
 
 @asynccontextmanager
 async def _open_relay(tls=None, port=5432):
-    """A `Relay` to a port, which its clients reach in plain text or by TLS."""
+    """Open a `Relay` to a port. Clients connect in plain text or by TLS."""
     relay = Relay(port if callable(port) else lambda: port)
     async with trio.open_nursery() as nursery:
         if tls is None:
@@ -78,28 +78,31 @@ async def _open_relay(tls=None, port=5432):
 
 @pytest.fixture
 async def relay():
-    """An open `Relay` to PostgreSQL."""
+    """Yield an open `Relay` to PostgreSQL."""
     async with _open_relay() as opened:
         yield opened
 
 
 @pytest.fixture
 def open_relay():
-    """`open_relay(tls, port)`: a block with a `Relay` that its clients reach by TLS, or in plain text without."""
+    """Return `open_relay(tls, port)`, a context manager that yields a `Relay`.
+
+    Clients connect by TLS if `tls` is given.
+    """
     return _open_relay
 
 
 @pytest.fixture
 def write_certificates():
-    """`write_certificates(folder, host)`: an authority and a certificate of it; the paths of both, and of its key."""
+    """Return `write_certificates(folder, host)`, which returns the paths of an authority, a certificate and its key."""
     return certificates.write_certificates
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    """A database of the module's own, started, which its tests may kill and start again.
+    """Yield a started database of this module, which its tests may kill and restart.
 
-    It speaks plain text and TLS, with a certificate for 127.0.0.1 of the authority `ca`.
+    It accepts plain text and TLS. The authority `ca` signs its certificate for 127.0.0.1.
     """
     paths = certificates.write_certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
     service = make_database()
@@ -113,7 +116,10 @@ def database(tmp_path_factory):
 
 @pytest.fixture
 def make_services():
-    """`make_services(trusted=, **options)`: a database that is not started, and ends with the test."""
+    """Return `make_services(trusted=, **options)`, which returns a database that is not started.
+
+    It is removed with the test.
+    """
     with ExitStack() as opened:
 
         def make(*, trusted, **options):

@@ -1,7 +1,8 @@
-"""Nodes that own partitions and run turns: in this process, and as processes that may be killed.
+"""Nodes that own partitions and run turns, in this process and as processes that a test may kill.
 
-As a program: `owner_nodes.py JOURNAL NAME SECONDS`. It writes `READY`, `CALL text` for each model call, and `DONE text` for
-each answer. It dies of the message `kill`. For each line `say TEXT` on its input it opens a session and says that to it.
+As a program: `owner_nodes.py JOURNAL NAME SECONDS`. It writes `READY`, `CALL text` for each model call, and
+`DONE text` for each answer. The message `kill` kills the process. For each input line `say TEXT` it creates a
+session and sends TEXT to it.
 """
 # ruff: noqa: ASYNC110, ASYNC220 - no event tells what the database or another process does
 
@@ -23,7 +24,7 @@ LIFE = Path(__file__)
 
 
 class Slow(LLM):
-    """Answers after some seconds, and dies of one text."""
+    """A model that answers after some seconds, and kills the process for one text."""
 
     name = "slow"
 
@@ -42,7 +43,7 @@ class Slow(LLM):
 
 @asynccontextmanager
 async def open_owner(journal, name, *agents):
-    """A runtime whose node owns partitions."""
+    """Yield a runtime whose node owns partitions."""
     async with open_runtime(journal=journal, cluster="test", node=name) as runtime:
         async with runtime.starting():
             for agent in agents or (BareAgent("clerk", llm=Slow(0.05)),):
@@ -51,12 +52,12 @@ async def open_owner(journal, name, *agents):
 
 
 def node_of(runtime):
-    """The node of a runtime."""
+    """Return the node of a runtime."""
     return runtime.membership.node
 
 
 async def wait_serving(runtime, share=1):
-    """Wait until a node serves one in so many of all partitions."""
+    """Wait until a node serves one part in `share` of all partitions."""
     while len(node_of(runtime).serving) != DEFAULT_PARTITIONS // share:
         await trio.sleep(0.005)
 
@@ -66,7 +67,7 @@ async def wait_serving(runtime, share=1):
 
 @attrs.define(eq=False)
 class Process:
-    """A node in a process."""
+    """A node in a separate process."""
 
     name: str
     popen: subprocess.Popen
@@ -80,7 +81,7 @@ class Process:
         self.popen.stdin.flush()
 
     def count(self, word):
-        """How often it said each text behind a word."""
+        """Return how often the process printed each text after a word."""
         return [line.partition(" ")[2] for line in self.lines if line.startswith(f"{word} ")]
 
     async def wait_line(self, line):
@@ -98,7 +99,7 @@ class Process:
 
 @asynccontextmanager
 async def open_processes(journal):
-    """`await start(name, seconds)`: starts a node, and waits until it is ready."""
+    """Yield `start(name, seconds)`, which starts a node and waits until it is ready."""
     started = []
     async with trio.open_nursery() as nursery:
 

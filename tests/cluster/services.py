@@ -1,6 +1,6 @@
-"""A database of a test on a free port and in its own folder, which the test may kill and start again.
+"""A database on a free port and in a separate folder, which a test may kill and restart.
 
-As root it runs as the user that its package has made, or as nobody; its files are removed with the test.
+As root, it runs as the user of its package, or as the user nobody. Its files are removed with the test.
 """
 
 import contextlib
@@ -19,31 +19,31 @@ import pytest
 import trio
 
 PATIENCE = 300
-"""Seconds that a service may take to start, on a machine that does much else."""
+"""Seconds within which a service starts on a loaded machine."""
 
 
 STANDBY = "standby"
-"""The name by which a primary knows its standby."""
+"""The name of the standby in the settings of its primary."""
 
 
 def free_port():
-    """A port of loopback that nobody has now."""
+    """Return a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 @attrs.define(eq=False)
 class Service:
-    """A server in a process group of its own, which runs as another user where we are root."""
+    """A server in a separate process group. As root, it runs as another user."""
 
     user: str
     host: str = "127.0.0.1"
     inside: tuple = ()
-    """What enters the network in which it is."""
+    """Command prefix that enters the network namespace of the server."""
     folder: Path = attrs.field(init=False)
     port: int = attrs.field(factory=free_port)
     ca: Path = attrs.field(init=False)
-    """The authority of its certificate, if it has one."""
+    """Path of the authority that signed its certificate; unset without TLS."""
     _processes: list = attrs.field(factory=list)
     _environment: dict = attrs.field(factory=dict)
 
@@ -58,7 +58,7 @@ class Service:
             shutil.chown(self.folder, self.user)
 
     def give(self, name, text):
-        """Write a file that its user may read."""
+        """Write a file that the user of the server may read."""
         path = self.folder / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         path.chmod(0o600)
@@ -76,7 +76,7 @@ class Service:
         return [*self.inside, *(who if os.geteuid() == 0 else ()), *map(str, words)]
 
     def begin(self, *words):
-        """Start a process of it, in a group of its own."""
+        """Start a server process in a new process group."""
         with (self.folder / "output").open("ab") as output:
             process = subprocess.Popen(
                 self.command(*words),
@@ -96,7 +96,7 @@ class Service:
         return process
 
     def kill(self):
-        """Kill all of it, as `kill -9` does."""
+        """Kill all processes of the server with SIGKILL."""
         for process in self._processes:
             others = _below(process.pid)
             for kill, number in ((os.killpg, process.pid), *((os.kill, each) for each in others)):
@@ -110,7 +110,7 @@ class Service:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def wait_ready(self):
-        """Wait until it answers; fails with what it said if it has ended."""
+        """Wait until the server answers. Raise with its output if it has ended."""
         with trio.fail_after(PATIENCE):
             while not await self.answers():
                 ended = [each for each in self._processes if each.poll() is not None]
@@ -119,7 +119,7 @@ class Service:
 
 
 def _below(pid):
-    """The processes that a process has started, and these."""
+    """Return the descendant process ids of a process."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -130,16 +130,16 @@ def _below(pid):
 
 @attrs.define(eq=False)
 class Database(Service):
-    """PostgreSQL, which lets everybody in."""
+    """A PostgreSQL server that accepts all users of the trusted network."""
 
     user: str = "postgres"
     binaries: Path = Path()
     options: tuple = ()
     trusted: str = "127.0.0.1/32"
-    """The network whose machines may come in."""
+    """The network whose hosts may connect."""
 
     primary: "Database | None" = None
-    """The running server of which this one is a synchronous standby; None: it is a primary with a new cluster."""
+    """The running primary of this synchronous standby. None: the server is a primary with a new cluster."""
 
     def __attrs_post_init__(self):
         super().__attrs_post_init__()
@@ -157,7 +157,7 @@ class Database(Service):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
     def certify(self, ca, cert, key):
-        """Speak TLS to who wants it, from the next start on."""
+        """Offer TLS to clients from the next start on."""
         self.ca = ca
         files = {"cert": self.give("cert", cert.read_bytes()), "key": self.give("key", key.read_bytes())}
         named = (f"ssl_{name}_file={path}" for name, path in files.items())
@@ -169,7 +169,7 @@ class Database(Service):
 
     @property
     def near(self):
-        """The same by a socket in its folder, which needs no network."""
+        """The address of the Unix socket in the server's folder, which needs no network."""
         return f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}"
 
     async def start(self):
@@ -187,7 +187,7 @@ class Database(Service):
             return cursor.fetchall() if cursor.description else None
 
     async def confirm_by_standby(self):
-        """From now on, confirm a transaction only once the standby has it on disk; returns when that holds."""
+        """Wait until each transaction is confirmed only after the standby has it on disk."""
         await self.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({STANDBY})'")
         await self.execute("SELECT pg_reload_conf()")
         with trio.fail_after(PATIENCE):
@@ -202,7 +202,7 @@ class Database(Service):
 
 
 def make_database(**options):
-    """A PostgreSQL that is not started yet; skips where it is not installed."""
+    """Return a PostgreSQL server that is not started yet. Skip the test if PostgreSQL is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[4]))
     initdb = found[-1] if found else shutil.which("initdb")
     if initdb is None or not shutil.which("setpriv"):

@@ -1,4 +1,7 @@
-"""Declared limits of several processes over one table: exact in sum, used nearly whole, and nothing is kept by who dies."""
+"""Rate limits that several processes share through one table.
+
+The sum is exact, nearly all of the limit is used, and a dead process keeps no units.
+"""
 
 import math
 import random
@@ -20,14 +23,14 @@ CLOCK = "extract(epoch FROM clock_timestamp())"
 
 
 class Node:
-    """A process, as far as its model calls are concerned."""
+    """The model calls of one process."""
 
     def __init__(self, name, table, **limits):
         self.rate_limiter, self.name = RateLimiter(**limits), name
         self.lender = LimitLeaseClient(table)
         self.scope = trio.CancelScope()
         self.calls = []
-        """When each was admitted, and what it took of tokens."""
+        """Pairs of the admission time and the used tokens."""
 
     async def live(self, talk, *, task_status):
         with self.scope:
@@ -45,7 +48,7 @@ class Node:
 
 
 def excess(calls, rate, capacity):
-    """By how much the calls of some window exceed what is granted for it, at most."""
+    """Return the largest excess of calls over the rate and capacity in any window."""
     worst, level, last = 0.0, capacity, calls[0][0]
     for at, units in sorted(calls):
         level = min(capacity, level + rate * (at - last)) - units
@@ -55,7 +58,7 @@ def excess(calls, rate, capacity):
 
 @pytest.fixture
 async def table(postgres_url):
-    """The table of a cluster."""
+    """Yield the lease table of a cluster."""
     async with PartitionedJournal(postgres_url, node="n").running() as journal:
         await journal.acquire()
         yield journal.allowances
@@ -63,7 +66,7 @@ async def table(postgres_url):
 
 @pytest.fixture
 def virtual(table, monkeypatch):
-    """`lend` of the table, whose server has the clock of the test."""
+    """Return `lend` of the table. The server uses the clock of the test."""
     for name in ("_BEGIN", "_LEND"):
         monkeypatch.setattr(
             rate_limit_leases,
@@ -86,7 +89,7 @@ def virtual(table, monkeypatch):
 
 
 def crowd(sessions, seed, **call):
-    """Sessions that call one after the other, as fast as they may, each for itself."""
+    """Return a function that runs sessions, each of which makes calls in sequence as fast as possible."""
 
     async def talk(node):
         dice = random.Random(seed)
@@ -105,7 +108,10 @@ def crowd(sessions, seed, **call):
 
 @pytest.mark.parametrize("limit", [5, 20, 400])
 async def test_three_nodes_take_together_what_was_declared(virtual, autojump_clock, limit):
-    """In no window more than one process could, nearly all of it under load, and with one killed in the middle."""
+    """No window has more calls than one process could make.
+
+    Under load the nodes use nearly all of the limit, though one of them is killed.
+    """
     rate, capacity = limit / 60, max(1.0, limit * 0.1)
     seconds = max(20.0, 10 / rate)
     nodes = [Node(f"n{each}", virtual, requests_per_minute=limit, max_wait=1e6) for each in range(3)]
@@ -123,7 +129,7 @@ async def test_three_nodes_take_together_what_was_declared(virtual, autojump_clo
 
 
 async def test_tokens_are_shared_as_they_were_used(virtual, autojump_clock):
-    """What answers took beyond the guess is charged to all, and what they left is had by all."""
+    """All nodes pay for tokens beyond the estimate, and all nodes can use the tokens that an answer left over."""
     rate, capacity, seconds = 1000.0, 6000.0, 60
     nodes = [Node(f"n{each}", virtual, tokens_per_minute=60_000, max_wait=1e6) for each in range(3)]
     used = {"n0": 100, "n1": 250, "n2": 700}
@@ -138,7 +144,7 @@ async def test_tokens_are_shared_as_they_were_used(virtual, autojump_clock):
 
 
 async def test_priority_holds_in_a_node(virtual, autojump_clock):
-    """What is urgent goes before all that waits there."""
+    """An urgent call precedes the waiting calls of its node."""
     node = Node("n0", virtual, requests_per_minute=60, burst=1 / 60, max_wait=1e6)
     done = []
 
@@ -160,7 +166,7 @@ async def test_priority_holds_in_a_node(virtual, autojump_clock):
 
 
 async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
-    """A node then calls no more than it had leased, and goes on when the database is back."""
+    """The node makes only the calls of its lease, and continues when the database is reachable."""
     is_away = False
 
     async def lend(*args, **options):
@@ -185,7 +191,7 @@ async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
 
 
 async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_clock):
-    """As in one process, it fails as soon as the table has the time of the next permit."""
+    """As in one process, it fails as soon as the table knows the time of the next permit."""
     node = Node("n0", virtual, requests_per_minute=6)
 
     async def talk(node):
@@ -203,7 +209,7 @@ async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_cl
 
 
 async def test_a_rate_limiter_has_its_limits_for_itself_again(virtual, autojump_clock):
-    """When its runtime has ended: it begins with nothing, as others may have spent it."""
+    """After its runtime has ended, it starts with an empty bucket, because other nodes may have spent the units."""
     node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
 
     async def call():
@@ -219,7 +225,7 @@ async def test_a_rate_limiter_has_its_limits_for_itself_again(virtual, autojump_
 
 
 def asking(holder, *, held=0, charge=0, least=1, wanted=10, rate=10, capacity=10):
-    """The arguments of `lend`."""
+    """Return the arguments of `lend`."""
     options = {"held": held, "charge": charge, "least": least, "wanted": wanted}
     return ("door", "requests"), {
         "rate": rate,
@@ -241,23 +247,23 @@ async def test_leased_units_do_not_refill_the_bucket(virtual, autojump_clock):
     await trio.sleep(1)
     assert await lent("b") == 0
     await trio.sleep(1.5)
-    assert await lent("b") == pytest.approx(5)  # since it lapsed, half a second ago
+    assert await lent("b") == pytest.approx(5)  # half a second after the lease expired
     await trio.sleep(0.5)
-    assert await lent("b", wanted=0, least=0) == 0  # it has spent all, and says so
+    assert await lent("b", wanted=0, least=0) == 0  # the holder reports that it has spent all units
     await trio.sleep(0.3)
-    assert await lent("c") == pytest.approx((5 + 3) / 2)  # its part beside that of b
+    assert await lent("c") == pytest.approx((5 + 3) / 2)  # its share if b also waits
     assert await lent("c", held=4, least=1) == pytest.approx(2)
 
 
 async def test_debt_is_charged_before_a_lease(virtual, autojump_clock):
-    """The answer states the waiting time."""
+    """The response states the waiting time."""
     args, given = asking("a", charge=25)
     found = await virtual(*args, **given)
     assert (found.lent, found.wait) == (0, pytest.approx(1.6))
 
 
 def test_a_share_lapses():
-    """Two seconds after it was asked for, not after it came; what is owed stays."""
+    """The lease ends two seconds after its request, not after its arrival. The debt stays."""
     share = LeasedLimit(kind="requests", rate=1, capacity=10, waiting=lambda _: 5)
     call = Cost()
     assert share.ready_at(call, 100.0) == math.inf
@@ -272,7 +278,10 @@ def test_a_share_lapses():
 
 
 async def test_statements_that_meet_lend_each_unit_once(postgres_url):
-    """By the clock of the server, from many connections at once; one of them never says what became of its share."""
+    """Many connections lease concurrently by the clock of the server.
+
+    Leases that are never returned expire.
+    """
     begun, lent = trio.current_time(), 0.0
 
     async def borrow(number):
@@ -301,7 +310,10 @@ async def test_statements_that_meet_lend_each_unit_once(postgres_url):
 
 
 async def test_nodes_share_what_their_models_declare(open_cluster):
-    """By the name of the rate limiter's door: what a node calls, others cannot."""
+    """The nodes share the limits by the name of the rate limiter.
+
+    Units that one node uses are not available to others.
+    """
     psycopg = pytest.importorskip("psycopg")
     rate_limiter = RateLimiter(requests_per_minute=600, tokens_per_minute=60_000)
     clerk = BareAgent("clerk", llm=RateLimitedModel(ScriptedLLM(["yes"] * 3), rate_limiter))

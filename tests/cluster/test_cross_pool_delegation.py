@@ -1,4 +1,4 @@
-"""Agents of other pools: asked as any other agent, paid out of the budget of who asks, stopped with it, and found in circles."""
+"""Delegation to agents of other pools: calls, budgets of the parent, cancellation, and cycles."""
 
 import json
 import math
@@ -38,14 +38,17 @@ from tests.clusters import Cluster, open_balancer, open_cluster
 
 @asynccontextmanager
 async def open_pools():
-    """The clusters of two pools with one journal."""
+    """Yield the clusters of two pools with one journal."""
     async with open_cluster() as editors, open_balancer() as balancer:
         yield editors, Cluster(f"{editors.pool}-w", editors.journal, balancer)
 
 
 @asynccontextmanager
 async def node(cluster, *agents):
-    """A node of those that ask, once it serves all partitions; what is asked of another one waits for that."""
+    """Yield a node of the requesting pool after it serves all partitions.
+
+    Requests for sessions of another node would wait for that.
+    """
     async with cluster.node(*agents) as runtime:
         with trio.fail_after(120):
             while not await owns_all(runtime):  # noqa: ASYNC110 - nobody tells
@@ -59,7 +62,7 @@ async def until(is_so):
 
 
 async def closed(runtime):
-    """Wait until no agent of a pool works on a task."""
+    """Wait until no writer session is open."""
     is_open = True
     while is_open:
         await trio.sleep(0.02)
@@ -76,14 +79,14 @@ async def owns_all(runtime):
 
 
 def said(chat):
-    """What the model is to answer, or the result of the tool that it called."""
+    """Return the result of the last tool call, or the text of the last message."""
     last = chat.messages[-1]
     results = [part for part in last.parts if isinstance(part, ToolResult)]
     return results[0] if results else "".join(part.text for part in last.parts if isinstance(part, Text))
 
 
 def delegating(name, tools, **options):
-    """An agent that gives what it is told to its only tool, and says what came of it."""
+    """Return an agent that passes each message to its only tool, and answers with the result."""
 
     def answer(chat):
         last = said(chat)
@@ -97,7 +100,7 @@ def delegating(name, tools, **options):
 
 
 def writing(*, calls=None, wait=None):
-    """An agent that writes what it is told."""
+    """Return an agent that answers each message with `written: ` and the message."""
 
     async def answer(chat):
         if calls is not None:
@@ -112,13 +115,16 @@ def writing(*, calls=None, wait=None):
 
 
 async def taken_of(runtime, session, agent):
-    """What the journal says that a session's own budget has paid."""
+    """Return the usage that the budget of a session has paid, according to the journal."""
     records = (await runtime.read_session(session.id, agent=agent))[1]
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn])
 
 
 async def test_an_agent_of_another_pool_is_used_as_any_other():
-    """It answers a run, a tool call, a delegated task and a step of a pipeline, each once, and is found by what it can do."""
+    """It handles a run, a tool call, a delegated task and a pipeline step, each once.
+
+    Its capabilities can be found.
+    """
     calls = []
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls)):
         writer = PoolAgent("writer", pool=writers.pool, capabilities="writes poems")
@@ -139,7 +145,7 @@ async def test_an_agent_of_another_pool_is_used_as_any_other():
 
 
 async def test_a_form_of_answer_holds_in_the_other_pool():
-    """The agent there is told the form, and its value comes back as one."""
+    """The request includes the output type, and the answer has that type."""
 
     def answer(chat):
         return json.dumps({"title": "Rain"})
@@ -154,7 +160,7 @@ async def test_a_form_of_answer_holds_in_the_other_pool():
 
 
 async def test_budgets_are_exact_over_pools():
-    """What was granted and not taken comes back, whatever came of the task; another pool takes no more than it was granted."""
+    """The unused grant returns after each outcome. The other pool does not exceed the grant."""
     async with open_pools() as (editors, writers), writers.node(writing()):
         writer = PoolAgent("writer", pool=writers.pool)
         editor = delegating("editor", [writer.as_tool()])
@@ -172,7 +178,7 @@ async def test_budgets_are_exact_over_pools():
 
 
 async def test_no_more_than_was_granted_is_taken_there():
-    """The task fails there as one that reached a limit, and who asked hears which."""
+    """The task reaches its limit in the other pool and fails. The parent gets the limit in the error."""
 
     def answer(chat):
         last = said(chat)
@@ -210,7 +216,10 @@ async def test_task_without_budget_is_not_sent():
 
 
 async def test_a_task_is_stopped_from_above():
-    """An interruption, a closed session and a cancelled task end the session in the other pool, and what was not taken comes back."""
+    """An interrupt, a closed session and a cancelled task end the session in the other pool.
+
+    The unused budget returns.
+    """
     calls, never = [], trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
         writer = PoolAgent("writer", pool=writers.pool)
@@ -223,7 +232,7 @@ async def test_a_task_is_stopped_from_above():
                 await stop()
                 await closed(there)
             taken = await taken_of(runtime, session, "editor")
-            assert taken.model_calls == 4  # two of the editor, and two that were cut
+            assert taken.model_calls == 4  # two model calls of the editor, and two that were interrupted
             session = await editor.create_session("ada")
             task = await session.delegate(writer.name, "a novel")
             await until(lambda: len(calls) == 3)
@@ -232,7 +241,10 @@ async def test_a_task_is_stopped_from_above():
 
 
 async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
-    """Its session is closed before it is opened; the other way round it ends, and both can be said again."""
+    """A cancellation before the request closes the session before it opens.
+
+    A cancellation after the request gets the answer. Both requests can be repeated.
+    """
     calls = []
     async with (
         open_pools() as (editors, writers),
@@ -253,7 +265,7 @@ async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
 
 
 class Faulty:
-    """The way to another pool, on which the first answers are lost, or all of them."""
+    """A connection to another pool that loses its first responses, or all of them."""
 
     def __init__(self, way, losses=math.inf):
         self.way, self.losses, self.tries = way, losses, 0
@@ -287,7 +299,7 @@ async def test_lost_stop_of_a_task_is_resent():
             make_faulty(runtime, writers.pool, losses=3)
             await session.interrupt()
             await closed(there)
-            assert len(told) == 1  # the task: what stops it is no conversation
+            assert len(told) == 1  # the task is no conversation, because its cancellation ends it
 
 
 async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
@@ -321,7 +333,7 @@ async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
 
 
 async def test_a_deadline_goes_over_to_the_other_pool():
-    """A task whose time is over ends there, and who asked hears that."""
+    """A task whose deadline has passed ends in the other pool, and its parent gets the error."""
     never = trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(wait=never)) as there:
         writer = PoolAgent("writer", pool=writers.pool, deadline=1.0)
@@ -351,7 +363,7 @@ async def test_unknown_pool_or_agent_is_a_clear_error():
 
 
 async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end():
-    """The levels of agents count over pools as in one process."""
+    """The limit for nested agents counts across pools as in one process."""
     async with open_pools() as (editors, writers):
         to_editor = PoolAgent("editor", pool=editors.pool)
         to_writer = PoolAgent("writer", pool=writers.pool)
@@ -415,7 +427,10 @@ async def test_task_cannot_use_a_session_of_another_owner():
 
 
 async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
-    """Another one is refused, and starts nothing; each may have its own where it has a schema of its own."""
+    """A second pool that hosts the name is rejected and starts no agent.
+
+    Pools with separate schemas may share a name.
+    """
     async with open_pools() as (editors, writers), editors.node(writing()) as here:
         await here.start(PoolAgent("reader", pool="readers"))
         for agent, name in ((writing(), "writer"), (PoolAgent("reader", pool="readers"), "reader@readers")):
@@ -428,7 +443,7 @@ async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
 
 
 async def test_an_agent_changes_its_pool_with_its_sessions():
-    """Once no node of the old pool hosts it, and a person has released it."""
+    """The other pool can host the agent after no node of the old pool hosts it and an operator has released it."""
     async with open_pools() as (editors, writers):
         async with editors.node(writing()), editors.connect() as client:
             session = await client.agent("writer").create_session("ada", session_id="s1")

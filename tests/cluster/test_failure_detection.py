@@ -1,4 +1,4 @@
-"""Which nodes count as dead, by a clock of the test."""
+"""Dead nodes in the view of another node, with a clock of the test."""
 
 import time
 
@@ -21,7 +21,7 @@ def seen(name, *, age=0.1, is_unlocked=False):
 
 
 def make():
-    """A judge whose heartbeats are regular."""
+    """Return a failure detector whose heartbeats are regular."""
     judge = DeathJudge()
     judge.note_connected(0.0, is_first=True, is_server_new=False)
     judge.note_beat(0.0)
@@ -29,7 +29,7 @@ def make():
 
 
 def test_a_killed_node_is_dead_at_the_second_look():
-    """At the first it may just be connecting anew."""
+    """At the first poll the node may still be reconnecting."""
     judge = make()
     nodes = [seen("a"), seen("b", is_unlocked=True), seen("c")]
     assert judge.judge(nodes, 0.1, "a") == frozenset()
@@ -40,7 +40,7 @@ def test_a_killed_node_is_dead_at_the_second_look():
 
 
 def test_a_node_that_came_back_is_not_dead():
-    """It has a new connection at the second look."""
+    """It has a new connection at the second poll."""
     judge = make()
     judge.judge([seen("b", is_unlocked=True)], 0.1, "a")
     assert judge.judge([seen("b")], 0.13, "a") == frozenset()
@@ -62,7 +62,7 @@ def test_no_node_removes_itself():
 
 
 def test_a_node_that_lost_the_database_waits_for_the_others():
-    """All connections of a server that restarts are lost at once."""
+    """A database restart breaks all connections at once."""
     judge = make()
     judge.note_connected(10.0, is_first=False, is_server_new=True)
     nodes = [seen("b", is_unlocked=True)]
@@ -72,7 +72,7 @@ def test_a_node_that_lost_the_database_waits_for_the_others():
 
 
 def test_a_new_node_waits_only_if_the_server_is_new():
-    """A cluster whose nodes were all killed goes on as soon as one is started."""
+    """If all nodes of a cluster were killed, the first new node acquires the partitions without a wait."""
     judge = DeathJudge()
     judge.note_connected(0.0, is_first=True, is_server_new=True)
     assert judge.may_judge_from == SETTLE_SECONDS
@@ -80,7 +80,10 @@ def test_a_new_node_waits_only_if_the_server_is_new():
 
 
 def test_a_node_that_hung_itself_waits():
-    """Perhaps all hung, as with a table that was locked: the heartbeats of the others come now."""
+    """All nodes may have hung, for example because of a locked table.
+
+    The other nodes then send heartbeats now.
+    """
     judge = make()
     judge.note_beat(MAX_REGULAR_HEARTBEAT_SECONDS + 1.0)
     nodes = [seen("b", age=NODE_TIMEOUT_SECONDS + 1)]
@@ -92,7 +95,7 @@ def test_a_node_that_hung_itself_waits():
 
 
 class Table:
-    """The nodes of a database, whose clock is some seconds ahead."""
+    """The nodes of a database whose clock is some seconds ahead."""
 
     def __init__(self, ahead):
         self.ahead, self.connections, self.is_server_new = ahead, 1, False
@@ -113,7 +116,7 @@ class Table:
 
 @pytest.mark.parametrize(("ahead", "corrected"), [(3600.0, True), (2.4, False)])
 async def test_a_slow_answer_of_the_database_shows_only_a_large_difference(monkeypatch, ahead, corrected):
-    """A node whose first answers are slow would else sign requests with a wrong time, which other nodes reject."""
+    """Otherwise a node with slow first responses would sign requests with a wrong time, which other nodes reject."""
     wall = [1000.0]
     monkeypatch.setattr("actgent.cluster.failure_detection.time.time", lambda: wall[0])
 
@@ -133,7 +136,7 @@ async def test_a_slow_answer_of_the_database_shows_only_a_large_difference(monke
 
 @pytest.mark.parametrize(("ahead", "corrected"), [(3600.0, True), (-10.0, True), (1.5, False)])
 async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, caplog):
-    """Once; a small difference is left as it is."""
+    """The clock is corrected once. A small difference is ignored."""
     table, corrections = Table(ahead), []
     membership = NodeMembership(
         table, lambda: seen("a").row, lambda _: None, lambda _: None, corrections.append
@@ -149,7 +152,7 @@ async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, capl
 
 
 async def test_a_look_reports_the_pool_and_what_is_pending():
-    """Each partition once, and nothing for a payload of another kind."""
+    """It reports each partition once, and ignores payloads of an unknown kind."""
     views, pending = [], []
     table = Table(0.0)
     membership = NodeMembership(table, lambda: seen("a").row, views.append, pending.append)
@@ -160,7 +163,7 @@ async def test_a_look_reports_the_pool_and_what_is_pending():
 
 
 async def test_a_changed_row_is_written_at_once():
-    """Others learn of a new agent before the next heartbeat."""
+    """Other nodes read a new agent before the next heartbeat."""
     agents = [("a",), ("a",), ("a", "b")]
     table = Table(0.0)
     membership = NodeMembership(

@@ -28,7 +28,10 @@ async def get(url, path, headers):
 
 @pytest.mark.parametrize("gateway", ["of the owner", "of another node"])
 async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_cluster, gateway):
-    """A client that counts broken connections is asked to retry after a moment; for another one the gateway waits."""
+    """A client that counts broken connections gets a response to retry later.
+
+    For other clients the gateway waits.
+    """
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair, pair.cluster.connect(retry_timeout=PATIENCE) as client:
             owner = pair.two if gateway == "of another node" else pair.one
@@ -58,7 +61,7 @@ async def release_later(quarantine, session_id):
 
 
 async def test_node_reports_seconds_since_the_last_death(open_cluster):
-    """Its own start counts as well, because it may have been started after its death."""
+    """The start of the node counts as a death, because it may have been restarted after its death."""
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair:
             url = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"
@@ -72,7 +75,10 @@ async def test_node_reports_seconds_since_the_last_death(open_cluster):
 
 @pytest.mark.parametrize("end", ["dies", "leaves"])
 async def test_each_node_notices_the_death_of_another_node(open_cluster, end):
-    """Also if it acquires no partition of the dead node. A node that leaves in a regular way is no death."""
+    """This also holds for a node that acquires no partition of the dead node.
+
+    A planned leave is not a death.
+    """
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair:
             address, schema = split_schema(pair.cluster.journal, default="actgent", owner="the journal")

@@ -1,8 +1,8 @@
-"""Ownership of partitions, against a database and other nodes in one thread: every order of events.
+"""Ownership of partitions, with a simulated database and nodes in one thread, in every order of events.
 
-Checked all the time: sessions are recovered at most once in an epoch, and never while turns of an earlier epoch run in the
-same node. Checked at the end, when nothing fails any more: each partition is served by the node that is to have it, and by no
-other.
+Checked in each step: sessions are recovered at most once in an epoch, and never while turns of an earlier
+epoch run in the same node. Checked at the end, without further failures: each partition is served by its
+assigned node and by no other.
 """
 
 import hypothesis
@@ -23,14 +23,14 @@ COUNT = 8
 
 
 class Node:
-    """A node, and what it has to do."""
+    """A node and its queued commands."""
 
     def __init__(self, world, name):
         self.world, self.name = world, name
         self.ownership = Ownership(name, COUNT)
         self.is_alive = True
         self.running = {}
-        """By partition, the epochs whose turns run here."""
+        """Epochs whose turns run in this node, by partition."""
         self.recovered, self.todo = set(), []
 
     def note(self, todo):
@@ -50,7 +50,7 @@ class Node:
         do = self.todo.pop(number % len(self.todo))
         getattr(self, do.verb)(do)
 
-    # --- what is done ------------------------------------------------------------------
+    # --- commands ----------------------------------------------------------------------
 
     def acquire(self, do):
         world = self.world
@@ -107,7 +107,7 @@ class World:
         return [each for each in self.nodes if each.is_alive]
 
     def step(self, what, number):
-        """Let something happen to one of the nodes that live."""
+        """Apply an event to one of the live nodes."""
         alive = self.alive()
         node = alive[number % len(alive)]
         match what:
@@ -128,7 +128,7 @@ class World:
                 self.now += MISPLACED_SECONDS / 2
 
     def settle(self):
-        """Let all that lives go on until nothing changes."""
+        """Run all live nodes until nothing changes."""
         for _ in range(200):
             self.now += MISPLACED_SECONDS
             for node in self.alive():
@@ -162,7 +162,7 @@ STEPS = strategies.lists(
 @hypothesis.given(steps=STEPS)
 @hypothesis.settings(max_examples=150, deadline=None)
 def test_each_partition_has_one_owner_in_every_order_of_events(steps):
-    """`forget`: a node hangs until others count it as dead, and then goes on."""
+    """`forget`: a node hangs until others count it as dead, and then resumes."""
     world = World()
     world.start()
     for what, number in steps:
@@ -179,7 +179,7 @@ def test_each_partition_has_one_owner_in_every_order_of_events(steps):
 
 
 def make(*, epoch=1):
-    """An ownership of one partition that it serves in an epoch."""
+    """Return the ownership of one partition that is served in an epoch."""
     ownership = Ownership("a", 1)
     assert ownership.compare_owners(["a"], {}, {"a"}, 0.0) == [PartitionCommand("acquire", 0, 0)]
     assert ownership.note_acquired(0, epoch) == [PartitionCommand("recover", 0, epoch)]
@@ -193,7 +193,7 @@ def owned_by(name, epoch, *, given_back=False):
 
 
 def test_a_partition_of_a_live_node_is_not_taken():
-    """Not even where another node is to have it: that one gives it back first."""
+    """A node does not acquire it even if it is assigned the partition. The live owner returns it first."""
     ownership = Ownership("a", 1)
     assert ownership.compare_owners(["a"], owned_by("b", 3), {"a", "b"}, 0.0) == []
     assert ownership.compare_owners(["a"], owned_by("b", 3, given_back=True), {"a", "b"}, 0.0) == [
@@ -202,14 +202,14 @@ def test_a_partition_of_a_live_node_is_not_taken():
 
 
 def test_a_partition_of_a_dead_node_is_taken():
-    """In its next epoch."""
+    """The node acquires it in the next epoch."""
     assert Ownership("a", 1).compare_owners(["a"], owned_by("b", 3), {"a"}, 0.0) == [
         PartitionCommand("acquire", 0, 3)
     ]
 
 
 def test_a_misplaced_partition_moves_after_a_while():
-    """A view that lasts for a moment moves nothing."""
+    """A short change of the view moves no partition."""
     ownership = make()
     assert ownership.compare_owners(["b"], owned_by("a", 1), {"a", "b"}, 10.0) == []
     assert ownership.compare_owners(["a"], owned_by("a", 1), {"a", "b"}, 10.5) == []
@@ -223,7 +223,7 @@ def test_a_misplaced_partition_moves_after_a_while():
 
 
 def test_a_misplaced_partition_with_running_turns_moves_later():
-    """Its turns may end before that, and then no model call is repeated."""
+    """The turns may end before the move, and then no model call is repeated."""
     ownership, busy = make(), [0]
     views = ["b"], owned_by("a", 1), {"a", "b"}
     assert ownership.compare_owners(*views, 0.0, lambda: busy) == []
@@ -238,7 +238,7 @@ def test_a_misplaced_partition_with_running_turns_moves_later():
 
 
 def test_an_evicted_partition_is_taken_again_once_its_turns_ended():
-    """Turns of two epochs never run side by side in one process."""
+    """Turns of two epochs never run concurrently in one process."""
     ownership = make()
     assert ownership.note_lost(0, 1) == [PartitionCommand("evict", 0, 1)]
     assert ownership.compare_owners(["a"], owned_by("b", 2), {"a"}, 0.0) == []
@@ -249,7 +249,7 @@ def test_an_evicted_partition_is_taken_again_once_its_turns_ended():
 
 
 def test_a_node_that_leaves_waits_for_the_count_of_deaths():
-    """Given back before, the death of the owner before would never be counted."""
+    """An earlier return of the partition would lose the death of its previous owner."""
     ownership = Ownership("a", 1)
     ownership.compare_owners(["a"], {}, {"a"}, 0.0)
     ownership.note_acquired(0, 1)
@@ -260,7 +260,7 @@ def test_a_node_that_leaves_waits_for_the_count_of_deaths():
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_of_two_takers_is_too_late(is_first):
-    """What the database did not give is looked for again."""
+    """The node reads the owners again if the database rejects its acquisition."""
     ownership = Ownership("a", 1)
     ownership.compare_owners(["a"], {}, {"a"}, 0.0)
     if is_first:

@@ -13,7 +13,7 @@ NAMES = strategies.sets(strategies.text(min_size=1, max_size=8), min_size=1, max
 
 @hypothesis.given(nodes=NAMES)
 def test_all_nodes_have_their_share(nodes):
-    """No node has more than the rounded-up share, whatever the order of the names."""
+    """No node exceeds the rounded-up share, in any order of names."""
     places = assign_partitions(64, nodes)
     assert places == assign_partitions(64, sorted(nodes, reverse=True))
     assert max(Counter(places).values()) <= -(-64 // len(nodes))
@@ -21,7 +21,7 @@ def test_all_nodes_have_their_share(nodes):
 
 
 def test_few_partitions_move_when_a_node_leaves():
-    """Those of the node that left, and a few more for equal shares."""
+    """Only the partitions of that node move, and a few more for equal shares."""
     before = assign_partitions(256, ["a", "b", "c", "d"])
     after = assign_partitions(256, ["a", "b", "c"])
     moved = [number for number in range(256) if before[number] not in ("d", after[number])]
@@ -29,7 +29,7 @@ def test_few_partitions_move_when_a_node_leaves():
 
 
 def test_without_nodes_no_partition_has_a_place():
-    """Nobody is to own anything."""
+    """Without nodes no partition is assigned."""
     assert assign_partitions(8, []) == []
 
 
@@ -45,5 +45,5 @@ def test_without_nodes_no_partition_has_a_place():
     ids=["same", "added", "renamed", "empty", "none"],
 )
 def test_nodes_that_host_less_than_another_one_own_nothing(agents, fit):
-    """So a session of a new agent stays where that is hosted, during a rolling upgrade."""
+    """A session of a new agent stays at a node that hosts the agent during a rolling upgrade."""
     assert fit_nodes(agents) == fit

@@ -1,4 +1,4 @@
-"""Messages that were stored while their session had no owner, and end each node that delivers them."""
+"""Messages that were stored while their session had no owner, and kill each node that delivers them."""
 
 from contextlib import asynccontextmanager
 
@@ -16,7 +16,7 @@ from .nodes.pairs import PATIENCE, Echo, make_clerk
 
 @asynccontextmanager
 async def open_with_pending(open_cluster, model, *, deliveries):
-    """A cluster, its node, and a session with a message in the table of pending messages that was delivered so often."""
+    """Yield a cluster, its node, and a session with a pending message that has the given number of deliveries."""
     async with (
         open_cluster() as cluster,
         cluster.node(make_clerk(model), node="one") as one,
@@ -32,7 +32,7 @@ async def open_with_pending(open_cluster, model, *, deliveries):
             RelayedRequest(http_request=form, session_id=session.id, owner="user", scopes=("admin",))
         )
         owner = directory.owner_of(session.id)
-        with pytest.MonkeyPatch.context() as patched:  # the notification comes before the deaths are noted
+        with pytest.MonkeyPatch.context() as patched:  # the notification comes before the deaths are recorded
             patched.setattr(one.membership.node, "_deliver", wait_forever)
             words = {"session_id": session.id, "message_id": "m1", "request": request}
             assert await table.store(owner.partition, owner.epoch, **words)
@@ -47,7 +47,7 @@ async def wait_forever(_):
 
 
 async def test_a_message_that_killed_three_nodes_is_given_up(open_cluster):
-    """It is on the list of dead messages, no model sees it, and the session answers other messages."""
+    """The message is dead-lettered without a model call, and the session answers other messages."""
     model = Echo()
     with trio.fail_after(PATIENCE):
         async with open_with_pending(open_cluster, model, deliveries=3) as (cluster, one, session, partition):
@@ -62,7 +62,7 @@ async def test_a_message_that_killed_three_nodes_is_given_up(open_cluster):
 
 
 async def test_a_delivery_that_does_not_end_is_counted(open_cluster, monkeypatch):
-    """It is noted before it begins; one that ends without acceptance is no death."""
+    """A delivery is recorded before it begins. A delivery that ends without acceptance is not a death."""
     model, seen, deliver = Echo(), [], PendingMessages._deliver
 
     async def refuse_once(self, message):

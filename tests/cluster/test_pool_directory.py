@@ -71,7 +71,7 @@ async def test_a_missing_node_is_a_death_unless_it_gave_its_partitions_back(
 
 
 async def test_a_first_view_shows_a_death_by_partitions_without_a_live_owner(autojump_clock):
-    """Their owner is not live, and has not given them back."""
+    """The owner of the partitions is not live and has not returned them."""
     directory = await make_directory()
     directory.update([row("a")], owned("b"))
     assert calm_seconds(directory) == 0
@@ -79,7 +79,7 @@ async def test_a_first_view_shows_a_death_by_partitions_without_a_live_owner(aut
 
 
 async def test_a_node_that_comes_back_may_die_again(autojump_clock):
-    """It has hung for longer than others wait for its heartbeat."""
+    """The node hung for longer than the timeout of its heartbeat."""
     directory = await make_directory()
     for _ in range(2):
         directory.update([row("a"), row("b")], owned("b"))

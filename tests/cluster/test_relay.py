@@ -1,4 +1,4 @@
-"""Requests between nodes: what a relay listener refuses, and what it answers for sessions of other owners."""
+"""Requests between nodes: rejected requests, and responses for sessions of other owners."""
 
 from contextlib import asynccontextmanager
 from functools import partial
@@ -45,7 +45,7 @@ def head_of(data):
 
 
 def test_a_request_is_read_as_it_was_signed():
-    """Verb, path, query, headers, caller and scopes, also of an owner with line breaks in its name."""
+    """Cases: verb, path, query, headers, caller and scopes, also for an owner with line breaks in its name."""
     read = decode_request(head_of(request()), key=KEY, now=NOW)
     relayed = read.add_body(FORM.body)
     form = relayed.http_request
@@ -71,7 +71,7 @@ def test_a_request_is_read_as_it_was_signed():
     ids=["verb", "path", "query", "scopes", "owner", "time", "header"],
 )
 def test_a_request_that_was_changed_is_refused(old, new):
-    """Whatever of its head was changed on its way."""
+    """Each changed part of the head is detected."""
     head = head_of(request())
     assert old in head
     with pytest.raises(MalformedMessage, match="signature is not one of this cluster"):
@@ -80,13 +80,13 @@ def test_a_request_that_was_changed_is_refused(old, new):
 
 @pytest.mark.parametrize("late", [VALID_SECONDS + 1, -VALID_SECONDS - 1])
 def test_a_request_of_another_time_is_refused(late):
-    """So that nobody can send one again that was recorded."""
+    """A recorded request cannot be replayed later."""
     with pytest.raises(MalformedMessage, match="compare the clocks"):
         decode_request(head_of(request()), key=KEY, now=NOW + late)
 
 
 def test_a_request_of_another_cluster_is_refused():
-    """Its key is another one."""
+    """The other cluster has a different key."""
     with pytest.raises(MalformedMessage, match="signature is not one of this cluster"):
         decode_request(head_of(request(key=b"x" * 32)), key=KEY, now=NOW)
 
@@ -95,19 +95,19 @@ def test_a_request_of_another_cluster_is_refused():
     "head", [b"", b"GET / HTTP/1.1\r\nhost: x", b"\xff\xfe", b"a: b\r\nactgent-signature: "]
 )
 def test_a_head_without_a_signature_is_refused(head):
-    """Of a browser, of a port scanner, or of nothing that is HTTP."""
+    """Cases: a request of a browser, of a port scanner, and data that is not HTTP."""
     with pytest.raises(MalformedMessage):
         decode_request(head, key=KEY, now=NOW)
 
 
 def test_a_header_cannot_add_another_one():
-    """A line break in a header is refused before anything is sent."""
+    """A line break in a header raises before anything is sent."""
     with pytest.raises(MalformedMessage, match="line break"):
         request(attrs.evolve(FORM, headers={"prefer": "x\r\nactgent-owner: admin"}))
 
 
 class Pieces:
-    """A stream that gives its bytes one by one."""
+    """A stream that yields its bytes one by one."""
 
     def __init__(self, data):
         self._data = iter(data)
@@ -118,7 +118,7 @@ class Pieces:
 
 
 async def test_answers_are_read_in_whatever_pieces_they_come():
-    """One with a length, then one in chunks, on one connection."""
+    """One response with a length and one in chunks arrive on one connection."""
     whole = encode_answer(202, {"location": "/v1/x"}, b"abc")
     chunked = encode_answer(200, {}, None) + encode_chunk(b"de") + encode_chunk(b"")
     reader = MessageReader(Pieces(whole + chunked))
@@ -133,7 +133,7 @@ async def test_answers_are_read_in_whatever_pieces_they_come():
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 -\r\n", b"x" * (MAX_HEAD_BYTES + 1)], ids=["cut", "long"])
 async def test_a_head_that_does_not_end_is_refused(data):
-    """Because the connection ends within it, or because it is too long."""
+    """The connection ends within the head, or the head is too long."""
     with pytest.raises(MalformedMessage):
         await MessageReader(Pieces(data)).read_head()
 
@@ -143,7 +143,7 @@ async def test_a_head_that_does_not_end_is_refused(data):
 
 @attrs.define
 class CountingListener:
-    """Answers each request of a node, and counts the connections that are open."""
+    """Answers each request of a node, and counts the open connections."""
 
     open_connections: int = 0
     connections: int = 0
@@ -160,7 +160,7 @@ class CountingListener:
 
 @asynccontextmanager
 async def open_transport():
-    """A transport to one node, the row of that node, and its listener."""
+    """Yield a transport to one node, the row of that node, and its listener."""
     listener = CountingListener()
     async with trio.open_nursery() as nursery:
         (socket,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -187,14 +187,14 @@ async def ask_at_once(transport, count):
 
 
 async def wait_closed(listener, count):
-    """Wait until so many connections are open."""
+    """Wait until the given number of connections is open."""
     with trio.fail_after(PATIENCE):
         while listener.open_connections != count:  # noqa: ASYNC110 - a listener counts
             await trio.sleep(0.01)
 
 
 async def test_idle_connections_are_used_again_and_closed_when_their_node_has_ended():
-    """Each node that ended would else leave up to 64 sockets behind, as no request goes to its address any more."""
+    """Otherwise each ended node would leave up to 64 open sockets, because no later request uses its address."""
     async with open_transport() as (transport, row, listener):
         await ask_at_once(transport, 3)
         await ask_at_once(transport, 2)
@@ -245,7 +245,10 @@ async def ask(node, data):
 
 
 async def test_a_node_answers_only_signed_requests_and_only_for_its_sessions(open_cluster):
-    """An unsigned request is refused; one for a session of the other node is answered with 421 and the epoch."""
+    """An unsigned request is rejected.
+
+    A request for a session of the other node gets status 421 and the epoch.
+    """
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair:
             node, key = pair.one.membership.node, await pair.one.journal.nodes.cluster_key()
@@ -264,7 +267,7 @@ async def test_a_node_answers_only_signed_requests_and_only_for_its_sessions(ope
 
 
 async def deliver_nothing(_):
-    """The next owner has not come yet."""
+    """Return as if the next owner had not started yet."""
     await trio.lowlevel.checkpoint()
 
 
@@ -274,7 +277,7 @@ async def deliver_nothing(_):
 async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_the_next_one(
     open_cluster, monkeypatch
 ):
-    """Before what is said later; also if it was stored twice."""
+    """It is answered before later messages, also if it was stored twice."""
     models = Echo(), Echo()
     with trio.fail_after(PATIENCE):
         async with (

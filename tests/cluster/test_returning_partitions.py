@@ -1,4 +1,4 @@
-"""Partitions that come and go while the database does not answer, or deaths are counted."""
+"""Partitions are acquired and returned while the database does not answer or deaths are counted."""
 
 import types
 from contextlib import asynccontextmanager
@@ -17,7 +17,10 @@ from actgent.journal.postgres import Taken
 
 @attrs.define(slots=False)
 class Journal:
-    """A journal whose database is away some times; `meanwhile` is the epoch that is ours when it is there again."""
+    """A journal whose first `fails` writes fail.
+
+    `meanwhile` is the epoch that this node owns after a failure.
+    """
 
     fails: int
     node: str = "one"
@@ -36,13 +39,13 @@ class Journal:
 
 
 def make_node(journal):
-    """A node that is not a member of its pool."""
+    """Return a node that is not a member of its pool."""
     journal.nodes = None
     return Node("one", pool="p", journal=journal, address="http://127.0.0.1:1")
 
 
 def leaving_node(journal):
-    """A node that is to give its partition back, in epoch 1."""
+    """Return a node that must return its partition in epoch 1."""
     node = make_node(journal)
     mine = node.ownership
     mine.compare_owners(["one"], {}, {"one"}, 0.0)
@@ -54,7 +57,7 @@ def leaving_node(journal):
 
 
 async def test_a_partition_is_given_back_when_the_database_answers(autojump_clock):
-    """However long that takes: nobody else can have it before."""
+    """The node retries for any time, because no other node can acquire the partition before."""
     journal = Journal(fails=5)
     node = leaving_node(journal)
     await node._give_back({0: 1})
@@ -72,7 +75,7 @@ async def test_reacquired_partition_is_not_released(autojump_clock):
 
 
 class Counting:
-    """A quarantine that counts when it is told to."""
+    """A quarantine whose `count` waits for the event `goes_on`."""
 
     def __init__(self):
         self.begun, self.goes_on, self.dead = trio.Event(), trio.Event(), []
@@ -86,7 +89,7 @@ class Counting:
 
 
 class Runtime:
-    """Notes what is taken up, and drains at once."""
+    """A runtime that records the resumed sessions and drains immediately."""
 
     agents, stream = (), types.SimpleNamespace(tracing=None, publish=lambda _: None)
 
@@ -107,13 +110,13 @@ class Runtime:
 
 
 async def deliver(partitions):
-    """There is nothing pending."""
+    """Deliver nothing."""
     await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
 async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(autojump_clock, is_leaving):
-    """The next owner has no other way to learn of them; a node that leaves opens no session."""
+    """The next owner cannot learn of these deaths later. A node that leaves opens no session."""
     journal, runtime, counting = Journal(fails=0, count=2), Runtime(), Counting()
     journal.partition_of, journal.owned = lambda number: number, {0: 1, 1: 1}
     node = make_node(journal)

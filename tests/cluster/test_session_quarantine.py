@@ -1,4 +1,4 @@
-"""Suspects whose database does not answer for a moment, at each step of their trial in turn."""
+"""The trial of suspects, with a database that does not answer for a moment at each step in turn."""
 
 import types
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ TAKEN = [Taken(partition=0, epoch=2, before="web-0", was_clean=False)]
 
 @pytest.fixture(autouse=True)
 def _told():
-    """Equal records are counted and told later: here, and not in another test."""
+    """Flush the summarised log records in this test and not in a later one."""
     yield
     summarise(all_of_them=True)
 
@@ -50,10 +50,13 @@ class World:
     left: int = TRIES
     is_ours: bool = True
     noted: list = attrs.field(factory=list)
-    """What was done, in its order."""
+    """Names of the calls, in order."""
     records: list = attrs.field(factory=list)
     looks_at_ended: int = 0
-    """How often sessions with counted deaths were looked at; some are left until the third look."""
+    """Number of checks whether sessions with counted deaths have ended.
+
+    Some are left until the third check.
+    """
     count: int = 64
     node: str = "web-1"
     owned: dict = attrs.field(factory=dict)
@@ -127,7 +130,7 @@ def accepted(number):
 
 
 async def try_suspect(world):
-    """Count the suspect, and return when it may be opened by others."""
+    """Count the suspect, and return when other requests may open it."""
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
@@ -140,8 +143,13 @@ async def try_suspect(world):
 @pytest.mark.parametrize("error", [JournalFailed("away"), JournalFull("full")], ids=["away", "full"])
 @pytest.mark.parametrize("failing", ["mark_watched", "resume_acquired", "head", "clear"])
 async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, failing, error):
-    """Nobody else would ever open it: whatever step fails is done again, and none that was done."""
-    world = World(failing, error, left=1 if failing == "head" else TRIES)  # it is watched for a second
+    """A failed step is repeated, and a completed step is not.
+
+    Otherwise the session would never be opened again.
+    """
+    world = World(
+        failing, error, left=1 if failing == "head" else TRIES
+    )  # the session is watched for a second
     await try_suspect(world)
     assert world.left == 0
     assert world.noted == ["mark_watched", "resume_acquired", "head", "clear"]
@@ -149,7 +157,7 @@ async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, fai
 
 @pytest.mark.parametrize("failing", ["load", "bury", "commit", "note_survived", "resume_acquired"])
 async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
-    """Also where the database fails at any step: what waits behind it goes on."""
+    """The database fails at any step. Messages after the dead letter are answered."""
     world = World(failing, alone=2)
     world.records = [accepted(1), accepted(2)]
     await try_suspect(world)
@@ -159,7 +167,7 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
 
 
 async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
-    """As its partition was taken while the database was away."""
+    """Another node has acquired the partition during the outage of the database."""
     world = World("resume_acquired", left=10**9)
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
@@ -174,14 +182,14 @@ async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojum
 
 
 async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
-    """It would be damaged the next time, too."""
+    """A retry would find the same damage."""
     world = World("resume_acquired", JournalDamaged("its checksum is wrong"), left=10**9)
     await try_suspect(world)
     assert world.left == 10**9 - 1
 
 
 async def test_suspect_that_survives_probation_runs_normally(autojump_clock):
-    """After three deaths it is watched for a second. A longer run is no sign of poison."""
+    """After three deaths the session is watched for a second. A longer run is no sign of poison."""
     world = World()
     world.head_of = types.SimpleNamespace(unfinished=True, suspended=False)
     begun = trio.current_time()
@@ -192,7 +200,10 @@ async def test_suspect_that_survives_probation_runs_normally(autojump_clock):
 
 @pytest.mark.parametrize("dead", [("web-0",), ()], ids=["died", "left"])
 async def test_deaths_are_forgotten_whatever_became_of_the_node_that_counted_them(autojump_clock, dead):
-    """A node that counted deaths and left cannot look any more whether their sessions have ended: the next owner does."""
+    """A node that counted deaths and left cannot check whether their sessions have ended.
+
+    The next owner does.
+    """
     world = World()
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
@@ -204,7 +215,7 @@ async def test_deaths_are_forgotten_whatever_became_of_the_node_that_counted_the
 
 
 async def test_a_session_that_was_withheld_is_named_when_it_may_be_opened(autojump_clock):
-    """So that what is pending for it is delivered."""
+    """Its pending messages can then be delivered."""
     world, released = World(), []
     quarantine = Quarantine(world, on_released=released.append)
     async with trio.open_nursery() as nursery:
@@ -235,7 +246,10 @@ def ids_of(group):
 
 
 def test_a_tree_with_which_a_process_died_alone_is_opened_alone_again():
-    """Others are opened with those that have equally many deaths, and those with fewer than three with those that have three."""
+    """Other sessions are opened with those of the same number of deaths.
+
+    Fewer than three deaths count as three.
+    """
     trees = [suspect(1, crashes=5, alone=2), suspect(2, crashes=4, alone=1), *map(suspect, range(3, 101))]
     trees += [suspect(101, crashes=1), suspect(102, crashes=2)]
     groups = list(_groups_of(trees))
@@ -244,7 +258,7 @@ def test_a_tree_with_which_a_process_died_alone_is_opened_alone_again():
 
 
 def test_the_group_of_a_death_is_divided_further():
-    """Until one is alone."""
+    """The group is divided until one session is alone."""
     trees = [*map(suspect, range(12)), *(suspect(each, crashes=4) for each in range(12, 15))]
     sizes = {4: [], 3: []}
     for group in _groups_of(trees):
@@ -253,7 +267,10 @@ def test_the_group_of_a_death_is_divided_further():
 
 
 async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autojump_clock):
-    """Also if its deaths are counted later; each group is opened once the one before has survived."""
+    """This also holds if its deaths are counted later.
+
+    Each group is opened after the previous one has survived.
+    """
     opened = []
 
     found = [*suspect(1), *suspect(2), *suspect(3)]
@@ -291,7 +308,10 @@ async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autoj
 
 @pytest.mark.parametrize("alone", [0, 2])
 async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
-    """As they are opened together: each is marked before, and none is open to others before all have been tried. The deepest is given up first."""
+    """Each session of the tree is marked first, and none is open to other requests until all were tried.
+
+    The deepest session is dead-lettered first.
+    """
     parent, child = KEY, SessionKey("digger", f"{KEY.session_id}/x")
     done = []
 

@@ -66,7 +66,10 @@ async def _run(payer, session):
     ids=["chat", "chat with a label", "run"],
 )
 async def test_a_message_to_another_node_keeps_its_sources(open_cluster, send, sources):
-    """A session at node one has read a page. Its tool sends a message to a session at node two, whose call needs an approval."""
+    """A session at node one has read a page.
+
+    Its tool sends a message to a session at node two, whose call needs an approval.
+    """
     nodes = Node(send), Node(send)
     with trio.fail_after(PATIENCE):
         async with (

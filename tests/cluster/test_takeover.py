@@ -1,4 +1,4 @@
-"""Who owns partitions while nodes start, leave, hang and die; with a real database, and nodes that may be killed."""
+"""Owners of partitions while nodes start, leave, hang and are killed, with a real database."""
 # ruff: noqa: ASYNC110 - no event tells what the database or another process does
 
 import os
@@ -21,11 +21,11 @@ from actgent.journal.postgres.node_liveness_locks import NODE_TIMEOUT_SECONDS
 from .owner_nodes import Slow, node_of, open_owner, open_processes, wait_serving
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 2
-"""Nodes that are killed one after the other."""
+"""Number of nodes that are killed in sequence."""
 
 
 async def test_two_nodes_share_the_partitions(postgres_url):
-    """The second one gets its half; both directories name the same owners."""
+    """The second node gets half of the partitions. Both directories name the same owners."""
     with trio.fail_after(60):
         async with open_owner(postgres_url, "a") as a:
             await wait_serving(a)
@@ -63,7 +63,7 @@ async def test_sessions_of_a_killed_node_resume_at_another_node(postgres_url):
 
 
 async def test_a_hanging_node_is_replaced_and_comes_back(postgres_url):
-    """Nothing that it writes afterwards is taken; then it gets its share again."""
+    """Its later writes are rejected. Then it gets its share again."""
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_processes(postgres_url) as start:
             b = await start("b")
@@ -77,7 +77,7 @@ async def test_a_hanging_node_is_replaced_and_comes_back(postgres_url):
 
 
 async def test_a_node_that_is_ended_hands_its_turns_over(postgres_url):
-    """That is no death."""
+    """A planned handover is not a death."""
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_processes(postgres_url) as start:
             b = await start("b", 1.0)
@@ -94,18 +94,18 @@ async def test_a_node_that_is_ended_hands_its_turns_over(postgres_url):
 
 
 def epochs_of(*runtimes):
-    """The partitions that nodes own, with their epochs."""
+    """Return the owned partitions of the nodes with their epochs."""
     return [dict(sorted(node_of(each).journal.owned.items())) for each in runtimes]
 
 
 async def wait_connected(runtime, before):
-    """Wait until the membership of a node has another connection."""
+    """Wait until the membership of a node has a new connection."""
     while node_of(runtime).statistics().connections <= before:
         await trio.sleep(0.01)
 
 
 async def test_a_lost_connection_costs_no_partition(postgres_url):
-    """The node has another one before others take it for dead."""
+    """The node reconnects before other nodes count it as dead."""
     server = postgres_url.partition("?")[0]
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_owner(postgres_url, "b") as b:
@@ -123,7 +123,7 @@ async def test_a_lost_connection_costs_no_partition(postgres_url):
 
 
 async def test_a_database_that_restarts_costs_no_partition(database):
-    """All connections are lost at once, and no node takes another one for dead."""
+    """All connections break at once, and no node counts another one as dead."""
     with trio.fail_after(300):
         async with open_owner(database.url, "a") as a, open_owner(database.url, "b") as b:
             await wait_serving(a, 2)
@@ -140,7 +140,7 @@ async def test_a_database_that_restarts_costs_no_partition(database):
 
 
 async def test_nodes_that_cannot_write_their_heartbeats_are_not_dead(postgres_url):
-    """Where the table of nodes is locked for longer than their leases, no heartbeat is written by any."""
+    """If the table of nodes is locked for longer than the leases, no node writes a heartbeat."""
     server, _, schema = postgres_url.partition("?schema=")
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_owner(postgres_url, "b") as b:
@@ -155,7 +155,7 @@ async def test_nodes_that_cannot_write_their_heartbeats_are_not_dead(postgres_ur
 
 
 async def test_only_the_message_that_kills_is_given_up(postgres_url):
-    """Its node dies of it again and again; what was at work beside it is answered."""
+    """The message kills its nodes repeatedly. Messages of concurrent turns are answered."""
     with trio.fail_after(300):
         async with open_processes(postgres_url) as start:
             first = await start("x", 3.0)
@@ -178,7 +178,7 @@ async def test_only_the_message_that_kills_is_given_up(postgres_url):
 
 
 async def test_an_agent_is_added_and_removed_while_nodes_are_upgraded(postgres_url):
-    """Partitions are where all agents are hosted; sessions of an agent that no node hosts are reported."""
+    """Partitions move to nodes that host all agents. Sessions of an agent without a host are reported."""
     clerks = [BareAgent("clerk", llm=Slow(0.05)) for _ in range(3)]
     digger = BareAgent("digger", llm=Slow(0.05))
     with trio.fail_after(120):

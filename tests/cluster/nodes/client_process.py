@@ -1,6 +1,7 @@
-"""A client as a process of its own that may be killed: `client_process.py URL OPTIONS SESSION COUNT`, with those of `connect` as JSON.
+"""A client process that a test may kill: `client_process.py URL OPTIONS SESSION COUNT`.
 
-It says COUNT messages, each with the id that it has in each run, and then that it is READY; so it may be started again.
+OPTIONS are the options of `connect` as JSON. The client sends COUNT messages and then prints READY. The
+message ids are the same in each run, so the process can be restarted.
 """
 
 import json
@@ -25,7 +26,7 @@ async def main():
     while True:
         try:
             await say_all(*sys.argv[1:])
-        except ServerUnreachable:  # it was not there when we came
+        except ServerUnreachable:  # the server was not reachable at the start
             await trio.sleep(0.5)
         else:
             break

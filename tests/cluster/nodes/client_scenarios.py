@@ -1,7 +1,8 @@
-"""What clients live through in a cluster that `schedules.py` has disasters befall.
+"""Scenarios of clients in a cluster while `schedules.py` injects faults.
 
-A story is an async generator in `STORIES`: what it does up to its `yield` is done beside the deeds, what stands behind it is what
-is to be so when all is over. It gets the `World`, with two of its clients, and dice of its own.
+A story is an async generator in `STORIES`. The part before its `yield` runs concurrently with the faults. The
+part after the `yield` checks the result after all faults. A story gets the `World` with two of its clients,
+and its own random generator.
 """
 
 import json
@@ -32,7 +33,7 @@ from .test_pools_killed import paid
 
 VISITOR = Path(__file__).with_name("client_process.py")
 BUSY = (429, 502, 503, 504)
-"""What a gateway says to whoever is to come again."""
+"""Status codes of a gateway after which a client retries."""
 STORIES = {}
 
 
@@ -46,20 +47,20 @@ def said(history, kind):
 
 
 async def asked(question):
-    """Ask until there is an answer that says something; that."""
+    """Call `question` until its result is truthy, and return the result."""
     while not (found := await question()):  # noqa: ASYNC110 - it is asked
         await trio.sleep(0.2)
     return found
 
 
 def errors(history):
-    """What went wrong with tools, None where nothing did."""
+    """Return the errors of all tool results in order; None for a success."""
     return [result.error for each in history for result in each.tool_results]
 
 
 @story
 async def talk(world, dice):
-    """Each message is answered once, in order, for who hears and in the journal, though it is said twice."""
+    """Each message is answered once, in order, for the handler and in the journal, though some messages are sent twice."""
     session, heard = await world.open(), []
     session.on_conversation(lambda reply: heard.append(reply.text))
     words = [f"{session.id}-{number}" for number in range(8)]
@@ -77,7 +78,7 @@ async def talk(world, dice):
 
 @story
 async def visitor(world, dice):
-    """A client that is killed says all of it again when it comes back, and each message is in the session once."""
+    """A killed client sends all messages again after its restart. The session contains each message once."""
     session = await world.open()
     url, options = dice.choice(world.ways)
     command = [sys.executable, VISITOR, url, json.dumps(options), session.id, "8"]
@@ -100,7 +101,10 @@ async def visitor(world, dice):
 
 @story
 async def tools(world, dice):
-    """What is done once is done at most once, and if not is said to be unknown; what may be repeated has a result."""
+    """An effect of a tool happens at most once.
+
+    An unfinished call has the result "unknown". An idempotent tool always has a result.
+    """
     session = await world.open()
     for number in range(3):
         await world.clerk.run(f"note {session.id}-{number}", session=session, message_id=f"n{number}")
@@ -116,7 +120,7 @@ async def tools(world, dice):
 
 @story
 async def approval(world, dice):
-    """Of two people who decide at once one is told that it counts, and that is what is done."""
+    """If two approvers decide concurrently, one decision counts, and the session follows that decision."""
     session, counted = await world.open(), []
     await trio.sleep(dice.uniform(0, 4))
     await session.chat(f"deploy {session.id}", message_id="m")
@@ -142,7 +146,7 @@ async def approval(world, dice):
 
 @story
 async def task(world, dice):
-    """A task is reported once, with its result, or, where it was stopped, without."""
+    """A task is reported once with its result. A cancelled task has no result."""
     session = await world.open()
     await trio.sleep(dice.uniform(0, 4))
     task_id = await session.delegate(dice.choice(world.diggers), f"slowly {session.id}")
@@ -165,7 +169,7 @@ async def task(world, dice):
 
 @story
 async def timer(world, dice):
-    """What two set with one key fires once."""
+    """A schedule that two clients set with one key fires once."""
     session, words = await world.open(), f"tick {dice.random()}"
     there = await world.clients[1].agent("clerk").open_session(session.id)
     for each in (session, there):
@@ -184,7 +188,7 @@ async def timer(world, dice):
 
 @story
 async def mode(world, dice):
-    """A mode holds."""
+    """The last mode that was set stays."""
     session = await world.open()
     for number in range(4):
         await session.set_mode("plan" if number % 2 else "act")
@@ -195,7 +199,7 @@ async def mode(world, dice):
 
 @story
 async def budget(world, dice):
-    """No more is answered than was granted, and what was refused stays so."""
+    """The session answers no more messages than its limit grants. A rejected message stays rejected."""
     session, ends = await world.clerk.create_session("ada", limits=Limits(model_calls=3)), []
     for number in range(6):
         try:
@@ -212,7 +216,10 @@ async def budget(world, dice):
 
 @story
 async def interrupt(world, dice):
-    """What is stopped was answered or failed, the one or the other for ever; so is what another pool does for it."""
+    """An interrupted message is answered or fails, and its outcome never changes.
+
+    The same holds for a message whose tool call runs in another pool.
+    """
     session, (word, answer) = await world.open(), dice.choice((("", ""), ("digger ", "done: ")))
     answers = [f"{answer}you said: slowly {session.id}-{number}" for number in range(3)]
     for number in range(3):
@@ -229,7 +236,7 @@ async def interrupt(world, dice):
 
 @story
 async def urgent(world, dice):
-    """What is urgent is answered, and what it comes between has one end."""
+    """An urgent message is answered. The message that it interrupts has one outcome."""
     session = await world.open()
     await session.chat("slowly a b c", message_id="m")
     await trio.sleep(dice.uniform(0, 3))
@@ -245,7 +252,7 @@ async def urgent(world, dice):
 
 @story
 async def tokens(world, dice):
-    """What grows is the answer in the end."""
+    """The tokens of the last attempt form the final answer."""
     session, grown, whole = await world.open(), [], []
     session.on_token(grown.append)
     session.on_conversation(whole.append)
@@ -263,7 +270,7 @@ async def tokens(world, dice):
 
 @story
 async def fork(world, dice):
-    """A copy goes its own way."""
+    """A forked session and its origin get separate messages."""
     session = await world.open()
     await world.clerk.run("before", session=session, message_id="m0")
     await trio.sleep(dice.uniform(0, 4))
@@ -279,7 +286,7 @@ async def fork(world, dice):
 
 @story
 async def close(world, dice):
-    """A tree that is closed has ended: it is not opened again, and its task comes to nothing."""
+    """A closed session stays closed: it cannot be opened again, and its task ends."""
     session = await world.clerk.create_session("ada")
     await session.delegate(dice.choice(world.diggers), f"slowly dig {session.id}")
     await session.chat(dice.choice(("slowly talk", f"digger slowly {session.id}")), message_id="m")
@@ -294,7 +301,7 @@ async def close(world, dice):
 
 @story
 async def stream(world, dice):
-    """Who reads an answer along hears it once, to its end."""
+    """A stream delivers each answer exactly once and completely."""
     session, heard = await world.open(), []
     words = [f"{dice.choice(('slowly ', ''))}{session.id} {number} b c" for number in range(3)]
     for number, each in enumerate(words):
@@ -307,7 +314,7 @@ async def stream(world, dice):
 
 @story
 async def sleep(world, dice):
-    """Sessions of which few stay in memory are as they were, whoever wakes them."""
+    """Evicted sessions keep their messages and answers, whichever client loads them again."""
     sessions = [await world.open() for _ in range(10)]
     for number in range(3):
         dice.shuffle(sessions)
@@ -325,7 +332,7 @@ async def sleep(world, dice):
 
 @story
 async def sleeper(world, dice):
-    """What wakes a session by itself does it once, and in its order, though nobody holds the session."""
+    """An approval, a schedule and a queued message each continue exactly once, without an open session object."""
     session = await world.open()
     await session.chat(f"deploy {session.id}", message_id="m1")
     waits = await asked(session.approvals)
@@ -352,7 +359,7 @@ async def sleeper(world, dice):
 
 @story
 async def pool(world, dice):
-    """What another pool is asked is answered once, as it was there."""
+    """Each request to another pool is answered once with the answer of that pool."""
     session = await world.open()
     words = [f"{dice.choice(('slowly ', ''))}{session.id}-{number}" for number in range(3)]
     for number, each in enumerate(words):
@@ -369,7 +376,10 @@ async def pool(world, dice):
 
 @story
 async def grant(world, dice):
-    """What a pool is granted comes back as far as it was not taken, and no more is taken than there was, nor than was paid."""
+    """The unused part of a grant to another pool returns to the session.
+
+    The calls do not exceed the budget and do not exceed the paid calls.
+    """
     session, ends = await world.clerk.create_session("ada", limits=Limits(model_calls=9)), []
     for number in range(5):
         await session.chat(f"digger {session.id}-{number}", message_id=f"m{number}")
@@ -387,7 +397,10 @@ async def grant(world, dice):
 
 @story
 async def post(world, dice):
-    """Who has no client of ours: what is posted again with its key is done once, and events go on behind the last number."""
+    """For a plain HTTP client, a repeated POST with one key has one effect.
+
+    The event stream resumes after the last event number.
+    """
     url, options = world.ways[-1]
     head = {"authorization": f"Bearer {options['token']}"}
     async with httpx2.AsyncClient(base_url=f"{url}/v1", headers=head, timeout=30) as http:
@@ -414,7 +427,10 @@ async def post(world, dice):
 
 
 async def post_again(http, dice, place, key, body):
-    """Post until it is taken, and perhaps once more, which says the same."""
+    """Post until the gateway accepts the request, and in half of the cases once more. Return the first response.
+
+    Assert that both responses have the same ids.
+    """
     answers = []
     while len(answers) < dice.randint(1, 2):
         with suppress(httpx2.TransportError):
@@ -430,7 +446,10 @@ async def post_again(http, dice, place, key, body):
 
 
 async def hear_events(http, place, heard):
-    """Keep all events of a session by their numbers, over any number of connections; none may come twice."""
+    """Collect all events of a session by number over any number of connections.
+
+    Assert that no number repeats.
+    """
     while True:
         with suppress(httpx2.TransportError):
             wanted = {"accept": "text/event-stream", "last-event-id": str(max(heard, default=0))}

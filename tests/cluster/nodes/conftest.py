@@ -1,4 +1,4 @@
-"""A cluster of nodes that may be killed."""
+"""Fixtures for a cluster of nodes that a test may kill."""
 
 import os
 
@@ -9,11 +9,11 @@ pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.n
 from .conversations import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
-"""Of each test that kills something."""
+"""Number of runs of each test that kills a process."""
 
 
 def pytest_generate_tests(metafunc):
-    """Run what has nodes as often as is wanted."""
+    """Repeat each test with nodes `RUNS` times."""
     if RUNS > 1 and "nodes" in metafunc.fixturenames:
         metafunc.fixturenames.append("run")
         metafunc.parametrize("run", range(RUNS))
@@ -21,6 +21,6 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 async def nodes(lives, open_cluster):
-    """What starts nodes of a cluster of the test's own, and kills them."""
+    """Yield a `Nodes` that starts and kills nodes of a separate cluster."""
     async with open_cluster() as cluster, open_nodes(lives, cluster) as started:
         yield started

@@ -1,4 +1,4 @@
-"""Nodes in processes of their own, and clients in the middle of many conversations with them."""
+"""Node processes, and clients in the middle of many conversations with them."""
 
 import os
 import shutil
@@ -21,11 +21,14 @@ from tests.clusters import parse_address
 
 LIFE = Path(__file__).with_name("node_process.py")
 PATIENCE = 120
-"""Seconds for which clients try again; each cut that loses an answer may cost 15 s of it, on a fast machine too."""
+"""Seconds for which clients retry. Each cut that loses an answer may cost 15 s, also on a fast machine."""
 
 
 async def hear_process(life, hear, *, task_status):
-    """Call `hear` with the first word of each line that a process says, and the rest; started once it is READY."""
+    """Call `hear` with the first word and the rest of each output line of a process.
+
+    Report as started after the line READY.
+    """
     rest = b""
     async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
         async for data in stream:
@@ -40,26 +43,29 @@ async def hear_process(life, hear, *, task_status):
 
 @attrs.define(eq=False)
 class Nodes:
-    """Nodes in processes of their own."""
+    """The node processes of one cluster."""
 
     lives: object
     cluster: object
     nursery: trio.Nursery
     options: tuple = ()
-    """More words for each node."""
+    """More command-line options for each node."""
     calls: Counter = attrs.field(factory=Counter)
-    """What models were asked, and how often."""
+    """Number of model calls by text."""
     effects: Counter = attrs.field(factory=Counter)
-    """What tools did, and how often."""
+    """Number of tool effects by text."""
     ports: dict = attrs.field(factory=dict)
-    """Host and port of each node's gateway."""
+    """Host and port of each node's gateway, by node name."""
     running: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
     deaths: str = attrs.field(factory=partial(tempfile.mkdtemp, prefix="actgent-deaths-"))
-    """The folder in which nodes note of which sessions they died."""
+    """The folder in which nodes record the sessions that killed them."""
 
     async def start(self, name, *options, journal=None):
-        """Start a node, and wait until its agent runs; `journal` is another address of the cluster's journal."""
+        """Start a node, and wait until its agent runs.
+
+        `journal` overrides the journal address of the cluster.
+        """
         command = [sys.executable, LIFE, journal or self.cluster.journal, self.cluster.pool, name]
         words = [*command, *self.options, f"deaths={self.deaths}", *options]
         life = self.running[name] = self.lives.popen(words, stdout=subprocess.PIPE)
@@ -81,7 +87,7 @@ class Nodes:
         self.running[name].send_signal(number)
 
     async def count(self, what):
-        """How many rows there are in the database: `count("partitions WHERE NOT clean")`."""
+        """Count rows in the database, for example `count("partitions WHERE NOT clean")`."""
         return await trio.to_thread.run_sync(self._count, what)
 
     def _count(self, what):
@@ -91,7 +97,7 @@ class Nodes:
             return database.execute(f"SELECT count(*) FROM {schema}.{table} {condition}").fetchone()[0]
 
     async def settle(self, names):
-        """Wait until each node has as many partitions as the others, and nothing moves any more."""
+        """Wait until all nodes have equal numbers of partitions and no partition moves."""
         with trio.fail_after(PATIENCE):
             for name in names:
                 owned = f"partitions WHERE owner LIKE '{name}-%' AND NOT clean"
@@ -109,7 +115,7 @@ class Nodes:
 
 @asynccontextmanager
 async def open_nodes(lives, cluster):
-    """Nodes of a cluster; they are killed when the block ends."""
+    """Yield the `Nodes` of a cluster. They are killed when the block ends."""
     async with trio.open_nursery() as nursery:
         nodes = Nodes(lives, cluster, nursery)
         try:
@@ -121,14 +127,14 @@ async def open_nodes(lives, cluster):
 
 @attrs.define(eq=False)
 class Talks:
-    """Many conversations of one client, and what it heard in each."""
+    """Many conversations of one client, with the answers received in each."""
 
     heard: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
     done: int = 0
 
     async def reach(self, number):
-        """Wait until so many messages were accepted."""
+        """Wait until the given number of messages was accepted."""
         while self.done < number:  # noqa: ASYNC110 - each conversation counts
             await trio.sleep(0.01)
 
@@ -150,7 +156,7 @@ class Talks:
         await session.wait_idle()
 
     async def check(self, client):
-        """Everything was answered once, in order, for the client and in the journal."""
+        """Assert that each message was answered once, in order, for the client and in the journal."""
         for session_id, said in self.said.items():
             answers = [f"you said: {each}" for each in said]
             assert self.heard[session_id] == answers, session_id
@@ -162,7 +168,10 @@ class Talks:
 
 @asynccontextmanager
 async def talking(nodes, *, count=30, messages=10, pause=0.1):
-    """A client in the middle of conversations for the block; then they are to end well, as it was said, and none is suspected."""
+    """Yield the `Talks` of a client.
+
+    After the block, assert that all conversations are answered and that no session is a suspect.
+    """
     talks = Talks()
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
         with trio.fail_after(2 * PATIENCE):

@@ -1,15 +1,19 @@
-"""A node with a gateway, as a process that may be killed: `node_process.py JOURNAL POOL NAME [OPTION ...]`.
+"""A node with a gateway, as a process that a test may kill: `node_process.py JOURNAL POOL NAME [OPTION ...]`.
 
-Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and prints each model call and each
-effect of its tools; so does `digger`, to which it may give tasks. The node dies of the message `kill`, of a list of sessions that
-begin so, of what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With
-`asks=POOL` its tool `digger` asks the agent `miner` of that pool, and with `asks` the digger of its own pool; with `mines` the
-node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of
-each agent stay in memory. With `slowly=20` the model takes that many seconds for an answer to `slowly ...`.
-With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
-with an effect. With `advertise=URL` other nodes reach it there. With `clock=3600` its clock is ahead by so many seconds. With `code=2`
-its agent is of another release, with one more tool. With `adds` it hosts one more agent.
-With `protocols` its gateway serves outside protocols, too.
+Its agent `clerk` answers after a moment, requires approval for `deploy`, and has the modes plan and act. It
+prints each model call and each tool effect. The agent `digger` behaves the same and can get tasks.
+
+The node kills itself at: the message `kill`; a session list with the query `kill`; a read of a session whose
+id begins with `kill`; and the admission of a message whose id begins with `kill`, unless `ACTGENT_MENDED` is
+set.
+
+`asks=POOL`: the tool `digger` calls the agent `miner` of that pool. `asks`: the tool calls the digger of this
+pool. `mines`: the node hosts only that miner. `tokens=FILE`: the gateway reads its tokens from a file.
+`awake=4`: at most four idle sessions of each agent stay in memory. `slowly=20`: an answer to `slowly ...`
+takes 20 seconds. `deaths=FOLDER`: the node dies once for each session `before-N-...` or `after-N-...`, before
+or after its N-th answer to a request with an effect. `advertise=URL`: other nodes connect to that address.
+`clock=3600`: the clock is 3600 seconds ahead. `code=2`: the agent is of another release, with one more tool.
+`adds`: the node hosts one more agent. `protocols`: the gateway also serves outside protocols.
 """
 
 import os
@@ -48,7 +52,7 @@ from actgent.web.server.request_relay import Relay, RelayedResponse
 from tests.clusters import LIMITS, TOKENS, own_loopback
 
 DEATHS = []
-"""The folder in which nodes note of which sessions they died, and how many requests of each had an effect."""
+"""The folder in which nodes record the sessions that killed them, and the answered requests of each session."""
 DELAY = 0.05
 """Seconds that a model takes for an answer."""
 
@@ -88,11 +92,11 @@ async def list_releases() -> str:
 
 
 ARGUMENTS = {"deploy": "place", "note": "text", "look": "text", "digger": "task"}
-"""The argument of each tool that a model calls when it is told `TOOL ARGUMENT`."""
+"""The argument of each tool that the model calls for the message `TOOL ARGUMENT`."""
 
 
 class Slow(LLM):
-    """Says again what it was told, word by word, each after a moment."""
+    """A model that repeats the message word by word, with a pause after each word."""
 
     name = "slow"
     slowly = 3.0
@@ -155,13 +159,18 @@ def named_session(path: str) -> str:
 
 
 def _count(verb, path):
-    """Count an answer; return when the node dies of it: `before` it is sent, `after` that, or not (None)."""
+    """Count an answer.
+
+    Return when the node dies: `before` or `after` the answer is sent, or None for neither.
+    """
     session_id = named_session(path)
     when, _, rest = session_id.partition("-")
     if verb == "GET" or when not in ("before", "after") or not DEATHS:
         return None
     answered = DEATHS[0] / f"{quote(session_id, safe='')}.answered"
-    with answered.open("ab") as file:  # of all nodes: its partition may move between two requests
+    with answered.open(
+        "ab"
+    ) as file:  # one file for all nodes: the partition of the session may move between two requests
         file.write(b".")
     if str(answered.stat().st_size) != rest.partition("-")[0]:
         return None
@@ -202,7 +211,7 @@ async def _die_of_an_answer(answer, relay, endpoint, call):
 
 
 def set_clock_ahead(seconds):
-    """Have `time.time()` return a time that is ahead by so many seconds."""
+    """Make `time.time()` return a time that is ahead by the given seconds."""
     real = time.time
     time.time = lambda: real() + seconds
 
@@ -231,7 +240,7 @@ async def main():
     others = [asked.as_tool("digger")] if "asks" in options else []
     tools = [deploy, note, look, *others, *[list_releases] * (options.get("code") == "2")]
     modes = Modes(execution=tools, initial="act")
-    if "reached" in options:  # a proxy before the listener for other nodes
+    if "reached" in options:  # the address of a proxy in front of the listener for other nodes
         Node.__init__ = partialmethod(partial(_reached_at, Node.__init__, options["reached"]))
     async with AsyncExitStack() as opened:
         runtime = await opened.enter_async_context(

@@ -1,4 +1,4 @@
-"""Two nodes of one cluster in one process, each with some of the partitions."""
+"""Two nodes of one cluster in one process, each with half of the partitions."""
 
 from contextlib import asynccontextmanager
 
@@ -8,7 +8,7 @@ import trio
 from actgent import LLM, BareAgent, ModelResponse, Text, ToolCall, Usage, tool
 
 PATIENCE = 120
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 
 
 @tool(approval=True, effect="once")
@@ -19,7 +19,7 @@ async def deploy(place: str) -> str:
 
 @attrs.define(eq=False)
 class Echo(LLM):
-    """Says again what it was told; a message that begins with `hold` waits until it is let go."""
+    """A model that repeats the message. A message that begins with `hold` waits for `may_go`."""
 
     name = "echo"
     asked: list = attrs.field(factory=list)
@@ -46,7 +46,7 @@ class Echo(LLM):
 
 @attrs.define(eq=False)
 class Pair:
-    """Two nodes, their agents, and the models of those."""
+    """Two nodes, their agents, and the models of these agents."""
 
     cluster: object
     one: object
@@ -55,7 +55,7 @@ class Pair:
     models: tuple
 
     def id_at(self, runtime):
-        """A new id of a session that lives at a node now."""
+        """Return a new session id that the node owns now."""
         return runtime.journal.new_session_id()
 
 
@@ -65,7 +65,7 @@ def make_clerk(model, **options):
 
 @asynccontextmanager
 async def open_pair(open_cluster):
-    """A `Pair` whose nodes have as many partitions each."""
+    """Yield a `Pair` whose nodes have equal numbers of partitions."""
     models = Echo(), Echo()
     agents = tuple(map(make_clerk, models))
     async with (
@@ -78,7 +78,10 @@ async def open_pair(open_cluster):
 
 
 async def wait_balanced(*runtimes, nodes=0):
-    """Wait until each of these nodes serves as many partitions as the others of all `nodes`; of these without a number."""
+    """Wait until each of these runtimes serves an equal share of the partitions.
+
+    `nodes` is the number of all nodes; 0 means the number of these runtimes.
+    """
     share = runtimes[0].journal.count // (nodes or len(runtimes))
     with trio.fail_after(PATIENCE):
         while any(len(each.journal.owned) != share for each in runtimes):  # noqa: ASYNC110 - nobody tells
@@ -86,7 +89,7 @@ async def wait_balanced(*runtimes, nodes=0):
 
 
 async def drain(cluster, runtime):
-    """Have a node hand over what it has; its process goes on."""
+    """Make a node hand over its partitions. Its process keeps running."""
     from actgent.cluster.operations.cluster_status import drain as drain_node
 
     await drain_node(cluster.journal, cluster.pool, runtime.journal.node)

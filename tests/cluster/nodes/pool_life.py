@@ -1,7 +1,7 @@
-"""A node of one of two pools, as a process of its own that may be killed: `pool_life.py JOURNAL POOL OTHER NAME GATE`.
+"""A node of one of two pools, as a process that a test may kill: `pool_life.py JOURNAL POOL OTHER NAME GATE`.
 
-Without OTHER its agent writes once the file GATE is there; else it gives what it is told to the writer of that pool. Each model
-call is said on stdout.
+If OTHER is empty, the agent `writer` answers as soon as the file GATE exists. Otherwise the agent passes each
+message to the writer of the pool OTHER. The node prints each model call on stdout.
 """
 
 import sys
@@ -31,7 +31,7 @@ def say(line):
 
 
 class Telling(LLM):
-    """Says what it is asked, and answers; a writer as soon as it may."""
+    """A model that prints each request. A writer answers as soon as the gate file exists."""
 
     name = "telling"
 

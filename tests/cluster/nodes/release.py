@@ -1,4 +1,7 @@
-"""A node of another release: `release.py READS JOURNAL POOL NAME` is `node_process.py` of one that reads forms up to READS."""
+"""A node of another release: `release.py READS JOURNAL POOL NAME`.
+
+It runs `node_process.py` with a release that reads record formats up to READS.
+"""
 
 import runpy
 import sys

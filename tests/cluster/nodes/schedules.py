@@ -1,7 +1,8 @@
-"""Schedules of disasters, drawn from seeds: `client_scenarios.py` that clients live through, and deeds that befall their cluster meanwhile.
+"""Schedules of faults, drawn from seeds, with the client stories of `client_scenarios.py`.
 
-A deed is an async function in `DEEDS`. It gets the `World`, one of its `Crew`s and dice of its own; so a new story or deed changes
-what a seed draws, but not what it does with it. `World.check` holds what is to be so whatever was drawn.
+A deed is an async function in `DEEDS` that injects a fault. It gets the `World`, one `Crew` and its own
+random generator. A new story or deed changes the schedule of a seed, but not the random choices of the other
+stories. `World.check` asserts the conditions that hold for each schedule.
 """
 
 import random
@@ -34,11 +35,11 @@ LONG = 8.0
 STORY_SECONDS = 2.0
 """Seconds between the beginnings of two stories of a chaos run."""
 SHORT = 60
-"""Seconds up to which a chaos run has only three deeds."""
+"""Maximum seconds of a chaos run that has only three deeds."""
 STUCK = 300
-"""Seconds for each half of a story, on a machine that does much else."""
+"""Maximum seconds for each half of a story, on a loaded machine."""
 SETTLED = 60
-"""Seconds for a cluster to come to rest when nothing befalls it any more."""
+"""Seconds within which a cluster settles after the last fault."""
 IDLE = """SELECT count(*) FROM pg_stat_activity
     WHERE state LIKE 'idle in transaction%' AND now() - state_change > interval '5 s'"""
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -53,22 +54,22 @@ def deed(done):
     return done
 
 
-# --- what is drawn -----------------------------------------------------------------------
+# --- schedules ---------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Schedule:
-    """What a seed draws."""
+    """The stories and deeds that a seed draws."""
 
     seed: int
     nodes: tuple
-    """How many of each pool."""
+    """Number of nodes of each pool."""
     stories: tuple
-    """Pairs of a time in seconds and a name, the first first."""
+    """Pairs of a start time in seconds and a name, in order of time."""
     deeds: tuple
-    """The same of deeds."""
+    """Pairs of a start time in seconds and a name, in order of time."""
     test: str = "test_each_accepted_message_has_one_end_whatever_befalls_the_cluster"
-    """Name of the test that draws it."""
+    """Name of the test that draws the schedule."""
 
     def __str__(self):
         deeds = "".join(f"\n  {at:5.2f} s  {name}" for at, name in self.deeds)
@@ -78,12 +79,15 @@ class Schedule:
         )
 
     def dice(self, *names):
-        """Dice of one story or deed."""
+        """Return the random generator of one story or deed."""
         return random.Random(f"{self.seed} {names}")
 
 
 def draw(seed):
-    """The schedule of a seed: each story once and some twice, and two to six deeds, of which some begin at once."""
+    """Draw the schedule of a seed: each story once, four more stories, and two to six deeds.
+
+    Some deeds begin at nearly the same time.
+    """
     dice = random.Random(seed)
     stories = [*STORIES, *dice.choices(list(STORIES), k=4)]
     dice.shuffle(stories)
@@ -104,7 +108,8 @@ def draw_deeds(dice, names, seconds):
 def draw_long(seed, seconds):
     """Draw the schedule of a chaos run: stories begin all the time, and each deed happens at least once.
 
-    Deeds that stop all nodes for another number of partitions are left out, as one node is to live through the run.
+    Deeds that stop all nodes to change the number of partitions are left out, because one node must survive
+    the run.
     """
     dice = random.Random(f"long {seed}")
     stories = tuple(
@@ -116,30 +121,30 @@ def draw_long(seed, seconds):
     return Schedule(seed, (3, 2), stories, deeds, "test_chaos_run")
 
 
-# --- where it happens --------------------------------------------------------------------
+# --- the world ---------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class Crew:
-    """The nodes of a pool, which come and go."""
+    """The nodes of one pool, which start and end during a run."""
 
     nodes: object
     database: object
-    """The server of their journal."""
+    """The server of the journal."""
     open_relay: object
-    """Opens the two proxies of each node: before its listener for other nodes, and before the database."""
+    """Opens the two proxies of each node: one for its listener for other nodes, one for the database."""
     peers: list = attrs.field(factory=list)
-    """Proxies before the listeners."""
+    """Proxies in front of the nodes' listeners."""
     ways: list = attrs.field(factory=list)
-    """Proxies before the database."""
+    """Proxies in front of the database."""
     survivor: str = ""
     """Name of the node that no deed ends."""
     digger: str = "digger"
-    """Name of the agent that gets tasks; an agent of a database belongs to one pool."""
+    """Name of the agent that gets tasks. An agent of a database belongs to one pool."""
     letter: str = "n"
-    """First letter of the names of its nodes."""
+    """First letter of the names of the nodes."""
     alive: list = attrs.field(factory=list)
-    """Names of nodes that are there, or start."""
+    """Names of nodes that run or start."""
     _names: int = 0
 
     @property
@@ -148,11 +153,14 @@ class Crew:
 
     @property
     def place(self):
-        """As commands of a cluster are told it."""
+        """The journal address and the pool, as arguments of cluster commands."""
         return self.cluster.journal, self.cluster.pool
 
     async def start(self, *options):
-        """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
+        """Start a node, and retry until it runs.
+
+        Return its name, or None if a deed kills it during the start.
+        """
         while True:
             self._names += 1
             name, port = f"{self.letter}{self._names}", free_port()
@@ -172,7 +180,7 @@ class Crew:
             await trio.sleep(0.5)
 
     def take(self, dice):
-        """A node that is there, which is no more from now on; None if none is."""
+        """Remove a random node from `alive` and return its name. Return None if only the survivor is left."""
         names = [each for each in self.alive if each != self.survivor]
         if not names:
             return None
@@ -180,7 +188,7 @@ class Crew:
         return name
 
     def find_port(self):
-        """Of the gateway of some node; 0 where none has one."""
+        """Return the gateway port of a random node; 0 if no node runs."""
         return random.choice([self.nodes.ports.get(name, 0) for name in self.alive] or [0])
 
     async def ended(self, name):
@@ -190,7 +198,7 @@ class Crew:
                 await trio.sleep(0.05)
 
     async def tasks(self):
-        """What its diggers were told, each as often as a session was."""
+        """Return how often each text was accepted as a task by the diggers."""
         return await self.count_accepted(self.digger)
 
     async def count_accepted(self, agent):
@@ -208,30 +216,39 @@ class Crew:
 
 @attrs.define(eq=False)
 class World:
-    """Two pools in one database, of which one asks the other, those who talk to them, and what was seen."""
+    """Two pools in one database, their clients, and the observed failures.
+
+    The first pool sends requests to the second.
+    """
 
     database: object
     lives: object
     crews: tuple
-    """Of the pool that is talked to, and of the one that it asks."""
+    """The crew of the pool that clients use, and the crew of the pool that receives its requests."""
     door: object
-    """The way to some gateway."""
+    """Proxy in front of a gateway of the first pool."""
     ways: tuple
-    """Addresses for clients, and further options of `connect`; the last one has a token without the scope admin."""
+    """Gateway addresses and further options of `connect`.
+
+    The last entry has a token without the scope admin.
+    """
     clients: tuple
-    """One for each way, and in a story two that tell it."""
+    """One client for each entry of `ways`; a story gets two of them."""
     sessions: list = attrs.field(factory=list)
-    """Those that are to be usable at the end."""
+    """Sessions that must be usable at the end."""
     begun: float = attrs.field(factory=trio.current_time)
     serving: trio.Lock = attrs.field(factory=trio.Lock)
-    """Of who kills a service or moves partitions: of these one is done at a time."""
+    """Serialises the deeds that kill a service or change the partitions."""
 
     failures: list = attrs.field(factory=list)
-    """What was wrong: pairs of the name of a story and an error."""
+    """Pairs of the name of a story and an error."""
 
     @contextmanager
     def noting(self, name):
-        """Note the error of a story, so that the other stories go on. A story that is not over in time is stuck."""
+        """Record the error of a story, so that the other stories continue.
+
+        A story that exceeds `STUCK` fails.
+        """
         try:
             with trio.fail_after(STUCK):
                 yield
@@ -249,7 +266,7 @@ class World:
 
     @property
     def diggers(self):
-        """Names of agents whom the clerk may give tasks, here and in the other pool."""
+        """Names of the agents to which the clerk may delegate tasks, in this pool and the other one."""
         return "digger", f"miner@{self.crews[1].cluster.pool}"
 
     @property
@@ -261,26 +278,26 @@ class World:
         return self.crews[0].nodes.effects
 
     async def open(self, **options):
-        """A new session, which is to be usable at the end."""
+        """Create a session that must be usable at the end."""
         session = await self.clerk.create_session("ada", **options)
         self.sessions.append(session)
         return session
 
     async def end_of(self, session, message_id):
-        """What came of a message: `("answered", text)`, or `("failed", class)`."""
+        """Return the outcome of a message: `("answered", text)` or `("failed", class)`."""
         try:
             return "answered", (await self.clerk.outcome(session, message_id)).text
         except ActgentError as error:
             return "failed", type(error).__name__
 
     async def mend(self):
-        """Have the database run, for the next test, if a deed was broken off."""
+        """Restart the database for the next test if an aborted deed left it stopped."""
         if not await self.database.answers():
             self.database.kill()
             await self.database.start()
 
     async def ask(self, sql):
-        """What the database says."""
+        """Run a query against the database and return its rows."""
         return await trio.to_thread.run_sync(self._ask, sql)
 
     def _ask(self, sql):
@@ -288,7 +305,7 @@ class World:
             return database.execute(sql).fetchall()
 
     async def check(self):
-        """What is to be so at the end, whatever was drawn."""
+        """Assert the conditions that hold at the end of each schedule."""
         for session in self.sessions:
             assert (await self.clerk.run("last", session=session)).text == "you said: last", session.id
         assert {what: count for what, count in self.effects.items() if count > 1} == {}
@@ -302,7 +319,11 @@ class World:
             assert {what: count for what, count in tasks.items() if count > 1} == {}
 
     async def _unrest(self):
-        """What is not at rest: partitions without a node that is there, what waits for an owner, who is suspected, tasks."""
+        """Return the unfinished work.
+
+        It consists of open transactions, partitions without a live owner, pending messages, suspects and open
+        tasks.
+        """
         found = {"idle in transaction": (await self.ask(IDLE))[0][0]}
         for crew in self.crews:
             place, schema = crew.cluster, crew.cluster.journal.partition("?schema=")[2]
@@ -321,13 +342,16 @@ class World:
 
 @asynccontextmanager
 async def open_world(database, open_cluster, open_relay, lives, tokens):
-    """A `World` without nodes; `lives` start nodes, and `tokens` is the file of their gateways'."""
+    """Yield a `World` without nodes.
+
+    `lives` starts processes, and `tokens` is the token file of the gateways.
+    """
     token, known = new_token("t", owner="ada", scopes=("chat", "approve"))
     write_tokens(tokens, [known, *TOKENS])
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
         near, far = [await enter(open_cluster(database.url)) for _ in range(2)]
-        far.journal = near.journal  # pools that ask each other share a database and its schema
+        far.journal = near.journal  # pools that send requests to each other share a database and its schema
 
         async def serve_proxy(port, *, task_status):
             async with open_relay(port=port) as peer:
@@ -352,7 +376,10 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
 
 
 async def live_through(world, schedule, *, has_survivor=False):
-    """Tell the stories while the deeds are done; then all that is to be so is. No deed ends the survivor of the first pool."""
+    """Run the stories during the deeds, and assert the final conditions.
+
+    With `has_survivor`, no deed ends the first node of the first pool.
+    """
     async with trio.open_nursery() as nursery:
         for crew, count in zip(world.crews, schedule.nodes, strict=True):
             for _ in range(count):
@@ -377,7 +404,7 @@ async def live_through(world, schedule, *, has_survivor=False):
 
 
 async def _tell(world, planned, dice, during, are_over, *, task_status):
-    """Tell a story to its `yield` in the nursery `during`, from a time on, and the rest once all `are_over`."""
+    """Run a story to its `yield` in the nursery `during`, and the rest after the event `are_over`."""
     at, name = planned
     done, tellers = trio.Event(), dice.sample(world.clients, 2)
     async with aclosing(STORIES[name](attrs.evolve(world, clients=tellers), dice)) as telling:
@@ -417,7 +444,7 @@ async def kill(world, crew, dice):
 
 @deed
 async def kill_the_next(world, crew, dice):
-    """The node that takes over is killed as soon as it has something."""
+    """The node that acquires the partitions of a killed node is killed as soon as it owns one."""
     if (name := crew.take(dice)) is not None:
         crew.nodes.kill(name)
         async with trio.open_nursery() as nursery:
@@ -449,7 +476,7 @@ async def leave(world, crew, dice):
 
 @deed
 async def drain(world, crew, dice, *, may_die=True):
-    """A node hands over what it has, and may be killed while it does."""
+    """A node hands over its partitions, and may be killed meanwhile."""
     if (name := crew.take(dice)) is None:
         return
     is_killed = may_die and dice.random() < 0.5
@@ -457,7 +484,7 @@ async def drain(world, crew, dice, *, may_die=True):
     async def hand_over():
         await drain_node(*crew.place, name)
 
-    with suppress(ActgentError):  # it is killed, or hangs, or the database is away
+    with suppress(ActgentError):  # the node is killed or hangs, or the database does not answer
         if not is_killed:
             await hand_over()
         else:
@@ -490,26 +517,32 @@ async def cut_peers(world, crew, _):
 
 @deed
 async def hold_peers(world, crew, dice):
-    """Nothing that nodes of a pool send each other arrives for a while; no end of a connection is notified."""
+    """Data between nodes of a pool does not arrive for a while.
+
+    Connections stay open, and no end is notified.
+    """
     await hold(crew.peers, dice)
 
 
 @deed
 async def hold_peers_in_one_direction(world, crew, dice):
-    """Nodes of a pool receive the requests of the others, and their answers do not arrive; or the other way round."""
+    """Data between nodes of a pool arrives in one direction only: the requests, or the responses."""
     requests = dice.random() < 0.5
     await hold(crew.peers, dice, requests=requests, answers=not requests)
 
 
 @deed
 async def hold_database(world, crew, dice):
-    """One node of a pool loses the network to the database for a while; no end of a connection is notified."""
+    """One node of a pool loses the network to the database for a while.
+
+    Connections stay open, and no end is notified.
+    """
     await hold([dice.choice(crew.ways)] if crew.ways else [], dice)
 
 
 @deed
 async def hold_database_in_one_direction(world, crew, dice):
-    """The database receives the statements of the nodes of a pool, and its answers do not arrive; or the other way round."""
+    """Data between the nodes of a pool and the database arrives in one direction only: statements, or responses."""
     requests = dice.random() < 0.5
     await hold(crew.ways, dice, requests=requests, answers=not requests)
 
@@ -525,9 +558,9 @@ async def hold(relays, dice, **directions):
 
 @deed
 async def lock_table(world, crew, dice):
-    """Somebody locks a table of the journal."""
+    """A transaction locks a table of the journal."""
     table = f"{crew.cluster.journal.partition('?schema=')[2]}.{dice.choice(TABLES)}"
-    with suppress(psycopg.OperationalError):  # the database is not there, or ends the connection
+    with suppress(psycopg.OperationalError):  # the database is stopped, or ends the connection
         connection = await trio.to_thread.run_sync(psycopg.connect, world.database.url)
         try:
             await trio.to_thread.run_sync(connection.execute, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
@@ -538,7 +571,7 @@ async def lock_table(world, crew, dice):
 
 @deed
 async def kill_most(world, crew, dice):
-    """Seventy of a hundred nodes are killed at once."""
+    """Seventy percent of the nodes are killed at once."""
     for each in world.crews:
         for _ in range(round(len(each.alive) * 0.7)):
             if (name := each.take(dice)) is not None:
@@ -552,19 +585,19 @@ async def kill_most(world, crew, dice):
 
 @deed
 async def set_clock_wrong(world, crew, dice):
-    """A node is replaced by one whose clock is off by an hour."""
+    """A node is replaced by a node whose clock is wrong by an hour."""
     await replace(crew, dice, f"clock={dice.choice((3600, -3600))}")
 
 
 @deed
 async def upgrade(world, crew, dice):
-    """A node is replaced by one with another release of the agent."""
+    """A node is replaced by a node with another release of the agent."""
     await replace(crew, dice, "code=2")
 
 
 @deed
 async def add_agent(world, crew, dice):
-    """A node with one more agent comes, gets all partitions, and is removed again."""
+    """A node with one more agent starts, gets all partitions, and leaves again."""
     if (name := await crew.start("adds")) is not None:
         await trio.sleep(dice.uniform(3, 8))
         if name in crew.alive:
@@ -574,7 +607,7 @@ async def add_agent(world, crew, dice):
 
 
 async def replace(crew, dice, *options):
-    """Start a node with options, and have another node leave."""
+    """Start a node with options, and make another node leave."""
     name = crew.take(dice)
     await crew.start(*options)
     if name is not None:
@@ -590,7 +623,7 @@ async def fail_over(world, crew, dice):
 
 @deed
 async def terminate_backends(world, crew, _):
-    with suppress(psycopg.OperationalError):  # the database is not there
+    with suppress(psycopg.OperationalError):  # the database is stopped
         await world.ask(TERMINATE)
 
 
@@ -604,7 +637,10 @@ async def restart_database(world, crew, dice):
 
 @deed
 async def move_partitions(world, crew, dice):
-    """All nodes leave for another number of partitions; where one comes beside it, it is refused and nothing is changed."""
+    """All nodes leave, and the number of partitions changes.
+
+    If another node starts meanwhile, the change is rejected and has no effect.
+    """
     async with world.serving:
         left = [crew.take(dice) for _ in tuple(crew.alive)]
         for name in left:
@@ -621,13 +657,16 @@ async def move_partitions(world, crew, dice):
 
 @deed
 async def move_beside_drains(world, crew, dice):
-    """Somebody says again and again that there are to be other partitions, and breaks off, while the nodes are drained, and others come."""
+    """An operator repeatedly starts and aborts a change of the partitions while nodes drain and other nodes start."""
     partitions, left = dice.choice((16, 64, 256)), tuple(crew.alive)
 
     async def move():
         for number in range(30):
             pause = dice.uniform(0.5, 5) if number < 3 else PATIENCE
-            with suppress(ActgentError), trio.move_on_after(pause):  # some node is there, or nothing answers
+            with (
+                suppress(ActgentError),
+                trio.move_on_after(pause),
+            ):  # a node still runs, or the database does not answer
                 await repartition(*crew.place, partitions)
                 break
             await trio.sleep(0.2)

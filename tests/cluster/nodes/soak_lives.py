@@ -1,9 +1,13 @@
-"""Three nodes that serve conversations for as long as is wanted, one of which is cut each minute.
+"""Three nodes that serve conversations for a given time. One node is killed, drained or suspended each minute.
 
-`python soak_lives.py DATABASE REPORT --seconds 3600 --sessions 50000 --every 60 --seed 1` writes a report as JSON, first after
-a minute and then again and again. Visitors come evenly over the time: most begin a session, some come back to an old one; each says
-some messages and holds what it heard, and what the journal has, to what it said. The node `a` lives from the beginning to the end,
-for its memory; `b` and `c` are killed, leave, or hang, in turn, and so does `a` hang. Its pool and its schema are removed at the end.
+`python soak_lives.py DATABASE REPORT --seconds 3600 --sessions 50000 --every 60 --seed 1` writes a report as
+JSON, first after a minute and then repeatedly.
+
+Visitors arrive evenly over the time. Most visitors create a session, some return to an old session. Each
+visitor sends some messages, and compares the answers and the journal with the sent messages.
+
+The node `a` is never killed, so that its memory can be measured, but it also hangs. The nodes `b` and `c` are
+killed, leave, or hang, in turn. The pool and its schema are removed at the end.
 """
 
 import argparse
@@ -29,19 +33,19 @@ from tests.clusters import TOKEN, open_balancer, parse_address
 LIFE = Path(__file__).with_name("node_process.py")
 PATIENCE = 120
 CUTS = (("b", "kill"), ("c", "kill"), ("b", "hang"), ("c", "leave"), ("b", "kill"), ("a", "hang"))
-"""Who is cut, and how, in turn."""
+"""Pairs of a node and a fault, in turn."""
 HANG = 8.0
-"""Seconds for which a node hangs: its lease is 5."""
+"""Seconds for which a node hangs. Its lease is 5 seconds."""
 LOOK = 10.0
 """Seconds between two samples."""
 WARM = 0.25
-"""The part of the time that does not count for memory."""
+"""Fraction of the time that is excluded from the memory figures."""
 IDLE = """SELECT coalesce(max(extract(epoch FROM now() - state_change)), 0) FROM pg_stat_activity
     WHERE application_name = %s AND state LIKE 'idle in transaction%%'"""
 
 
 def resident(pid):
-    """The memory of a process, in kB."""
+    """Return the memory of a process in kB."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -50,15 +54,15 @@ def resident(pid):
 
 @attrs.define(eq=False)
 class Soak:
-    """The cluster, who talks to it, and what was seen."""
+    """The cluster, its visitors, and the collected figures."""
 
     options: argparse.Namespace
     pool: str = attrs.field(factory=lambda: f"soak-{os.getpid()}")
     nodes: dict = attrs.field(factory=dict)
     balancer: object = None
-    """The address before the gateways of all nodes."""
+    """The load balancer in front of all gateways."""
     said: array = attrs.field(init=False)
-    """By session, how many messages were said."""
+    """Number of messages sent, by session."""
     dice: random.Random = attrs.field(init=False)
     database: psycopg.Connection = attrs.field(init=False)
     begun: int = 0
@@ -67,7 +71,7 @@ class Soak:
     visitors: int = 0
     most_visitors: int = 0
     late: int = 0
-    """Visits that came later, as too many were there."""
+    """Visits that started late because too many visits ran."""
     wrong: list = attrs.field(factory=list)
     cuts: list = attrs.field(factory=list)
     samples: list = attrs.field(factory=list)
@@ -111,7 +115,7 @@ class Soak:
         node.stdout.close()
 
     async def cut_all(self, nursery):
-        """Cut one node after the other, and have each there again."""
+        """Inject the faults of `CUTS` in turn, and restart each node."""
         number = 0
         while True:
             number += 1
@@ -134,7 +138,7 @@ class Soak:
                 await self.start(nursery, name)
 
     async def _others_own(self, name, pid):
-        """Wait until a node owns nothing any more; when that was."""
+        """Wait until a node owns no partition. Return the time."""
         sql = f"SELECT count(*) FROM {self.schema}.partitions WHERE owner LIKE %s"
         while (await self.ask(sql, f"{name}-{pid}-%"))[0]:  # noqa: ASYNC110 - the database is asked
             await trio.sleep(0.02)
@@ -149,7 +153,7 @@ class Soak:
         return self.database.execute(sql, values).fetchone()
 
     async def sample(self):
-        """Look at everything, again and again."""
+        """Take a sample of all figures repeatedly."""
         schema = self.schema
         live = f"SELECT name FROM {schema}.nodes"
         while True:
@@ -178,7 +182,7 @@ class Soak:
     # --- visitors ------------------------------------------------------------------------
 
     async def talk(self):
-        """Visitors, evenly over the time."""
+        """Start visitors, evenly over the time."""
         visits = int(self.options.sessions * 1.25)
         async with (
             connect(self.balancer.url, token=TOKEN, retry_timeout=PATIENCE) as client,
@@ -196,7 +200,7 @@ class Soak:
                 nursery.start_soon(self._come, agent, self._choose())
 
     def _choose(self):
-        """A new session, or an old one that nobody visits now, as it has messages."""
+        """Return a new session, or an old session with messages that no visitor uses now."""
         if self.begun > 100 and (self.dice.random() < 0.2 or self.begun == self.options.sessions):
             number = self.dice.randrange(self.begun)
             if self.said[number]:
@@ -215,7 +219,7 @@ class Soak:
             self.visitors -= 1
 
     async def _visit(self, agent, number):
-        """Say some messages, one after the other or at once, and look whether each was answered once, in order."""
+        """Send some messages, in sequence or concurrently, and check that each is answered once, in order."""
         before, self.said[number] = self.said[number], 0
         said, heard, more = [], [], trio.lowlevel.ParkingLot()
 
@@ -246,7 +250,7 @@ class Soak:
             self.wrong.append({"session": session.id, "kept": kept, "said": said, "at": self.seconds()})
         self.said[number] = before + len(said)
 
-    # --- all of it -----------------------------------------------------------------------
+    # --- the whole run -------------------------------------------------------------------
 
     async def run(self):
         with psycopg.connect(self.options.database, autocommit=True) as self.database:
@@ -280,7 +284,7 @@ class Soak:
         self.database.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
     def tell(self, *, is_over):
-        """Write what is known by now."""
+        """Write the report with the figures so far."""
         report = {
             "is_over": is_over,
             "seconds": round(self.seconds()),
@@ -300,7 +304,10 @@ class Soak:
         new.replace(self.options.report)
 
     def _figures(self):
-        """Memory in kB at the median of the first and of the last quarter behind the warm-up, and the worst of the rest."""
+        """Return the memory in kB and the maximum of each other figure.
+
+        The memory is the median of the first and of the last quarter after the warm-up.
+        """
         warm = [each for each in self.samples if each["at"] > WARM * self.options.seconds]
         quarter = max(1, len(warm) // 4)
         memory = {

@@ -1,4 +1,7 @@
-"""Nodes that are killed, hang and leave in the middle of many conversations: each message is answered once, in order."""
+"""Nodes are killed, hang and leave in the middle of many conversations.
+
+Each message is answered once, in order.
+"""
 
 import signal
 
@@ -12,7 +15,10 @@ from .conversations import PATIENCE, talking
 
 
 async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):
-    """Another one goes on with its sessions, also while partitions move: nothing is lost or answered twice, and order stays."""
+    """Another node resumes the sessions, also while partitions move.
+
+    No message is lost, reordered or answered twice.
+    """
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -22,7 +28,7 @@ async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):
 
 
 async def test_a_node_hangs_and_comes_back(nodes):
-    """What it was about to write is not written: its sessions live elsewhere by then."""
+    """Its pending writes are rejected, because other nodes own its sessions by then."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes, messages=20, pause=0.4) as talks:
@@ -35,7 +41,10 @@ async def test_a_node_hangs_and_comes_back(nodes):
 
 
 async def test_a_node_leaves_while_it_works(nodes):
-    """It hands over what it has: the process ends, few models are asked twice, and no session counts as one whose process died."""
+    """The node hands over its partitions and its process ends.
+
+    Few model calls are repeated, and no session counts as one whose process died.
+    """
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -49,7 +58,7 @@ async def test_a_node_leaves_while_it_works(nodes):
 
 
 async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
-    """The last of them, and one that comes, go on with all of it."""
+    """The third node and a new node resume all sessions."""
     for name in "abc":
         await nodes.start(name)
     async with talking(nodes) as talks:
@@ -64,7 +73,7 @@ async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
 
 
 async def test_two_of_three_nodes_are_replaced(nodes):
-    """One is killed, and one leaves while another takes its place."""
+    """One is killed, and one leaves while another node takes its place."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -77,7 +86,10 @@ async def test_two_of_three_nodes_are_replaced(nodes):
 
 
 async def test_connections_to_the_database_are_cut(nodes, relay):
-    """A node that has lost the database for a moment resumes, and its turns, too: no model is asked twice."""
+    """A node that loses its database connections for a moment resumes with its turns.
+
+    No model call is repeated.
+    """
     await nodes.start("a", journal=nodes.cluster.journal.replace(":5432/", f":{relay.port}/"))
     async with talking(nodes, messages=20) as talks:
         for number in (100, 200, 300):
@@ -87,7 +99,7 @@ async def test_connections_to_the_database_are_cut(nodes, relay):
 
 
 async def test_connections_between_nodes_are_cut(nodes, open_relay):
-    """A relayed request whose connection broke is sent again under its id. The model is called once."""
+    """A relayed request is sent again under its id after its connection broke. The model is called once."""
     port = free_port()
     async with open_relay(port=port) as relay:
         await nodes.start("a", f"advertise=http://127.0.0.1:{port}", f"reached=http://127.0.0.1:{relay.port}")
@@ -100,7 +112,7 @@ async def test_connections_between_nodes_are_cut(nodes, open_relay):
 
 
 async def test_a_node_is_far_from_the_database(nodes, relay):
-    """What is slow is in order as well, also when the other node dies."""
+    """Messages are answered once and in order over a slow connection, also if the other node dies."""
     relay.delay = 0.05
     await nodes.start("a", journal=nodes.cluster.journal.replace(":5432/", f":{relay.port}/"))
     await nodes.start("b")
@@ -111,7 +123,7 @@ async def test_a_node_is_far_from_the_database(nodes, relay):
 
 
 async def keep_alive(nodes):
-    """Start a node, and the next one when it is dead."""
+    """Start a node, and start the next one after its death."""
     for number in range(100):
         await nodes.start(f"n{number}")
         while nodes.running[f"n{number}"].poll() is None:  # noqa: ASYNC110 - a process tells nobody
@@ -119,7 +131,10 @@ async def keep_alive(nodes):
 
 
 async def test_message_that_kills_each_node_is_dead_lettered(nodes):
-    """Three nodes die of the message, two more with its session alone. Then it fails, and the session continues."""
+    """The message kills three nodes, and two more with its session alone.
+
+    Then it fails, and the session continues.
+    """
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         nursery.start_soon(keep_alive, nodes)
         with trio.fail_after(2 * PATIENCE):
@@ -140,7 +155,7 @@ async def test_message_that_kills_each_node_is_dead_lettered(nodes):
 
 
 async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
-    """Who asked it is tried together with it, has as many deaths, and goes on with the failure that it hears of."""
+    """The parent session is tried together with its child, counts as many deaths, and continues with the failure."""
     nodes.options = ("asks",)
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         nursery.start_soon(keep_alive, nodes)
@@ -161,8 +176,8 @@ async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
 async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
     """The request goes to the next node.
 
-    Its handlers receive only new deliveries. Existing handlers do so as well, without waiting for the silence timeout
-    of their stream.
+    Its handlers receive only new deliveries. Existing handlers also receive them, without waiting for the
+    silence timeout of their stream.
     """
     await nodes.start("a")
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
@@ -191,5 +206,5 @@ async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
 async def _kill_soon(nodes):
     await trio.sleep(
         0.5
-    )  # a request that is not there by then goes to the other node at once, and proves nothing
+    )  # a request that did not arrive by then goes to the other node at once, and proves nothing
     nodes.kill("a")

@@ -1,4 +1,4 @@
-"""`actgent serve --cluster` and `actgent cluster`, as commands with a real database."""
+"""`actgent serve --cluster` and `actgent cluster` as commands with a real database."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from .pairs import wait_balanced
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 PATIENCE = 90
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 AGENT = """
 from actgent import BareAgent, ScriptedLLM
 
@@ -37,7 +37,7 @@ clerk = BareAgent("clerk", llm=ScriptedLLM(["It is 42."]))
 
 @attrs.define
 class Mended(LLM):
-    """Fails at first, and says again what it was told once it is mended."""
+    """A model that fails at first, and repeats the message after it is corrected."""
 
     name = "mended"
     is_mended: bool = False
@@ -51,7 +51,7 @@ class Mended(LLM):
 
 @pytest.fixture
 def command(commands):
-    """Run `actgent cluster` with these words to its end, where the cluster is."""
+    """Run `actgent cluster` with these arguments against the cluster of the test, until it ends."""
 
     async def run(cluster, *words):
         done = await trio.to_thread.run_sync(
@@ -75,7 +75,7 @@ def environment(cluster):
 
 
 async def give_up(runtime, session, message_id, words="2 + 2?"):
-    """A message that has failed, and is on the list of those that were given up."""
+    """Send a message that fails and becomes a dead letter."""
     await session.chat(words, message_id=message_id)
     await session.wait_idle()
     key = SessionKey("clerk", session.id)
@@ -126,7 +126,10 @@ async def test_dead_letters_are_listed_redelivered_and_dropped(open_cluster, com
 
 
 async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, command):
-    """Of none, of one that differs a little, and of several sessions: a line that says what there is."""
+    """Cases: no message, a slightly different id, and messages of several sessions.
+
+    One line lists the candidates.
+    """
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,
@@ -152,7 +155,7 @@ async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, comman
 
 
 async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
-    """No node has been there: that is said, with what to do."""
+    """If no node ever ran, the command prints one line with the remedy."""
     async with open_cluster() as cluster:
         for words in (["dead-letters"], ["status", "--cluster", cluster.pool]):
             refused = await command(cluster, *words)
@@ -177,7 +180,10 @@ async def test_drain_without_nodes_is_an_error(open_cluster, command):
 
 
 async def test_a_node_is_started_seen_and_drained(open_cluster, command, commands, tmp_path):
-    """Each by its command: it serves all partitions and answers, and when it is drained it ends with 0."""
+    """Separate commands start, list and drain the node.
+
+    It serves all partitions, answers, and exits with 0 after the drain.
+    """
     file = tmp_path / "agents.py"
     file.write_text(AGENT)
     with trio.fail_after(PATIENCE):
@@ -203,7 +209,7 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
 
 
 async def test_a_node_has_longer_to_end_than_other_commands(open_cluster, commands, tmp_path):
-    """Turns have 30 seconds, and the node some more to hand over the rest."""
+    """Turns have 30 seconds to end, and the node has more time to hand over the rest."""
     file = tmp_path / "agents.py"
     file.write_text(AGENT)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -251,7 +257,7 @@ async def check_a_node(cluster, node, command, place):
 
 @asynccontextmanager
 async def serving(commands, cluster, *words):
-    """`actgent serve` with these words beside a cluster, for the block: its process, the first line that it says, a client."""
+    """Run `actgent serve` with these arguments. Yield its process, its first output line and a client."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [ACTGENT, "serve", *words, "--bind", "127.0.0.1:0"]
     with commands.popen(command, **pipes, env=environment(cluster)) as process:
@@ -274,7 +280,10 @@ async def end(process):
 
 
 async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, command, tmp_path):
-    """One command is a node and a gateway: it serves sessions of both nodes, and ends once it was drained."""
+    """One command runs a node and a gateway.
+
+    It serves sessions of both nodes, and ends after it was drained.
+    """
     file = tmp_path / "agents.py"
     file.write_text(AGENT)
     with trio.fail_after(PATIENCE):
@@ -321,7 +330,7 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
     ],
 )
 async def test_options_of_a_node_that_make_no_sense_are_refused(commands, tmp_path, words, why):
-    """By one line that says what to do, before anything is open."""
+    """The command prints one line with the remedy before it opens any resource."""
     (tmp_path / "agents.py").write_text(AGENT)
     known = {key: value for key, value in os.environ.items() if not key.startswith("ACTGENT_")}
     line = [ACTGENT, "serve", "agents.py", "--bind", "127.0.0.1:0", *words]

@@ -1,4 +1,4 @@
-"""Several who want something of one session at once, while it moves from one node to the other."""
+"""Concurrent requests for one session while it moves from one node to the other."""
 
 from functools import partial
 
@@ -28,14 +28,17 @@ async def pair(open_cluster):
 
 
 async def hold_all(pair, client, sessions):
-    """Each session as three parties have it: at its node, at the other one, and at a client."""
+    """Return each session from three places: its node, the other node, and a client."""
     for session in sessions:
         there = await pair.agents[1].open_session(session.id)
         yield session, there, await client.agent("clerk").open_session(session.id)
 
 
 async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
-    """Whoever is told that it counts: it is the one that was done, and all others hear that they come too late."""
+    """The decision whose sender gets success is executed.
+
+    All other senders get the error that they are too late.
+    """
     one, _ = pair.agents
     counted = {}
 
@@ -78,7 +81,7 @@ async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
 
 
 async def test_of_messages_of_one_id_one_is_answered_while_the_session_moves(pair):
-    """Said by three parties at once, each message is in the session once, and is answered once."""
+    """Three parties send each message concurrently. The session contains it once and answers it once."""
     one, _ = pair.agents
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect(retry_timeout=PATIENCE) as client:

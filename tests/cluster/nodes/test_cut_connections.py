@@ -1,4 +1,4 @@
-"""Connections between nodes that are cut: who reads by another node resumes, and lists are answered again."""
+"""Connections between nodes break. Readers at another node resume, and lists are read again."""
 
 import trio
 
@@ -10,7 +10,10 @@ from .pairs import PATIENCE, Echo, make_clerk, wait_balanced
 
 
 async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cluster, open_relay):
-    """The owner keeps what it had; the reader comes again by its cursor, and does not wait until a silence is too long."""
+    """The owner keeps its events.
+
+    The reader reconnects with its cursor and does not wait for the silence timeout.
+    """
     models, ports = (Echo(), Echo()), []
     with trio.fail_after(PATIENCE):
         async with (
@@ -50,7 +53,7 @@ async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cl
 async def test_a_list_comes_from_another_node_when_a_gateway_is_cut_off(
     open_cluster, open_relay, monkeypatch
 ):
-    """Any node answers it, unless so many connections break that the list may be what ends the nodes."""
+    """The list is requested again unless `MAX_BROKEN_CONNECTIONS` connections broke: a list may kill its nodes."""
     asked, may_go = [], trio.Event()
 
     async def hold(reach, caller, query, most):

@@ -1,4 +1,4 @@
-"""A primary server that is lost, and its synchronous standby that is promoted; both are the tests' own."""
+"""A primary server is lost, and its synchronous standby is promoted. Both servers belong to the tests."""
 
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,7 +25,7 @@ async def start_servers(make_services):
 
 @asynccontextmanager
 async def open_pair(make_services, lives, open_cluster):
-    """A primary, its synchronous standby, and two nodes that find the server that accepts writes."""
+    """Yield a primary, its synchronous standby, and two nodes that find the server that accepts writes."""
     primary, standby = await start_servers(make_services)
     both = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
     async with open_cluster(both) as cluster, open_nodes(lives, cluster) as nodes:
@@ -39,7 +39,10 @@ async def open_pair(make_services, lives, open_cluster):
 async def test_the_standby_is_promoted_in_the_middle_of_conversations(
     lives, make_services, open_cluster, pause
 ):
-    """What was confirmed is there: nothing is lost or answered twice, no model is asked twice, and no node counts as dead."""
+    """Confirmed writes survive.
+
+    No message is lost or answered twice, no model call is repeated, and no node counts as dead.
+    """
     async with open_pair(make_services, lives, open_cluster) as (primary, standby, nodes):
         async with talking(nodes) as talks:
             await talks.reach(100)
@@ -52,7 +55,7 @@ async def test_the_standby_is_promoted_in_the_middle_of_conversations(
 
 
 async def test_a_node_dies_while_the_standby_is_promoted(lives, make_services, open_cluster):
-    """The other node takes its partitions from the promoted server: nothing is lost or answered twice."""
+    """The other node takes its partitions from the promoted server. No message is lost or answered twice."""
     async with (
         open_pair(make_services, lives, open_cluster) as (primary, standby, nodes),
         talking(nodes) as talks,
@@ -65,7 +68,7 @@ async def test_a_node_dies_while_the_standby_is_promoted(lives, make_services, o
 
 
 async def test_a_node_that_starts_waits_until_a_server_accepts_writes(make_services):
-    """What it reports names the reason."""
+    """The node reports the reason for the wait."""
     primary, standby = await start_servers(make_services)
     primary.kill()
     reports, address = [], f"{standby.url}?target_session_attrs=read-write"

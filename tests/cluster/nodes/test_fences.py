@@ -1,4 +1,4 @@
-"""A node whose partitions another one has taken, of which it was not notified."""
+"""Another owner acquires the partitions of a node, and the node is not notified."""
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ from .pairs import PATIENCE, Echo, make_clerk
 
 
 async def take_all(cluster, count):
-    """Be the owner of all partitions for a moment."""
+    """Own all partitions for a moment."""
     other = PartitionedJournal(cluster.journal, node="other", pool=cluster.pool, partitions=count)
     async with other.running():
         await other.acquire()
@@ -25,7 +25,10 @@ async def until(is_so):
 
 @pytest.mark.parametrize("by", ["a look", "a write"])
 async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch, by):
-    """By a look each second, though it writes nothing; or by its next write, of which nothing is there. Its turn is begun again."""
+    """The node notices it by its poll each second, or by its next write, which is rejected.
+
+    The turn is run again.
+    """
     model = Echo()
     with trio.fail_after(PATIENCE):
         async with (
@@ -50,7 +53,7 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
 
 
 async def test_a_node_that_has_ended_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch):
-    """By what its journal writes at last, of which nothing is there; the block ends with its own error."""
+    """The last write of its journal is rejected. The block raises the error of the program."""
     async with open_cluster() as cluster:
         leave = PartitionedJournal._write_and_release
 

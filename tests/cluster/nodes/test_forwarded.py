@@ -1,4 +1,7 @@
-"""Calls of one process for sessions that another one has, which ends, hangs or leaves in the middle of them: each has its effect once."""
+"""Calls for sessions of another process, which ends, hangs or leaves during the calls.
+
+Each call has its effect once.
+"""
 
 import os
 import random
@@ -22,14 +25,14 @@ KINDS = ("chat", "run", "stream", "interrupt", "approve", "mode", "delegate", "m
 
 
 class Calls:
-    """What is asked of sessions that all live at another node, one of each kind."""
+    """One call of each kind, for sessions that all live at another node."""
 
     def __init__(self, clerk, new_id):
         self.clerk, self._new_id = clerk, new_id
         self.sessions, self.replies, self.made = {}, {}, new_id()
 
     async def begin(self):
-        """Have what is asked about."""
+        """Create the sessions, and start the turns that the calls need."""
         for kind in KINDS:
             if kind != "make":
                 session = self.sessions[kind] = await self.clerk.create_session(
@@ -84,10 +87,10 @@ class Calls:
     async def _close(self, session):
         await session.aclose()
 
-    # --- what came of it ---------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------
 
     async def check(self):
-        """Everything was done once."""
+        """Assert that each call had its effect once."""
         for kind in KINDS:
             if kind != "close":
                 await self.sessions[kind].wait_idle()
@@ -110,7 +113,10 @@ class Calls:
         assert await self.sessions["close"].status() == "closed"
 
     async def _check_approved(self):
-        """What was granted ran once; or nobody knows, where its process died in the middle of it: it is not begun again."""
+        """Assert that the approved call ran once, or has an unknown outcome.
+
+        A call whose process died during its execution is not run again.
+        """
         (result,) = [each for said in await self.sessions["approve"].history() for each in said.tool_results]
         known = {"success": "deployed to mars", "outcome_unknown": ""}
         assert result.content == known[result.status]
@@ -122,7 +128,7 @@ class Calls:
 
 @asynccontextmanager
 async def reaching(runtime):
-    """The agent by the gateway of a node."""
+    """Yield the agent of a client that is connected to the gateway of a node."""
     token, known = new_token("t", owner="ada", scopes=("chat", "approve"))
     async with (
         open_gateway(runtime, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
@@ -133,7 +139,7 @@ async def reaching(runtime):
 
 @pytest.mark.parametrize("how", ["kill", "hang", "leave"])
 async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
-    """By a node and by its gateway: each is answered, and done once, whichever was underway and however far it was."""
+    """Calls by a node and by its gateway: each is answered and has its effect once, at any stage of the call."""
     dice = random.Random(int(os.environ.get("ACTGENT_SEED", "0")))
     agent = BareAgent("clerk", llm=Slow(), tools=[deploy], modes=Modes(execution=[deploy], initial="act"))
     async with nodes.cluster.node(agent, BareAgent("digger", llm=Slow())) as here, reaching(here) as far:
@@ -157,7 +163,7 @@ async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
 
 
 def other_id(runtime):
-    """The id of a session that lives at the other node."""
+    """Return the id of a session that lives at the other node."""
     while runtime.journal.owns(found := f"s{random.getrandbits(40)}"):
         pass
     return found

@@ -1,4 +1,4 @@
-"""A gateway of one node, asked for sessions that live at the other one."""
+"""Requests to the gateway of one node for sessions that live at the other node."""
 
 from contextlib import asynccontextmanager
 
@@ -36,7 +36,7 @@ async def pair(open_cluster):
 
 @asynccontextmanager
 async def open_client(runtime, scopes=("chat", "approve"), owner="ada"):
-    """A client over HTTP of the gateway of a node."""
+    """Yield an HTTP client of the gateway of a node."""
     token, known = new_token("t", owner=owner, scopes=scopes)
     async with (
         open_gateway(runtime, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
@@ -46,7 +46,7 @@ async def open_client(runtime, scopes=("chat", "approve"), owner="ada"):
 
 
 async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
-    """Messages, streams, approvals, interrupts and ends, wherever the session lives."""
+    """Messages, streams, approvals, interrupts and outcomes work for sessions of both nodes."""
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
             clerk = client.agent("clerk")
@@ -116,7 +116,10 @@ async def test_observations_resume_after_a_move_without_an_error(pair, monkeypat
 
 
 async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypatch):
-    """The gateway asks again, finds the session, and says that it may be its own; another one of that id is refused."""
+    """The gateway repeats the creation, finds the session and returns it as created.
+
+    A different creation of that id is rejected.
+    """
     relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
@@ -141,7 +144,10 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
 async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_it_is_answered(
     pair, monkeypatch, is_local
 ):
-    """No node dies of it, so only the first break counts. With `is_local` a program of a node sends it."""
+    """The broken connections killed no node, so only the first break counts.
+
+    With `is_local`, a program of a node sends the request.
+    """
     monkeypatch.setattr("actgent.cluster.relay_client.DEATH_SECONDS", 0.2)
     monkeypatch.setattr("actgent.client.request_sender.LAST_RETRY_PAUSE_SECONDS", 0.2)
     exchange, broken = NodeTransport._exchange, []
@@ -168,7 +174,10 @@ async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_i
 
 
 async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
-    """A gateway says which turn is meant, as its client does not know it; where nothing runs, nothing is sent."""
+    """The gateway adds the id of the running turn to the interrupt, because its client does not know it.
+
+    If no turn runs, the gateway sends nothing.
+    """
     relay, requests = NodeTransport.relay, []
 
     @asynccontextmanager
@@ -236,7 +245,10 @@ async def test_second_of_two_approvers_gets_a_conflict(pair, monkeypatch):
 
 
 async def test_others_do_not_reach_a_session_by_another_node(pair):
-    """A token's rights are the same there: what is another owner's is answered like what is not there."""
+    """The token has the same rights at the other node.
+
+    A session of another owner is answered like a missing session.
+    """
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as ada, open_client(pair.one, ("chat",), "bo") as bo:
             session_id = pair.id_at(pair.two)
@@ -246,7 +258,10 @@ async def test_others_do_not_reach_a_session_by_another_node(pair):
 
 
 async def test_a_node_that_hands_over_is_not_ready(pair):
-    """So that a load balancer sends requests to other nodes; it still answers those that come."""
+    """The readiness check fails, so that a load balancer sends requests to other nodes.
+
+    The node still answers requests.
+    """
     with trio.fail_after(PATIENCE):
         async with (
             httpx2.AsyncClient(base_url=pair.cluster.url) as http,
@@ -261,7 +276,7 @@ async def test_a_node_that_hands_over_is_not_ready(pair):
 
 
 async def test_concurrent_decisions_at_two_nodes_count_once(pair):
-    """The decisions are simultaneous. One counts, and the other approver gets an error, wherever the session is."""
+    """One decision counts, and the other approver gets an error, at whichever node the session lives."""
     counted, refused = [], []
 
     async def decide(session, approval_id, decision):
@@ -290,7 +305,7 @@ async def test_concurrent_decisions_at_two_nodes_count_once(pair):
 
 
 async def test_each_gateway_streams_a_run_of_the_other_node(pair):
-    """The answer to the message has the events of its run, and ends with it."""
+    """The response contains the events of the run, and ends with the run."""
     token, known = new_token("t", owner="ada", scopes=("chat",))
     with trio.fail_after(PATIENCE):
         async with (

@@ -1,4 +1,7 @@
-"""A `Session` that a program holds when it moves to another node: it goes on there, or says that it does not."""
+"""A program keeps a `Session` object while the session moves to another node.
+
+Each operation is forwarded, or raises an error.
+"""
 
 import math
 
@@ -29,7 +32,7 @@ KNOWN_HERE = (
     "database",
     "clock",
 )
-"""What a session is as long as it is there, and what its process has."""
+"""Attributes that do not change, or that belong to this process."""
 KNOWN_THERE = (
     "approvals",
     "budget",
@@ -43,15 +46,15 @@ KNOWN_THERE = (
     "status",
     "usage",
 )
-"""What changes at the node that has the session by now."""
+"""Attributes that change at the node that owns the session now."""
 KINDS = ("conversation", "event", "tool_result", "tool_progress", "exception", "routing", "token", "approval")
 
 
 @pytest.fixture
 async def moved(open_cluster):
-    """A session of a node that has handed everything over to another one, its agent, and what its handlers heard.
+    """Yield a session whose node has handed over all partitions, its agent, and the deliveries to its handlers.
 
-    Before that it was told `before`, and `deploy mars`, for which it waits for people.
+    Before the move the session received `before` and `deploy mars`, which waits for an approval.
     """
     models = Echo(), Echo()
     heard = {"agent's": [], "program's": []}
@@ -114,7 +117,10 @@ async def test_moved_session_forwards_messages(moved):
 async def test_a_schedule_that_is_removed_as_its_session_moves_was_there(
     open_cluster, monkeypatch, is_written
 ):
-    """Whether its node had written that, which it does not know; what the next owner finds no more was removed by us."""
+    """`unschedule` returns True, whether or not the old node had written the removal.
+
+    If the next owner does not find the schedule, the old node removed it.
+    """
     from actgent.agents import session as sessions
 
     agents = [make_clerk(Echo()) for _ in range(2)]
@@ -246,7 +252,10 @@ async def test_failure_handlers_are_notified_of_a_move(moved):
 
 
 async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cluster, caplog):
-    """That they hear no more is said once for their session, and for none whose handlers are its agent's."""
+    """One log record per session states that its handlers receive no more.
+
+    Handlers of the agent cause no record.
+    """
     agents = [make_clerk(Echo()) for _ in range(2)]
     agents[0].on_session(lambda session: session.on_conversation(print))
     with trio.fail_after(PATIENCE):

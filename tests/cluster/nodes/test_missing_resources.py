@@ -1,4 +1,4 @@
-"""What a client of a cluster raises if what it asks for is not there."""
+"""Errors of a cluster client for missing agents and unreachable nodes."""
 
 import pytest
 import trio
@@ -9,7 +9,7 @@ from .pairs import PATIENCE, Echo, make_clerk
 
 
 async def test_an_agent_that_no_node_hosts_is_named_with_those_that_are_there(open_cluster):
-    """Whether it is asked for by its name, or has a session already."""
+    """The error lists the hosted agents, both for an agent name and for an existing session of that agent."""
     clerk = make_clerk(Echo())
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, cluster.connect(retry_timeout=5) as client:

@@ -1,7 +1,7 @@
-"""Nodes on machines of their own, as far as networks go: the ways between them are taken down and up again.
+"""Nodes in separate network namespaces. Tests take the links between them down and up.
 
-       ┌─ to-a ──── eth0 ─ node a        three network namespaces, two pairs of virtual cards; who tests is in the
-hub ───┤                                 hub, with the database and the client
+       ┌─ to-a ──── eth0 ─ node a        Three network namespaces and two pairs of virtual cards. The test runs
+hub ───┤                                 in the hub, with the database and the client.
        └─ to-b ──── eth0 ─ node b
 """
 
@@ -21,7 +21,7 @@ from .conversations import open_nodes, talking
 
 HUB = "10.77.0.1"
 NETWORK = 0x40000000
-"""CLONE_NEWNET, of setns(2)."""
+"""CLONE_NEWNET of setns(2)."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -31,7 +31,7 @@ def ip(*words):
 
 @attrs.frozen
 class Networks:
-    """Three networks that only meet in the hub."""
+    """Three network namespaces. The hub is connected to the other two."""
 
     prefix: str = f"actgent{os.getpid()}"
 
@@ -39,18 +39,18 @@ class Networks:
         return f"{self.prefix}-{place}"
 
     def inside(self, place):
-        """What a command begins with that runs there."""
+        """Return the command prefix that runs a command in the namespace."""
         return "ip", "netns", "exec", self.name(place)
 
     def lay(self, opened):
-        """Make them, and remove them with a stack."""
+        """Create the namespaces, and remove them when the stack `opened` closes."""
         for place in ("hub", "a", "b"):
             ip("netns", "add", self.name(place))
             opened.callback(ip, "netns", "del", self.name(place))
             ip("-n", self.name(place), "link", "set", "lo", "up")
         hub = ("-n", self.name("hub"))
         ip(*hub, "addr", "add", f"{HUB}/32", "dev", "lo")
-        # A new network does not forward; without that the two nodes never reach each other.
+        # A new namespace does not forward packets. Without this setting the two nodes never reach each other.
         ip("netns", "exec", self.name("hub"), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for number, place in enumerate("ab", 1):
             there = ("-n", self.name(place))
@@ -74,12 +74,12 @@ class Networks:
             ip(*there, "route", "add", "default", "via", f"10.77.{number}.1")
 
     def set_way(self, place, state):
-        """Take the way to a node `down` or `up`; neither end is told."""
+        """Set the link to a node `down` or `up`. Neither end is notified."""
         ip("-n", self.name("hub"), "link", "set", f"to-{place}", state)
 
     @contextmanager
     def entered(self, place):
-        """This thread is there for the block."""
+        """Run the block with this thread in the namespace."""
         with (
             Path("/proc/thread-self/ns/net").open("rb") as before,
             Path(f"/run/netns/{self.name(place)}").open("rb") as there,
@@ -91,7 +91,7 @@ class Networks:
                 _enter(before)
 
     def popen(self, command, **options):
-        """Start a node in the network of its name, as `subprocess.Popen`."""
+        """Start a node in the network of its name, like `subprocess.Popen`."""
         name = command[4]
         environment = {
             **(options.pop("env", None) or os.environ),
@@ -107,10 +107,11 @@ def _enter(network):
 
 @pytest.fixture
 def networks(monkeypatch):
-    """Networks of the test's own; the test is in the hub.
+    """Yield new namespaces. The test runs in the hub.
 
-    A new thread is in the network of the thread that starts it, and trio keeps idle threads for later tests. So the threads of
-    the test are kept apart: a later test in this process could not reach PostgreSQL from them.
+    A new thread is in the network of the thread that starts it, and trio keeps idle threads for later tests.
+    So the threads of the test are kept apart: a later test in this process could not reach PostgreSQL from
+    them.
     """
     monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", ThreadCache())
     if os.geteuid() or not shutil.which("ip"):
@@ -127,7 +128,7 @@ def networks(monkeypatch):
 
 @pytest.fixture
 async def nodes(networks, make_services, open_cluster):
-    """What starts nodes in these networks; the database is in the hub."""
+    """Yield a `Nodes` that starts nodes in these networks. The database is in the hub."""
     database = make_services(host=HUB, inside=networks.inside("hub"), trusted="10.77.0.0/16")
     await database.start()
     async with open_cluster(database.url) as cluster, open_nodes(networks, cluster) as started:
@@ -135,13 +136,16 @@ async def nodes(networks, make_services, open_cluster):
 
 
 def options_of(number):
-    """Where the node of a network listens: for clients and for the other node."""
+    """Return the addresses at which the node listens for clients and for the other node."""
     host = f"10.77.{number}.2"
     return f"bind={host}:8300", f"advertise=http://{host}:8301"
 
 
 async def test_a_node_is_cut_off(nodes, networks):
-    """Without the database and the other node it writes nothing and is asked nothing; it comes back when it is reached again."""
+    """A node without database and peer writes nothing and gets no requests.
+
+    It rejoins when the link is up again.
+    """
     for number, name in enumerate("ab", 1):
         await nodes.start(name, *options_of(number))
     nodes.cluster.balancer.ports[:] = [("10.77.1.2", 8300), ("10.77.2.2", 8300)]

@@ -1,6 +1,6 @@
-"""What each method of a `RemoteSession` does whose owner is killed when the journal has its effect.
+"""Each method of a `RemoteSession`, with an owner that is killed after the effect is in the journal.
 
-The client has no answer then, or it has just received it.
+The owner is killed before the client receives the response, or just after it.
 """
 
 import pytest
@@ -43,7 +43,7 @@ async def interrupt(clerk, session, client):
         await trio.sleep(0.01)
     try:
         await session.interrupt()
-    except ServerUnreachable:  # its gateway was the owner, and without an id it is not sent again
+    except ServerUnreachable:  # the gateway was the owner, and a request without an id is not sent again
         await session.interrupt(message_id="m1")
     assert said(await settled(session), "assistant") == ["you said: slowly two"]
 
@@ -83,7 +83,7 @@ async def answer(clerk, session, client):
     await session.answer(approval_id, Approve(), by="bo")
     assert said(await settled(session), "assistant")[-1].startswith(
         "done: "
-    )  # or nobody knows whether it ran
+    )  # or the outcome of the call is unknown
 
 
 async def set_mode(clerk, session, client):
@@ -111,7 +111,7 @@ async def fork(clerk, session, client):
 
 
 def id_beside(session_id):
-    """An id of the same partition."""
+    """Return an id of the same partition."""
     ids = (f"{session_id}-{number}" for number in range(10_000))
     return next(each for each in ids if partition_of(each) == partition_of(session_id))
 
@@ -139,14 +139,20 @@ CASES = {
     fork: 3,
     create: 1,
 }
-"""With the number of the request whose owner dies, of those with an effect; the first one makes the session."""
+"""By scenario, the number of the request with an effect whose owner dies.
+
+The first request creates the session.
+"""
 BEHIND = [chat, interrupt, schedule, answer, aclose, fork]
-"""Those of which the client has the answer when its node dies."""
+"""Scenarios whose client has the response before the node dies."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
-    """The request is sent again, by its gateway or by the client, and the next owner answers as the first one did."""
+    """The gateway or the client sends the request again.
+
+    The next owner gives the same response as the first one.
+    """
     names = iter(f"n{number}" for number in range(100))
     with trio.fail_after(4 * PATIENCE):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Two nodes side by side: whoever is asked, sessions are served where they live."""
+"""Two nodes of one cluster. Each node accepts requests for all sessions."""
 
 from functools import partial
 
@@ -30,7 +30,10 @@ async def pair(open_cluster):
 
 
 async def test_approvals_of_all_nodes_are_listed_by_each(pair):
-    """By a runtime and by any node that a client asks; a decision reaches the session where it lives."""
+    """A runtime and any gateway list the approvals of all nodes.
+
+    A decision reaches the session at its owner.
+    """
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect() as client:
             clerk, ids = client.agent("clerk"), [pair.id_at(pair.one), pair.id_at(pair.two)]
@@ -50,7 +53,10 @@ async def test_approvals_of_all_nodes_are_listed_by_each(pair):
 
 
 async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster):
-    """A client without a retry timeout gets the error that the node is full. With one, its message is sent when there is room."""
+    """A client without a retry timeout gets the error that the inbox is full.
+
+    With a retry timeout, its message is sent when the inbox has room.
+    """
     model = Echo()
     agent = make_clerk(model, session_inbox_capacity=1)
     with trio.fail_after(PATIENCE):
@@ -86,7 +92,7 @@ async def say_until_refused(session):
 
 
 async def test_a_node_has_the_sessions_of_others(pair):
-    """Made, opened and found by its own agent, they have the words of sessions, and live where their partition does."""
+    """The local agent creates, opens and finds sessions of the other node as `RemoteSession` objects."""
     one, two = pair.agents
     session_id = pair.id_at(pair.two)
     with trio.fail_after(PATIENCE):
@@ -128,7 +134,10 @@ async def test_a_node_has_the_sessions_of_others(pair):
 
 
 async def check_what_stays(agent, session_id, there):
-    """What cannot be sent is refused by its name, before anything is made; what says nothing is no matter."""
+    """Options that cannot be sent are rejected by name before anything is created.
+
+    Empty options are accepted.
+    """
     given = {"deps": {"a": 1}, "history": [{"role": "user", "content": "x"}], "prompt": "x"}
     for name, value in given.items():
         with pytest.raises(ConfigurationError, match=f"{name}: this cannot be sent to the node"):
@@ -167,7 +176,10 @@ async def test_a_session_of_another_node_is_annotated(pair):
 
 
 async def test_a_session_of_another_node_is_judged_and_copied(pair):
-    """By the runtime as one of its own: the judgement stands where it lives, and the copy is written where its id does."""
+    """The runtime handles both like those of a local session.
+
+    The annotation is stored at the owner, and the copy at the owner of its id.
+    """
     one, two = pair.agents
     new_ids = {
         each: pair.id_at(runtime) for each, runtime in zip(("one", "two"), (pair.one, pair.two), strict=True)
@@ -196,7 +208,7 @@ async def test_a_session_of_another_node_is_judged_and_copied(pair):
 
 
 async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
-    """One of them makes it, whoever it is; the other one is told that it is there."""
+    """One node creates the session. The other node gets the error that the session exists."""
     made, refused = [], []
 
     async def make(agent, session_id):

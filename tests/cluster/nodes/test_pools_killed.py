@@ -1,4 +1,7 @@
-"""Nodes of two pools that are killed while one asks the other: each task is answered once, and no budget is passed."""
+"""Nodes of two pools are killed during requests between the pools.
+
+Each task is answered once within its budget.
+"""
 
 import signal
 import subprocess
@@ -25,19 +28,19 @@ from .conversations import hear_process
 
 LIFE = Path(__file__).with_name("pool_life.py")
 PATIENCE = 120
-"""Seconds for which clients try again."""
+"""Seconds for which clients retry."""
 NAMES = tuple(f"s{number}" for number in range(8))
 
 
 class Pools:
-    """Nodes of two pools in processes of their own."""
+    """The node processes of two pools."""
 
     def __init__(self, lives, editors, writers, nursery, gate):
         self.editors, self.writers = editors, writers
         self._lives, self._nursery = lives, nursery
         self._running, self._gate = {}, gate
         self.calls = Counter()
-        """What models were asked, by who was asked, and how often."""
+        """Number of model calls by agent and text."""
 
     async def start(self, cluster, name):
         """Start a node, and wait until its agent runs."""
@@ -70,27 +73,27 @@ class Pools:
             life.stdout.close()
 
     def open_gate(self):
-        """Let writers answer."""
+        """Create the gate file, so that the writers answer."""
         self._gate.touch()
 
     def count(self, name):
-        """How many model calls were made for a session."""
+        """Return the number of model calls for a session."""
         return sum(count for what, count in self.calls.items() if what.rpartition(" ")[2] == name)
 
     async def called_again(self):
-        """Wait until a node has asked again for what the one before was killed with."""
+        """Wait until a node has repeated a model call that was running when the previous node was killed."""
         while sum(self.calls.values()) <= 2 * len(NAMES):  # noqa: ASYNC110 - a process tells it
             await trio.sleep(0.01)
 
     async def called(self, *whats):
-        """Wait until models were asked these."""
+        """Wait until each of these model calls has happened."""
         while not all(self.calls[what] for what in whats):  # noqa: ASYNC110 - processes tell it
             await trio.sleep(0.01)
 
 
 @pytest.fixture
 async def pools(lives, tmp_path):
-    """Two nodes of each of two pools."""
+    """Yield two running nodes of each of two pools."""
     async with open_cluster() as editors, open_balancer() as balancer, trio.open_nursery() as nursery:
         writers = Cluster(f"{editors.pool}-w", editors.journal, balancer)
         started = Pools(lives, editors, writers, nursery, tmp_path / "gate")
@@ -108,7 +111,7 @@ async def pools(lives, tmp_path):
 
 
 def are_settled(*clusters):
-    """Whether each of two nodes of each pool has half of its partitions, so that nothing moves any more."""
+    """Return whether both nodes of each pool have half of its partitions."""
     address, _, schema = clusters[0].journal.partition("?schema=")
     with psycopg.connect(address) as database:
         rows = database.execute(
@@ -118,14 +121,14 @@ def are_settled(*clusters):
 
 
 async def paid(cluster, session_id, agent="editor"):
-    """How many model calls the journal says that a session's own budget has paid."""
+    """Return the number of model calls that the budget of a session has paid, according to the journal."""
     async with open_journal(cluster.journal, read_only=True) as journal:
         records = await journal.load(session_id, agent=agent)
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn]).model_calls
 
 
 async def wait_closed(cluster):
-    """Wait until no writer works on a task."""
+    """Wait until no writer session is open."""
     is_open = True
     while is_open:
         await trio.sleep(0.05)
@@ -136,7 +139,7 @@ async def wait_closed(cluster):
 
 @attrs.define(eq=False)
 class Talks:
-    """Sessions that have each said one thing to an editor."""
+    """Sessions that have each sent one message to an editor."""
 
     sessions: dict
     heard: dict
@@ -149,9 +152,10 @@ class Talks:
 
 @asynccontextmanager
 async def talking(pools):
-    """A client with sessions whose editors have asked the other pool; each may make nine model calls.
+    """A client with sessions whose editors have sent tasks to the other pool. Each session may make nine model calls.
 
-    The client stays open until each `chat()` has returned, since one may be retried after its answer has arrived.
+    The client stays open until each `chat()` has returned, since one may be retried after its answer has
+    arrived.
     """
     async with pools.editors.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         talks = Talks({}, {}, {})
@@ -176,7 +180,10 @@ def _hear_failure(heard, over, failure):
 
 
 async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
-    """Another one asks for the same: the writer is not asked twice, each is answered once, and what was left over comes back."""
+    """Another node repeats the request.
+
+    The writer runs once, each session is answered once, and the unused budget returns.
+    """
     async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))
@@ -190,7 +197,7 @@ async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
 
 
 async def test_a_node_that_answers_is_killed_while_it_works(pools):
-    """Another one goes on: each is answered once, and each model call that was made is paid once."""
+    """Another node resumes the tasks. Each session is answered once, and each model call is paid once."""
     async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))
@@ -219,7 +226,7 @@ async def test_interrupt_after_a_kill_cancels_the_task_in_the_other_pool(pools):
 
 
 async def test_nodes_of_both_pools_are_killed_again_and_again(pools):
-    """At whatever moments: each is answered once, the writer's answer is one and the same, and no budget is passed."""
+    """At any moment of the kill, each session is answered once, the writer's answer stays the same, and no budget is exceeded."""
     pools.open_gate()
     async with talking(pools) as talks:
         with trio.fail_after(3 * PATIENCE):

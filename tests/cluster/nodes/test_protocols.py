@@ -1,4 +1,4 @@
-"""Outside protocols at two nodes: each request reaches the node that does not own its session, or the one that does."""
+"""Outside protocols at two nodes. Each request arrives at the owner of its session, or at the other node."""
 
 from contextlib import asynccontextmanager
 from functools import partial
@@ -38,11 +38,11 @@ class Served:
     urls: tuple
 
     def ids(self):
-        """A new session id at each node."""
+        """Return a new session id of each node."""
         return [self.pair.id_at(each) for each in (self.pair.one, self.pair.two)]
 
     def at(self, number, token="ada", **headers):
-        """A client of the gateway of a node."""
+        """Return a client of the gateway of a node."""
         given = {"authorization": f"Bearer {OWNERS[token][0] if token in OWNERS else token}", **headers}
         return httpx2.AsyncClient(base_url=self.urls[number], headers=given, timeout=60)
 
@@ -72,7 +72,7 @@ async def served(open_cluster):
 
 
 def test_each_endpoint_of_a_protocol_says_how_it_is_routed():
-    """The default is the path segment `id`, which is no session of a protocol."""
+    """The default routing key is the path segment `id`, which names no session in these protocols."""
     rows = [each for protocol in PROTOCOLS for each in protocol.endpoints]
     assert [each.path for each in rows if each.forwarding == Forwarding()] == []
 
@@ -328,7 +328,7 @@ async def test_mcp_calls_an_agent_at_any_node(served):
         once = call_tool("once", meta={"actgent/messageId": "m1"}, **named)
         for number in (0, 1):
             assert (await call_mcp(served, number, once))["content"][0]["text"] == "you said: once"
-    for number in (0, 1):  # the id of the message is that of a session, which lives at one of the nodes
+    for number in (0, 1):  # the message id contains a session id, which lives at one of the nodes
         found = await call_mcp(served, number, call_tool("new", meta={"actgent/messageId": "m1"}))
         assert found["content"][0]["text"] == "you said: new"
         assert (await call_mcp(served, number, call_tool("alone")))["content"][0]["text"] == "you said: alone"
@@ -370,11 +370,11 @@ async def test_mcp_client_of_the_revision_2025_reaches_both_nodes(served):
                     assert found.content[0].text == "you said: hello"
 
 
-# --- all -----------------------------------------------------------------------------------
+# --- all protocols -------------------------------------------------------------------------
 
 
 async def _others(served, number, session_id):
-    """What bo gets for a session of ada by each protocol: status and body."""
+    """Return the status and the body that the user bo gets for a session of ada, by protocol."""
     send = partial(served.post, number, token="bo")
     calls = (
         send("/agui/clerk", agui(session_id, "mine", run="x")),
@@ -416,7 +416,7 @@ async def test_wrong_token_is_refused_in_the_form_of_the_protocol(served):
 
 
 async def test_a_refused_relayed_request_has_the_form_of_its_protocol(served):
-    """The owner refuses it, and its session waits for a decision."""
+    """The owner rejects the request, because its session waits for an approval."""
     for session_id in served.ids():
         for number in (0, 1):
             answer = await served.post(
@@ -471,7 +471,7 @@ async def test_a_run_is_repeated_if_its_answer_was_lost(served, monkeypatch):
 
 
 async def test_a_run_without_a_stream_is_answered_by_the_next_owner(served, monkeypatch):
-    """The session moves while the model works. The gateway asks the new owner, and the client sees nothing of it."""
+    """The session moves while the model works. The gateway repeats the request at the new owner, and the client notices nothing."""
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     pair, session_id, answers = served.pair, served.ids()[1], []
     for model in pair.models:

@@ -1,4 +1,7 @@
-"""Runs of outside protocols whose owner is killed while the model answers. Their clients reach another node."""
+"""The owner of a run of an outside protocol is killed during the model call.
+
+The clients reconnect to another node.
+"""
 
 import itertools
 
@@ -23,7 +26,7 @@ ANSWER = f"you said: {TEXT}"
 
 
 def owned(nodes, name):
-    """The partitions of a node."""
+    """Return the partitions of a node."""
     address, _, schema = nodes.cluster.journal.partition("?schema=")
     with psycopg.connect(address) as database:
         found = database.execute(
@@ -46,7 +49,10 @@ def client_of(nodes, name):
 
 
 async def read_until_killed(nodes, client, name, path, body, **headers):
-    """Stream a run, and kill a node after some of its text. Return what came; the end of the connection is an error."""
+    """Stream a run, and kill a node after some of its text.
+
+    Return the received data; a broken connection is an error.
+    """
     pieces = []
 
     async def read():
@@ -92,7 +98,7 @@ async def chat_completions(nodes, client, session_id, name):
 
 
 async def responses(nodes, client, session_id, name):
-    """The stream is taken up after the last event that came, so that the client has each event once."""
+    """The client resumes the stream after its last event and gets each event once."""
     await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk"})
     path, previous = "/openai/v1/responses", f"resp_{session_id}_none"
     body = {"model": "clerk", "input": TEXT, "stream": True, "previous_response_id": previous}
@@ -109,7 +115,7 @@ async def responses(nodes, client, session_id, name):
 
 
 async def a2a(nodes, client, session_id, name):
-    """The client subscribes to its task again, as the specification says."""
+    """The client subscribes to its task again, according to the specification."""
     body = rpc("SendStreamingMessage", message(TEXT, contextId=session_id))
     text = await read_until_killed(nodes, client, name, "/a2a/clerk", body, **A2A)
     task_id = events_of(text)[0]["result"]["task"]["id"]
@@ -120,7 +126,7 @@ async def a2a(nodes, client, session_id, name):
 
 
 async def mcp(nodes, client, session_id, name):
-    """The gateway calls the agent again at the next owner, and the client sees nothing of it."""
+    """The gateway calls the agent again at the next owner. The client notices nothing."""
     body = call_tool(TEXT, arguments={"session_id": session_id})
     headers = {**MCP, "mcp-method": "tools/call", "mcp-name": "clerk"}
     async with trio.open_nursery() as nursery:
@@ -130,7 +136,7 @@ async def mcp(nodes, client, session_id, name):
 
 
 async def whole_completion(nodes, client, session_id, name):
-    """As above, without a stream."""
+    """The same completion without a stream."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_at_work, nodes, name)
         answer = await client.post(
@@ -150,7 +156,10 @@ CASES = (ag_ui, vercel_ui, chat_completions, responses, a2a, mcp, whole_completi
 
 
 async def test_a_run_continues_at_the_next_owner_after_a_kill(nodes):
-    """The stream breaks instead of ending as if it were complete. The same request gives the whole answer of one turn."""
+    """The stream breaks instead of ending as if it were complete.
+
+    The same request gives the whole answer of one turn.
+    """
     with trio.fail_after(4 * PATIENCE):
         nodes.options = ("protocols",)
         await nodes.start("stays")

@@ -95,7 +95,8 @@ class Asking:
 async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
     """Suspects are opened within seconds, so the last answer comes within 40 s in addition to the time of the turn.
 
-    In tests that run side by side, a restart of a node takes longer. A message that kills its node is dead-lettered, and no other message is. No other sender gives up.
+    In concurrent tests the restart of a node takes longer. A message that kills its node is dead-lettered,
+    and no other message is. All other senders get their answers.
     """
     nodes.options = (f"slowly={TURN_SECONDS}",)
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Ends of a cluster that are seldom met: readers that are gone, two hands at once, keys of records, turns that do not end."""
+"""Rare cases of a cluster: closed readers, concurrent operators, record keys, turns that do not end."""
 
 import base64
 
@@ -17,11 +17,11 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime import runtime as runtimes
 
 PATIENCE = 120
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 
 
 class Held(LLM):
-    """Says again what it was told, once it is let go."""
+    """A model that repeats the message after the event `goes` is set."""
 
     name = "held"
 
@@ -48,14 +48,14 @@ async def answers_of(session):
 
 
 async def give_up(runtime, session):
-    """A message on the list of those that were given up, which its session has."""
+    """Send a message, and record it as a dead letter."""
     await session.chat("2 + 2?", message_id="m1")
     await session.wait_idle()
     await runtime.journal.suspects.bury(SessionKey("clerk", session.id), "m1", "5 processes died")
 
 
 def bodies_in(cluster):
-    """The records of all sessions, as they stand in the database."""
+    """Return the stored bytes of all records in the database."""
     address, _, schema = cluster.journal.partition("?schema=")
     with psycopg.connect(address) as database:
         return [bytes(body) for (body,) in database.execute(f"SELECT body FROM {schema}.steps")]
@@ -87,7 +87,10 @@ async def test_concurrent_redeliveries_send_one_message(open_cluster):
 
 
 async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
-    """Nodes with the keys go on with them; who has none reads nothing, and says no message again."""
+    """Nodes with the keys resume the sessions.
+
+    A node without the keys reads no record and redelivers no message.
+    """
     key = base64.b64encode(bytes(range(32))).decode()
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, cluster.connect(retry_timeout=PATIENCE) as client:
@@ -118,7 +121,7 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
 
 
 async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypatch):
-    """Its grace is over: the turn goes on at another node, whose model is asked again."""
+    """The grace period ends. Another node runs the turn again and repeats the model call."""
     monkeypatch.setattr(runtimes, "LEAVE_GRACE_SECONDS", 0.5)
     hangs, answers = Held(), free()
     with trio.fail_after(PATIENCE):

@@ -1,4 +1,4 @@
-"""Another number of partitions: the sessions and the messages that wait for an owner go to the owners of that time."""
+"""A change of the number of partitions. Sessions and pending messages move to the new owners."""
 
 import pytest
 import trio
@@ -9,7 +9,7 @@ from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.postgres import pool_layout as layouts
 
 PATIENCE = 120
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 
 
 class Echo(LLM):
@@ -23,7 +23,7 @@ class Echo(LLM):
 
 
 class Broken(Exception):
-    """The process that changes the partitions has ended."""
+    """The process that changes the partitions is killed."""
 
 
 async def said_in(session):
@@ -32,7 +32,10 @@ async def said_in(session):
 
 
 async def test_a_cluster_resumes_with_other_partitions(open_cluster):
-    """It is refused while a node runs; then what was sent in the meantime is answered once, also to a client that stayed."""
+    """The change is rejected while a node runs.
+
+    Messages sent during the change are answered once, also to a connected client.
+    """
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, cluster.connect(retry_timeout=PATIENCE) as client:
             place, agent = (cluster.journal, cluster.pool), client.agent("clerk")
@@ -62,7 +65,7 @@ async def test_a_cluster_resumes_with_other_partitions(open_cluster):
 
 
 async def test_a_change_that_broke_off_is_repeated(open_cluster, monkeypatch):
-    """No node starts until it was; another number is refused."""
+    """No node starts until the change is repeated. A different number is rejected."""
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
             place = cluster.journal, cluster.pool

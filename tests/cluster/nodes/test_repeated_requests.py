@@ -1,4 +1,4 @@
-"""Requests that a node relays again after a connection between nodes broke, and what a turn costs in pieces of answers."""
+"""Requests that a node relays again after a broken connection, and the chunks of a relayed turn."""
 
 import pytest
 import trio
@@ -27,7 +27,10 @@ async def pair(open_cluster):
 
 @pytest.fixture
 def break_creation(monkeypatch):
-    """`break_creation()` breaks the connection of the next creation of a session after it had its effect; returns those broken."""
+    """Return `break_creation()`, which breaks the connection of the next session creation after its effect.
+
+    It returns the list of session ids whose connection broke.
+    """
     answer, wanted, broken = RelayServer._answer, [], []
 
     async def tell_nothing(status, data, is_last, headers):
@@ -51,7 +54,10 @@ def break_creation(monkeypatch):
 
 
 async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(pair, break_creation):
-    """Its handlers hear all of it. Another creation of the same id is refused, also if that is relayed again."""
+    """Its handlers receive each delivery.
+
+    Another creation of the same id is rejected, also if it is relayed again.
+    """
     url, session_id = gateway_of_one(pair), pair.id_at(pair.two)
     with trio.fail_after(PATIENCE):
         async with (
@@ -78,7 +84,7 @@ async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(
 
 
 async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
-    """Relayed again, it would stop what runs by then. The owner of a closed session says that it is closed."""
+    """A repeated interrupt would stop a later turn. The owner of a closed session raises `SessionClosed`."""
     relay, asked = NodeTransport.relay, []
 
     def note(self, request, **given):
@@ -103,7 +109,7 @@ async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
 
 
 class Talking(LLM):
-    """Answers word by word, once it is let go."""
+    """A model that answers word by word after `may_go` is set."""
 
     name = "talking"
 
@@ -121,7 +127,10 @@ class Talking(LLM):
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """The pieces of answers that one node gets from the other; events that come later come in others."""
+    """Return the chunks that one node receives from the other.
+
+    Without a batch window, later events come in separate chunks.
+    """
     found, read = [], _Exchange.pieces
 
     async def note(self):
@@ -136,7 +145,10 @@ def pieces(monkeypatch):
 
 @pytest.fixture
 def live(monkeypatch):
-    """Set when a stream tells what comes, and no more of what was before: that may come in any number of pieces."""
+    """Return an event that is set when a stream starts live events.
+
+    Earlier events may come in any number of chunks.
+    """
     begun, write_all = trio.Event(), FrameQueue.write_all
 
     async def begin(self):

@@ -1,4 +1,4 @@
-"""Requests that kill each node which serves them: reads, lists, and messages that are not accepted yet."""
+"""Requests that kill each node that serves them: reads, lists, and messages that are not accepted yet."""
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ NAMES = ("one", "two", "three", "four")
 
 
 def running(nodes):
-    """Return the number of nodes whose process runs."""
+    """Return the number of running node processes."""
     return sum(nodes.running[name].poll() is None for name in NAMES)
 
 
@@ -21,7 +21,7 @@ async def start_all(nodes):
 
 
 async def test_a_list_that_kills_its_node_kills_three(nodes):
-    """Its sender gets an error and does not ask again; the fourth node answers other requests."""
+    """The client gets an error and does not retry. The fourth node answers other requests."""
     with trio.fail_after(2 * PATIENCE):
         await start_all(nodes)
         async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
@@ -65,7 +65,10 @@ async def test_a_read_that_kills_its_node_kills_three(nodes, read):
 
 
 async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(nodes, monkeypatch):
-    """It is not stored for the next owner; sent again to a corrected node under its id, it is answered once."""
+    """The message is not stored for the next owner.
+
+    A corrected node answers it once if it is sent again under its id.
+    """
     with trio.fail_after(3 * PATIENCE):
         await start_all(nodes)
         async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:

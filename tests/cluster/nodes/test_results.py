@@ -1,4 +1,4 @@
-"""What runs come to whose session moved to another node meanwhile, or lived there from the beginning."""
+"""Results of runs whose session moved to another node, or lived there from the beginning."""
 
 from contextlib import asynccontextmanager
 
@@ -31,7 +31,7 @@ DEPLOYS = ToolCall("deploy", {"place": "mars"})
 
 @attrs.frozen
 class Sum:
-    """What is asked for."""
+    """The answer type of the planner."""
 
     value: int
 
@@ -50,12 +50,15 @@ def deploy(place: str) -> str:
 
 @attrs.define(eq=False)
 class Adder(LLM):
-    """Calls the tool that it is told, and answers from its result, for which it waits until it is let go."""
+    """A model that calls the tools of `wants` and answers from the results.
+
+    It waits for `may_go` at the call `holds`.
+    """
 
     name = "adder"
     wants: tuple = (ADDS,)
     holds: str = ""
-    """The call that it waits with: `first`, or `last`, behind the tool's result."""
+    """The call that waits: `first`, or `last` for the call after the tool result."""
     asked: int = 0
     is_asked: trio.Event = attrs.field(factory=trio.Event)
     may_go: trio.Event = attrs.field(factory=trio.Event)
@@ -76,7 +79,10 @@ class Adder(LLM):
 
 @pytest.fixture
 def two_nodes(open_cluster, monkeypatch):
-    """`two_nodes(make)`: a block with a cluster, its nodes, and their agents, of `make(model)`; the first one's model holds."""
+    """Return `two_nodes(make)`, a context manager that yields a cluster, its nodes, agents and models.
+
+    `make(model)` returns the agent of a node. The model of the first node waits.
+    """
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
 
     @asynccontextmanager
@@ -127,7 +133,10 @@ async def test_plan_result_is_complete_after_a_move(two_nodes, given):
 
 
 async def test_a_plan_is_made_where_its_session_lives(two_nodes):
-    """A session of another node is as good as one of this node; what waits for people there stays open, and is decided here."""
+    """`process` works for a session of another node.
+
+    A suspended plan stays open, and this node can decide its approval.
+    """
     async with two_nodes(make_planner, wants=(DEPLOYS,)) as (
         _,
         (_, two),
@@ -165,7 +174,7 @@ async def test_plan_suspended_on_another_node_stays_open(two_nodes):
 
 
 async def test_a_typed_answer_stays_typed_in_streams_of_other_nodes(two_nodes):
-    """The form that an agent declares holds for what it says, wherever it says it."""
+    """The output type of an agent applies to its answers at each node."""
     async with two_nodes(make_planner) as (_, (_, two), (planner, _), (model, _)):
         model.may_go.set()
         session = await planner.create_session("ada", session_id=two.journal.new_session_id())
@@ -184,7 +193,7 @@ def make_pipeline(model):
 
 
 async def test_pipeline_run_is_complete_after_a_move(two_nodes):
-    """Joining, inspecting and retrying works at any node, and no step runs twice."""
+    """The run can be joined, inspected and retried at any node. No step runs twice."""
     async with two_nodes(make_pipeline) as (cluster, (one, two), (line, other), (model, _)):
         results, session_id = [], one.journal.new_session_id()
         async with trio.open_nursery() as nursery:
@@ -208,7 +217,7 @@ async def test_pipeline_run_is_complete_after_a_move(two_nodes):
 
 
 async def two_id(agent, runtime):
-    """A session at another node."""
+    """Return a session id of another node."""
     session = await agent.create_session("user", session_id=runtime.journal.new_session_id())
     assert isinstance(session, RemoteSession)
     return session.id

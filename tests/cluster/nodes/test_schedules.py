@@ -1,7 +1,7 @@
-"""Disasters by chance: `schedules.py` draws them from seeds, and says what is to be so afterwards.
+"""Random faults: `schedules.py` draws them from seeds and checks the result.
 
-`ACTGENT_SEEDS=7` or `ACTGENT_SEEDS=20-39` chooses the seeds; else there is one, with ACTGENT_SOAK=1 there are 20. A chaos run
-takes `ACTGENT_CHAOS_SECONDS`; else 10 s, and with ACTGENT_SOAK=1 180 s.
+`ACTGENT_SEEDS=7` or `ACTGENT_SEEDS=20-39` chooses the seeds. The default is one seed, or 20 with
+ACTGENT_SOAK=1. A chaos run takes `ACTGENT_CHAOS_SECONDS`. The default is 10 s, or 180 s with ACTGENT_SOAK=1.
 """
 
 import json
@@ -21,13 +21,13 @@ SOAK = os.environ.get("ACTGENT_SOAK")
 SEEDS = os.environ.get("ACTGENT_SEEDS", "0-19" if SOAK else "1")
 FIRST, _, LAST = SEEDS.partition("-")
 LIMIT = 600
-"""Seconds for a schedule, on a machine that does much else."""
+"""Seconds for a schedule on a loaded machine."""
 CHAOS_SECONDS = float(os.environ.get("ACTGENT_CHAOS_SECONDS", "180" if SOAK else "10"))
 SAMPLE_SECONDS = 2.0
 WARM = 0.25
-"""Part of a chaos run whose memory does not count."""
+"""Fraction of a chaos run that is excluded from the memory figures."""
 MAX_GROWTH = 1.05
-"""Memory of the node that lives through a chaos run, in its last quarter, per memory in its first quarter after the warm-up."""
+"""Maximum growth of the surviving node: memory in the last quarter per memory in the first quarter after the warm-up."""
 every_seed = pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
 
 
@@ -35,7 +35,7 @@ every_seed = pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST
 async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
     *, seed, lives, database, open_cluster, open_relay, tmp_path
 ):
-    """Nothing is lost, done twice or out of order, and the cluster comes to rest, usable."""
+    """No message is lost, repeated or reordered. The cluster settles and stays usable."""
     schedule = draw(seed)
     print(schedule)  # noqa: T201 - shown where it fails
     with trio.fail_after(LIMIT):
@@ -49,10 +49,10 @@ async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
 
 @attrs.define(eq=False)
 class Pair:
-    """A primary server and its synchronous standby, with the address of both."""
+    """A primary server and its synchronous standby. The address names both."""
 
     make: object
-    """Makes a server."""
+    """Function that makes a server."""
     active: object = None
     standby: object = None
     url: str = ""
@@ -98,7 +98,7 @@ def resident(pid):
 
 @asynccontextmanager
 async def sampled_memory(world, seconds):
-    """Yield a list, and add the memory of the node that lives through the run to it, until the deeds are over."""
+    """Yield a list, and append the memory of the surviving node to it until the deeds are over."""
     samples, (crew, _) = [], world.crews
 
     async def sample():
@@ -115,7 +115,10 @@ async def sampled_memory(world, seconds):
 
 @every_seed
 async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay, tmp_path):
-    """Clients talk all the time, and each fault happens: nothing is lost, twice or out of order, and memory does not grow."""
+    """Clients send messages all the time, and each fault happens.
+
+    No message is lost, repeated or reordered, and the memory does not grow.
+    """
     schedule, database = draw_long(seed, CHAOS_SECONDS), Pair(make_services)
     print(schedule)  # noqa: T201 - shown where it fails
     await database.open()
@@ -135,7 +138,7 @@ async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay
                     await world.mend()
     assert (
         world.crews[0].nodes.running[world.crews[0].survivor].poll() is not None
-    )  # killed with the block, not before
+    )  # the survivor is killed with the block, not before
     quarter = max(1, len(samples) // 4)
     first, last = (statistics.median(part) for part in (samples[:quarter], samples[-quarter:]))
     report = {

@@ -1,4 +1,7 @@
-"""A database that is killed, and all that waits in a session in the meantime; it is the tests' own."""
+"""A killed database, and the pending work of sessions during the outage.
+
+The database belongs to the tests.
+"""
 
 import signal
 from functools import partial
@@ -20,13 +23,16 @@ from .conversations import PATIENCE, open_nodes, talking
 
 @pytest.fixture
 async def nodes(lives, database, open_cluster):
-    """What starts nodes that have a database of their own."""
+    """Yield a `Nodes` whose nodes use a separate database."""
     async with open_cluster(database.url) as cluster, open_nodes(lives, cluster) as started:
         yield started
 
 
 async def test_the_database_is_killed(nodes, database):
-    """What was confirmed is there when it is back, and what was not is tried again: no turn fails, and no model is asked twice."""
+    """Confirmed writes survive, and unconfirmed writes are repeated.
+
+    No turn fails, and no model call is repeated.
+    """
     await nodes.start("a")
     await nodes.start("b")
     await nodes.settle("ab")
@@ -40,7 +46,10 @@ async def test_the_database_is_killed(nodes, database):
 
 
 async def _cut(how, nodes, database):
-    """Let the node `a` end or hang, or the database be started again; another node resumes, or it does."""
+    """Kill or suspend the node `a`, or restart the database.
+
+    Work resumes at another node, or at the same one.
+    """
     if how == "database":
         database.kill()
         await database.start()
@@ -100,7 +109,7 @@ async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
 
 
 async def test_nodes_reach_the_database_by_tls(nodes, database):
-    """By a certificate of an authority that they are told."""
+    """The nodes trust the authority that the options name."""
     checked = f"sslmode=verify-full&sslrootcert={database.ca}"
     journal = f"{nodes.cluster.journal}&{checked}"
     await nodes.start("a", journal=journal)
@@ -112,7 +121,7 @@ async def test_nodes_reach_the_database_by_tls(nodes, database):
 
 @pytest.mark.parametrize("wrong", ["authority", "host"])
 async def test_a_certificate_that_proves_nothing_is_refused(database, tmp_path, write_certificates, wrong):
-    """A database that does not prove who it is gets no word of a node; the error says so."""
+    """The node sends no data to a database whose certificate is not trusted. The error states that."""
     ca = write_certificates(tmp_path, "127.0.0.1")[0] if wrong == "authority" else database.ca
     host = "127.0.0.1" if wrong == "authority" else "localhost"
     checked = (

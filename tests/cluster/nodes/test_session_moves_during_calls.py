@@ -1,4 +1,4 @@
-"""What each method of a `Session` does whose session moves to another node in the middle of its call."""
+"""Each method of a `Session` whose session moves to another node during the call."""
 
 import attrs
 import pytest
@@ -11,12 +11,12 @@ from .pairs import PATIENCE, Echo, drain, make_clerk, wait_balanced
 
 @attrs.define(eq=False)
 class Gate:
-    """Holds the first write that somebody waits for of each session that is named, before it is done or behind it."""
+    """Holds the first awaited write of each named session, before or after the write happens."""
 
     journal: object
     when: str
     held: set = attrs.field(factory=set)
-    """Those that wait."""
+    """Ids of the sessions whose write is held."""
     named: set = attrs.field(factory=set)
     opened: trio.Event = attrs.field(factory=trio.Event)
 
@@ -38,7 +38,7 @@ class Gate:
 
 
 async def nothing(clerk, session):
-    """Nothing is there before."""
+    """Do nothing before the call."""
 
 
 async def turn(clerk, session):
@@ -68,7 +68,11 @@ CASES = {}
 
 
 def case(before):
-    """A row of the table: what is there before, the call, and what is to be so at the node that has the session then."""
+    """Register a case.
+
+    `before` prepares the session. The case makes the call, and after its `yield` checks the session at the
+    new owner.
+    """
 
     def add(call):
         CASES[call.__name__] = (before, call)
@@ -185,7 +189,7 @@ async def aclose(clerk, session, _):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monkeypatch, when):
-    """Whether the old owner has written it when the session moves, or cannot write it any more."""
+    """At the time of the move the old owner has written the effect, or cannot write it any more."""
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     models = Echo(), Echo()
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
@@ -224,13 +228,13 @@ async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monke
                 nursery.start_soon(drain, cluster, one)
                 with trio.move_on_after(
                     5
-                ):  # where it is the turn that writes, its session stays until it has
+                ):  # if the turn itself writes, its session stays until the write is done
                     await wait_given_back(one, made)
                 gate.opened.set()
                 await wait_given_back(one, made)
                 while "hold second" not in models[1].asked:  # noqa: ASYNC110 - a model counts
                     await trio.sleep(0.01)
-                await trio.sleep(1)  # what would stop the next turn comes in the middle of it
+                await trio.sleep(1)  # an interrupt of the next turn would arrive in the middle of it
                 models[1].may_go.set()
                 there.set()
                 with trio.move_on_after(PATIENCE / 6):
@@ -246,7 +250,7 @@ async def wait_given_back(runtime, sessions):
 
 
 async def open_there(clerk, session):
-    """The session where it is now, perhaps closed."""
+    """Return the session at its new owner. It may be closed."""
     known = clerk._opener.remote_sessions.session("clerk", session.id, owner="ada")
     assert isinstance(known, RemoteSession)
     if await known.status() != "closed":

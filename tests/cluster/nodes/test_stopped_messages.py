@@ -1,4 +1,4 @@
-"""A message that was stopped before it came, whose session is another node's by then."""
+"""A message is interrupted before it arrives, and its session moves to another node."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ async def pair(open_cluster):
 
 
 async def test_a_stop_holds_when_its_node_is_killed(nodes):
-    """What was answered is in the journal: the message ends as it comes to the next node, which asks no model for it."""
+    """The interrupt is in the journal. The next node ends the message without a model call."""
     with trio.fail_after(2 * PATIENCE):
         for name in ("one", "two"):
             await nodes.start(name)
@@ -35,7 +35,7 @@ async def test_a_stop_holds_when_its_node_is_killed(nodes):
 
 
 async def test_a_stop_holds_when_its_session_moves(pair):
-    """Said by whoever holds the session, at a node or at a client."""
+    """An interrupt through any node or client stays effective after the move."""
     one, two = pair.agents
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect(retry_timeout=PATIENCE) as client:

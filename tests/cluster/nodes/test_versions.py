@@ -1,4 +1,4 @@
-"""Two releases side by side: a node of the one before serves beside a newer one until a person raises what all write."""
+"""Two releases in one cluster: nodes of the previous and the next release run until an operator finishes the upgrade."""
 
 import signal
 import subprocess
@@ -20,14 +20,14 @@ from tests.clusters import parse_address
 
 RELEASE = Path(__file__).with_name("release.py")
 PATIENCE = 180
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 OLD, NEW = 2, 3
-"""The forms that the releases read: the next release is this one, with the next number."""
+"""The record formats that the releases read. The next release is this one with the next number."""
 
 
 @attrs.define(eq=False)
 class Releases:
-    """Nodes of two releases in processes of their own; what looks at them is of the newer one."""
+    """Node processes of two releases. The test process is of the newer release."""
 
     lives: object
     cluster: object
@@ -38,7 +38,7 @@ class Releases:
         return self.cluster.journal, self.cluster.pool
 
     async def start(self, name, reads):
-        """Start a node, and return what it says first."""
+        """Start a node, and return its first output line."""
         command = [sys.executable, RELEASE, str(reads), *self.place, name]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         life = self.running[name] = self.lives.popen(command, **pipes)
@@ -52,7 +52,7 @@ class Releases:
         return await trio.to_thread.run_sync(partial(fn, *args), abandon_on_cancel=True)
 
     async def served(self, owners):
-        """Wait until each partition is served by a node whose name begins so."""
+        """Wait until all partitions are served, by nodes whose names have exactly these prefixes."""
         while True:
             status = await read_cluster_status(*self.place)
             names = {each.owner.partition("-")[0] for each in status.partitions if each.is_served}
@@ -68,7 +68,10 @@ class Releases:
 
 @pytest.fixture
 def releases(lives, open_cluster, monkeypatch):
-    """`releases()`: a block with `Releases`; this process is of the newer one."""
+    """Return `releases()`, a context manager that yields a `Releases`.
+
+    This process is of the newer release.
+    """
     monkeypatch.setattr(pool_layout, "READS", NEW)
 
     @asynccontextmanager
@@ -89,7 +92,7 @@ def releases(lives, open_cluster, monkeypatch):
 
 
 async def talk(client, name):
-    """Sessions over all partitions; each answers."""
+    """Send a message to sessions of all partitions, and check each answer."""
     for number in range(16):
         agent, session_id = client.agent("clerk"), f"{name}{number}"
         try:
@@ -126,7 +129,7 @@ async def test_two_releases_run_in_one_cluster(releases):
 
 
 async def test_an_old_node_that_hung_through_the_upgrade_takes_nothing(releases):
-    """It wakes up as one that no partition is for, and leaves; what it had has another node."""
+    """The resumed node is assigned no partition and leaves. Another node has its partitions."""
     with trio.fail_after(PATIENCE):
         async with releases() as there, there.cluster.connect(retry_timeout=PATIENCE) as client:
             await there.start("old", OLD)

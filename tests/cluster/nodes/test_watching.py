@@ -1,4 +1,4 @@
-"""What a node tells of itself: takeovers by their reasons, turns that went on, and how soon it answers."""
+"""Figures that a node reports: takeovers by reason, resumed turns, and the time until it answers."""
 
 import json
 import logging
@@ -21,11 +21,11 @@ from actgent.observe import Telemetry
 from actgent.web.prometheus_metrics import Metrics, gauges_of
 
 PATIENCE = 90
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 
 
 class Held(LLM):
-    """Answers when it is let; notes that it was asked."""
+    """A model that sets `asked` and answers after `let` is set."""
 
     name = "held"
 
@@ -39,7 +39,7 @@ class Held(LLM):
 
 
 class Place:
-    """Where `actgent cluster` looks."""
+    """The cluster address for `actgent cluster`."""
 
     def __init__(self, cluster):
         self.cluster, self._cluster = cluster.pool, cluster
@@ -49,7 +49,7 @@ class Place:
 
 
 class Terminal:
-    """What a command shows."""
+    """Collects the output lines of a command."""
 
     def __init__(self):
         self.lines = []
@@ -66,7 +66,7 @@ async def until(condition):
 
 
 async def cut_off(cluster, llm, scope, *, task_status):
-    """A node that ends without a word when its scope is cancelled."""
+    """Run a node that ends without a handover if its scope is cancelled."""
     with scope:
         async with cluster.node(BareAgent("clerk", llm=llm), node="first") as runtime:
             task_status.started(runtime)
@@ -80,13 +80,13 @@ async def show(cluster, **options):
 
 
 async def until_written(cluster):
-    """Wait until the database has a session that is unfinished: a turn may begin before."""
+    """Wait until the database contains an unfinished session. A turn may begin before its write."""
     while not (await read_cluster_tables(cluster.journal, cluster.pool)).unfinished:  # noqa: ASYNC110 - as above
         await trio.sleep(0.02)
 
 
 def takeovers_in(read):
-    """The number of takeovers by their reasons, as OpenTelemetry has them."""
+    """Return the number of takeovers by reason from the OpenTelemetry metrics."""
     found = json.loads(read.get_metrics_data().to_json())
     metrics = found["resource_metrics"][0]["scope_metrics"][0]["metrics"]
     (points,) = [
@@ -147,7 +147,7 @@ async def test_takeover_is_reported(open_cluster, caplog):
 
 
 async def test_where_partitions_are_and_since_when(open_cluster):
-    """Of each its owner, since when, and how long ago the last step of what is unfinished was."""
+    """The status shows the owner of each partition, its acquisition time, and the age of the last step of unfinished work."""
     llm = Held()
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, cluster.node(BareAgent("clerk", llm=llm)) as runtime:
@@ -170,6 +170,6 @@ async def test_where_partitions_are_and_since_when(open_cluster):
 
 
 async def test_one_process_has_no_figures_of_a_cluster():
-    """As it is no node."""
+    """A single process is no node."""
     async with open_runtime() as runtime:
         assert runtime.cluster() is None
