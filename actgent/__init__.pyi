@@ -57,11 +57,6 @@ from .agents.plan_agent import (
 from .agents.session import (
     Session as Session,
 )
-from .agents.steps.agent_answer import (
-    AgentAnswer as AgentAnswer,
-    StepState as StepState,
-    ToolExecution as ToolExecution,
-)
 from .agents.steps.steps_agent import (
     StepsAgent as StepsAgent,
 )
@@ -74,7 +69,12 @@ from .agents.steps.stream_events import (
     ToolExecutionEvent as ToolExecutionEvent,
     ToolResultsEvent as ToolResultsEvent,
 )
-from .agents.teams.agent_tools import (
+from .agents.steps.streamed_run_state import (
+    AgentAnswer as AgentAnswer,
+    StepState as StepState,
+    ToolExecution as ToolExecution,
+)
+from .agents.teams.agents_as_tools import (
     delegation_tools as delegation_tools,
 )
 from .agents.teams.handoff import (
@@ -319,12 +319,12 @@ from .portal.asyncio_portal import (
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
 )
-from .portal.delivery_streams import (
-    AsyncPortalStream as AsyncPortalStream,
-    PortalStream as PortalStream,
-)
 from .portal.portal_block import (
     open_portal as open_portal,
+)
+from .portal.portal_streams import (
+    AsyncPortalStream as AsyncPortalStream,
+    PortalStream as PortalStream,
 )
 from .portal.sync_client import (
     PortalClient as PortalClient,

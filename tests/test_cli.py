@@ -37,7 +37,7 @@ from actgent.cli.demos.load_test import percentile, run_load_test
 from actgent.cli.demos.scripted_models import TOOLS
 from actgent.cli.demos.scripted_provider_process import open_script_process
 from actgent.cli.main import app, main
-from actgent.cli.model_options import open_models
+from actgent.cli.model_selection import open_models
 from actgent.cli.signal_handling import Shutdown, run_until_signalled
 from actgent.cli.terminal_io import ConversationView, Lines, Terminal, one_line, printable
 from actgent.interop import PROTOCOLS

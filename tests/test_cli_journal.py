@@ -25,7 +25,7 @@ from actgent import (
 from actgent.approvals import Approval, Reject
 from actgent.cli.chat import ChatOptions, load_agent
 from actgent.cli.journals import journal_commands as journal_cli
-from actgent.cli.journals.replay import ReplayOptions, fork
+from actgent.cli.journals.replay_command import ReplayOptions, fork
 from actgent.cli.main import main
 from actgent.cli.terminal_io import Terminal
 from actgent.journal.journal_interface import Entry

@@ -27,10 +27,10 @@ from actgent import (
     tool,
 )
 from actgent.agents.teams.remote_pool_agent import PoolAgent
-from actgent.toolsets.builtin.file_access import file_tools
-from actgent.toolsets.builtin.python_code import python_tool
+from actgent.toolsets.builtin.folder_file_tools import file_tools
+from actgent.toolsets.builtin.python_sandbox_tool import python_tool
 from actgent.toolsets.builtin.shell_tool import process_tool
-from actgent.toolsets.builtin.sql import sql_tool
+from actgent.toolsets.builtin.sql_query_tool import sql_tool
 from actgent.web.access_tokens import AccessToken
 
 

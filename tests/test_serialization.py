@@ -31,9 +31,9 @@ from actgent import (
     tool,
 )
 from actgent.agents.goal import GoalResult
-from actgent.agents.steps.agent_answer import AgentAnswer, StepState, ToolExecution
+from actgent.agents.single_turn_run import ProcessResult
 from actgent.agents.steps.stream_events import StepsEvent
-from actgent.agents.turn_processing import ProcessResult
+from actgent.agents.steps.streamed_run_state import AgentAnswer, StepState, ToolExecution
 from actgent.approvals import Approve, Edit, Expire, Reject, Respond, Withdraw
 from actgent.events import Observation
 from actgent.messages import (

@@ -10,7 +10,7 @@ import attrs
 from actgent.agents.steps import StepsAgent
 from actgent.database.database import Database
 from actgent.definitions.agent_folder import AgentFolder, read_folder
-from actgent.definitions.tools_file import load_tools
+from actgent.definitions.tools_file_loading import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.information_flow_labels import Policy
 from actgent.limits_and_schedules.limits import Limits

@@ -99,7 +99,7 @@ def memory_of(memory: MemoryLike) -> Memory:
     _check_memory(memory)
     if isinstance(memory, Memory):
         return memory
-    from actgent.memory.managed_memory import ManagedMemory  # noqa: PLC0415 - most agents have no such function
+    from actgent.memory.history_processor_memory import ManagedMemory  # noqa: PLC0415 - most agents have no such function
 
     manage: Any = getattr(memory, "manage_history", memory)
     return ManagedMemory(manage)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.memory.limited_memory import LimitedMemory, LimitedView
+from actgent.memory.message_count_limit import LimitedMemory, LimitedView
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import DataT_co, ToolCall
 from actgent.modes.mode_tools import SetMode

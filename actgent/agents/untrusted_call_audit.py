@@ -28,7 +28,7 @@ from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import CALL_TOOL
 from actgent.toolsets.toolset import static_tools
-from actgent.turns.calls.nested_calls import NestedCall, call_reference, nested_call_of
+from actgent.turns.calls.nested_tool_calls import NestedCall, call_reference, nested_call_of
 from actgent.turns.calls.untrusted_result_isolation import Isolation
 from actgent.turns.calls.untrusted_text_policy import excluded_audience, is_quoted, sinks_of, texts_of_owner
 

@@ -15,7 +15,7 @@ from actgent.llm.model_settings import LLMSettings, load_settings
 from actgent.llm.scripted_model import ScriptedLLM
 
 from .agent_files import load_agents
-from .model_options import live_models
+from .model_selection import live_models
 from .policy_warnings import policy_warnings
 from .terminal_io import Terminal
 

@@ -28,7 +28,7 @@ from actgent.tools.tool_interface import Tool
 from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
-from .model_options import live_models, open_models, open_script
+from .model_selection import live_models, open_models, open_script
 from .signal_handling import Shutdown
 from .terminal_io import Lines, Terminal
 

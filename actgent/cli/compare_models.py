@@ -26,9 +26,9 @@ from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import NO_USAGE
 
 from .agent_folders import agents_at, is_folder
-from .evaluation import build_agent
+from .eval_command import build_agent
 from .journals.journal_commands import open_read_only
-from .model_options import live_models, open_models
+from .model_selection import live_models, open_models
 from .report_command_helpers import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line

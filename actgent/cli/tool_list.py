@@ -8,7 +8,7 @@ import orjson
 import trio
 
 from actgent.definitions.agent_folder import BRAIN, read_folder
-from actgent.definitions.tools_file import load_tools
+from actgent.definitions.tools_file_loading import load_tools
 from actgent.errors import InvalidFile
 from actgent.support.user_code_calls import convert_user_error, leaves
 from actgent.tools.outputs.oversized_results import offer_read_result

@@ -35,7 +35,7 @@ from actgent.messages import (
     message_failure,
     new_secret,
 )
-from actgent.runtime.session_waits import take_remote_sources
+from actgent.runtime.waits_between_sessions import take_remote_sources
 from actgent.tools.tools_run_by_caller import CallerTools
 
 from .error_conversion import failure_error, suspended

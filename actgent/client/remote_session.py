@@ -29,7 +29,7 @@ from actgent.messages import (
     message_parts,
     new_secret,
 )
-from actgent.runtime.session_waits import take_remote_sources
+from actgent.runtime.waits_between_sessions import take_remote_sources
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status

@@ -25,16 +25,16 @@ from actgent.runtime.runtime import Runtime
 from actgent.web.access_tokens import Logins, TokenStore
 from actgent.web.gateway_setup import open_gateway_context
 from actgent.web.problem_documents import Problem
-from actgent.web.server.relayed_requests import LIMITS, EndpointFinder
+from actgent.web.server.relayed_request_handler import LIMITS, EndpointFinder
 from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
 from .cluster_node import Node, node_name
 from .cross_pool_delegation import PoolApplication, PoolLinks
 from .operations.node_metrics import OnSeconds
 from .partition_ownership import PartitionState
-from .pending_messages import PendingMessages
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays
+from .unowned_partition_messages import PendingMessages
 
 DEFAULT_PARTITIONS = 256
 """Number of partitions of a new cluster."""

@@ -29,7 +29,7 @@ from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tagged_codec import TaggedCodec
-from actgent.web.server.relayed_requests import RelayApplication, SendChunk
+from actgent.web.server.relayed_request_handler import RelayApplication, SendChunk
 from actgent.web.server.request_relay import RelayedRequest
 
 from .relay_client import NodeTransport, open_pool_transport

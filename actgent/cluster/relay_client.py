@@ -40,11 +40,11 @@ from actgent.web.server.request_relay import (
     RelayedRequest,
 )
 
-from .pending_messages import PendingMessages
+from .non_member_pool_directory import follow_pool
 from .pool_directory import Owner, PoolDirectory
-from .pool_directory_follower import follow_pool
 from .relay_http_encoding import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
 from .relay_server import MISDIRECTED
+from .unowned_partition_messages import PendingMessages
 
 ANSWER_SECONDS = 15.0
 """Seconds for which an answer is awaited, in addition to the seconds that the node was asked to wait."""

@@ -18,7 +18,7 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_batches_and_nursery import plain_nursery
 from actgent.web.problem_documents import Problem
 from actgent.web.server.listen_addresses import is_loopback
-from actgent.web.server.relayed_requests import RelayApplication, has_moved
+from actgent.web.server.relayed_request_handler import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest, WaitReleased
 
 from .operations.node_metrics import NodeMetrics

@@ -3,7 +3,7 @@
 A suspect is a session that was unfinished when its node died. Suspects are held back and opened in groups, each of which is
 watched for a moment. The group of a death is divided further, until one suspect is alone. If processes die twice with the
 same suspect alone, and no other node dies at the same time, its message is dead-lettered. Deaths are counted before any session of an acquired partition is opened or
-served; `journal/postgres/crash_counts.py` has the rules.
+served; `journal/postgres/session_crash_counts.py` has the rules.
 """
 
 import math

@@ -35,7 +35,7 @@ from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 from .strict_json_parsing import json_object, short_reason
 from .tool_line_numbers import tool_lines
 from .toolset_files import read_documents, read_servers
-from .untrusted_folder import Folder, Unreachable, shown_text
+from .untrusted_folder_reading import Folder, Unreachable, shown_text
 
 BRAIN = "brain.md"
 TOOLS = "tools.py"

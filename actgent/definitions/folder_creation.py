@@ -12,7 +12,7 @@ from actgent.messages import ToolCall
 from actgent.protocols import PROTOCOLS, make_protocol
 
 from .agent_folder import AgentFolder, read_folder
-from .untrusted_folder import steps_of
+from .untrusted_folder_reading import steps_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 MAX_FILES = 200

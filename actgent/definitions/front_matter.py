@@ -30,7 +30,7 @@ from ruamel.yaml.events import (
 
 from actgent.errors import InvalidFile
 
-from .untrusted_folder import UNREADABLE, looks_secret
+from .untrusted_folder_reading import UNREADABLE, looks_secret
 
 MAX_YAML_CHARS = 32 * 1024
 """Maximum length of the YAML; the text below it counts only towards the size limit of the file."""

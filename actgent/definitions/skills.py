@@ -14,7 +14,7 @@ from actgent.errors import InvalidFile, ToolError
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
 from .front_matter import Document, split_front_matter
-from .untrusted_folder import Folder
+from .untrusted_folder_reading import Folder
 
 NOTES = "AGENTS.md"
 MAX_SKILLS = 100

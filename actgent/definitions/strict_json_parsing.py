@@ -6,7 +6,7 @@ from typing import Any
 from actgent.errors import InvalidFile
 
 from .front_matter import MAX_DEPTH, read_yaml
-from .untrusted_folder import looks_secret
+from .untrusted_folder_reading import looks_secret
 
 _MAX_REASON_CHARACTERS = 300
 

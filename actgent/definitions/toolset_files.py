@@ -17,7 +17,7 @@ from actgent.toolsets.toolset import Toolset
 
 from .front_matter import read_yaml
 from .strict_json_parsing import json_object, short_reason
-from .untrusted_folder import Folder
+from .untrusted_folder_reading import Folder
 
 OPENAPI = "openapi"
 SERVERS = "mcp_config.json"

@@ -3,9 +3,9 @@
 from .case_files import case_from, load_cases, save_cases
 from .case_runner import evaluate
 from .cases_and_results import Case, CheckResult, Trial
+from .cases_from_journal import cases_from_journal
 from .evaluation_html_report import to_html
 from .evaluation_report import Figures, Report
-from .journal_cases import cases_from_journal
 from .model_judge import judged
 from .predefined_checks import calls, calls_no_tool, contains, equals, goal_reached, matches
 from .recorded_answer_comparison import DecisionVariant, compare_decisions

@@ -28,7 +28,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import HTTPCall
 from actgent.web.routes.messages import has_content
 from actgent.web.routes.shared_schemas import check_client_id
-from actgent.web.server.request_parser import DIRECT
+from actgent.web.server.http_request_framing import DIRECT
 from actgent.web.streaming.session_events import find_message
 from actgent.web.streaming.sse import (
     ALIVE_FRAME,

@@ -2,8 +2,8 @@
 
 from .asyncio_client import AsyncPortalClient, AsyncPortalRemoteAgent, AsyncPortalRemoteSession
 from .asyncio_portal import AsyncPortal, AsyncPortalAgent, AsyncPortalSession
-from .delivery_streams import AsyncPortalStream, PortalStream
 from .portal_block import PortalBlock, open_portal
+from .portal_streams import AsyncPortalStream, PortalStream
 from .sync_client import PortalClient, PortalRemoteAgent, PortalRemoteSession
 from .sync_portal import Portal, PortalAgent, PortalSession
 

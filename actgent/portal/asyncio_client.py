@@ -15,9 +15,9 @@ from actgent.sessions.session_handlers import Handler
 from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .asyncio_portal import AsyncioMethod, AsyncPortal, AsyncProxy, running_loop
-from .delivery_streams import AsyncPortalStream
 from .handler_proxies import LoopContext, make_handler_proxy
 from .handler_registration import AttachesHandlers, HandlerOptions
+from .portal_streams import AsyncPortalStream
 from .trio_context_managers import HeldBlock
 
 

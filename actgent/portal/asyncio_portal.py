@@ -40,9 +40,9 @@ from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
 from actgent.tools.tool_interface import DepsT
 
-from .delivery_streams import AsyncPortalStream
 from .handler_proxies import LoopContext, SessionHookProxy, blocks_turn, make_handler_proxy
 from .handler_registration import AttachesHandlers, AttachesHooks, HandlerOptions
+from .portal_streams import AsyncPortalStream
 from .sync_portal import create_with_handlers, ignore, unwrap
 from .trio_context_managers import HeldBlock, entered_on_trio
 from .trio_thread import TrioThread

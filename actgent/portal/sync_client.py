@@ -13,9 +13,9 @@ from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, 
 from actgent.sessions.session_handlers import Handler
 from actgent.sessions.subscriptions import Observed, ObservedType
 
-from .delivery_streams import PortalStream
 from .handler_proxies import make_handler_proxy
 from .handler_registration import AttachesHandlers, HandlerOptions
+from .portal_streams import PortalStream
 from .sync_portal import Portal, Proxy, SyncMethod
 from .trio_context_managers import HeldBlock
 

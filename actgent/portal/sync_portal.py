@@ -39,9 +39,9 @@ from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
 from actgent.support.misuse_hints import hints_for_portal_agents, hints_for_portal_sessions
 from actgent.tools.tool_interface import DepsT
 
-from .delivery_streams import PortalStream
 from .handler_proxies import SessionHookProxy, ThreadContext, make_handler_proxy
 from .handler_registration import AttachesHandlers, AttachesHooks, HandlerOptions
+from .portal_streams import PortalStream
 from .trio_context_managers import HeldBlock, entered_on_trio
 from .trio_thread import TrioThread
 

@@ -34,9 +34,14 @@ from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
 from actgent.turns.content_guards import Guards
 
-from .session_waits import running_session, sources_of_caller, sources_of_request, would_wait_for_itself
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
 from .turn_runner import URGENT_CAME
+from .waits_between_sessions import (
+    running_session,
+    sources_of_caller,
+    sources_of_request,
+    would_wait_for_itself,
+)
 
 _RING_LEVELS = 3
 """Depth of nested agent calls from which call cycles are logged: a calls b, b calls a, a calls b."""

@@ -64,13 +64,14 @@ from .approval_decisions import list_approvals
 from .delegation.task_delegation import Delegation
 from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
 from .session_erasure import Retention, RetentionJob
-from .session_waits import find_waiter
+from .waits_between_sessions import find_waiter
 from .sessions.annotation_changes import Annotations
 from .sessions.answer_ratings import Ratings
 from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 from .sessions.session_tree_close import closing_in_background
+from .waits_between_sessions import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
 _DURABILITIES: tuple[str, ...] = typing.get_args(Durability)

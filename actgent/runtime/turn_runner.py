@@ -38,8 +38,8 @@ from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.turn_lifecycle import TurnLifecycle
 
-from .session_waits import running_session
 from .sessions.session_table import SessionTable
+from .waits_between_sessions import running_session
 
 _log = logger_of(__name__)
 URGENT_CAME = "an urgent message came"

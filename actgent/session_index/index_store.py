@@ -13,7 +13,7 @@ import attrs
 from actgent.journal.record_feed_backlog import Written
 from actgent.journal.session_annotations import Condition, encode_annotations
 from actgent.journal.session_list_queries import SessionKey
-from actgent.support.sql_connection import Row, SQLConnection
+from actgent.support.sql_connection_interface import Row, SQLConnection
 
 from .queries import (
     Group,

@@ -10,7 +10,7 @@ from actgent.journal.session_annotations import Condition, postgres_condition
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
-from actgent.support.sql_connection import Row
+from actgent.support.sql_connection_interface import Row
 from actgent.support.word_normalization import spaced
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery

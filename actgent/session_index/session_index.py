@@ -27,7 +27,7 @@ from actgent.journal.wrappers import WrappedJournal
 from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import logger_of
-from actgent.support.sql_connection import ThreadedStore
+from actgent.support.sql_connection_interface import ThreadedStore
 
 from .index_store import IndexStore
 from .queries import Group, SearchFilter, SearchPage, Trends

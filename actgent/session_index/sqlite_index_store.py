@@ -6,7 +6,7 @@ import apsw
 
 from actgent.errors import JournalError, JournalFailed, JournalFull
 from actgent.journal.session_annotations import Condition, sqlite_condition
-from actgent.support.sql_connection import Row
+from actgent.support.sql_connection_interface import Row
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from actgent.support.word_normalization import spaced
 

@@ -99,7 +99,7 @@ from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
 from .pending.turn_future import CallOptions, Outcome, TurnFuture
 from .session_handlers import Handlers
 from .session_record_writer import SessionLog
-from .session_tree import Children, SessionTree
+from .session_relations import Children, SessionTree
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]

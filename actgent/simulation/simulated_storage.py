@@ -65,7 +65,7 @@ class Storage:
             return
         self._folder = Path(tempfile.mkdtemp(prefix="actgent-simulation-"))
         self._disk = _Disk(self)
-        names = ("actgent.journal.sqlite.journal", "actgent.journal.sqlite.reader")
+        names = ("actgent.journal.sqlite.journal", "actgent.journal.sqlite.read_only_journal")
         try:
             with contextlib.ExitStack() as stack:
                 for name in names:

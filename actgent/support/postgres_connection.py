@@ -9,7 +9,7 @@ import psycopg
 import psycopg.sql
 
 from .postgres_address import split_schema
-from .sql_connection import Row, SQLConnection
+from .sql_connection_interface import Row, SQLConnection
 
 CONNECT_SECONDS = 10
 """Maximum seconds for connecting."""

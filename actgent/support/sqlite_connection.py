@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import apsw
 
-from .sql_connection import Row, SQLConnection
+from .sql_connection_interface import Row, SQLConnection
 
 BUSY_MS, CHECKPOINT_BUSY_MS = 10_000, 500
 """Milliseconds to wait for a lock: of another writer, and of a reader that blocks the truncation of the log."""

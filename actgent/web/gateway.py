@@ -12,7 +12,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.support.name_hints import async_block
 
 from .access_tokens import AccessToken
-from .external_protocol import OutsideProtocol
+from .external_protocol_interface import OutsideProtocol
 from .gateway_limits import GatewayLimits
 from .webhooks.webhook import Webhook
 

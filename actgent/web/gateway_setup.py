@@ -17,7 +17,7 @@ from .access_control import AccessFilter, require_journal
 from .access_tokens import AccessToken, Logins, TokenStore, new_token
 from .asgi_app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import docs_route, routes
-from .external_protocol import OutsideProtocol
+from .external_protocol_interface import OutsideProtocol
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics

@@ -9,7 +9,7 @@ import psycopg
 
 from actgent.journal.group_commit import Head
 from actgent.journal.journal_url import open_journal
-from actgent.journal.postgres import statements
+from actgent.journal.postgres import sql_statements
 from actgent.journal.postgres.array_encoding import encode_array, encode_columns
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
@@ -106,15 +106,17 @@ def test_lone_surrogates_are_rejected_like_the_driver_does(server):
 
 def test_a_group_without_rows_has_all_columns(server):
     """A step that changes only a head has empty arrays for all columns."""
-    assert encode_columns(statements.ROW_TYPES, []) == [
-        encode_array(kind, []) for kind in statements.ROW_TYPES.values()
+    assert encode_columns(sql_statements.ROW_TYPES, []) == [
+        encode_array(kind, []) for kind in sql_statements.ROW_TYPES.values()
     ]
 
 
 def test_columns_are_those_of_the_things():
     """The columns have the order of the names."""
     heads = [Head("s1", "clerk", "ada"), Head("s2", "clerk", parent_id="s1", parent_agent="clerk")]
-    columns = dict(zip(statements.FIELD_TYPES, encode_columns(statements.FIELD_TYPES, heads), strict=True))
+    columns = dict(
+        zip(sql_statements.FIELD_TYPES, encode_columns(sql_statements.FIELD_TYPES, heads), strict=True)
+    )
     assert columns["session_id"] == encode_array("text", ["s1", "s2"])
     assert columns["parent_id"] == encode_array("text", [None, "s1"])
     assert columns["closed"] == encode_array("boolean", [False, False])

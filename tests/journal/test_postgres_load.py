@@ -22,7 +22,7 @@ from actgent.messages import Message, Sender, Text
 
 psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent.journal.postgres import schema as schemas, statements  # noqa: E402 - of the extra
+from actgent.journal.postgres import schema as schemas, sql_statements  # noqa: E402 - of the extra
 from actgent.journal.postgres.session_pages import session_page_query  # noqa: E402
 
 SESSIONS = 20_000
@@ -158,7 +158,7 @@ async def test_flags_of_sessions_at_rest_are_cleared(sessions, database):
     await sessions.write("recent", MessageEndRecord(message_id=await sessions.accept("recent")))
     database.execute("UPDATE sessions SET active = true")
     latest = database.execute("SELECT max(updated_at) FROM sessions").fetchone()[0]
-    database.execute(statements.CLEAR_ACTIVE, [latest])
+    database.execute(sql_statements.CLEAR_ACTIVE, [latest])
     active = database.execute("SELECT session_id FROM sessions WHERE active ORDER BY 1").fetchall()
     assert active == [("recent",), ("suspended",), ("unfinished",)]
     assert await sessions.journal.unfinished("a") == ["unfinished"]
@@ -191,7 +191,7 @@ def explain(database, sql, values, options=""):
 
 def fill(database):
     """Insert sessions of 100 owners, one each second: each 100th is closed, each 50th a child, each 1,000th unfinished or due."""
-    columns = ", ".join(statements.HEAD_TYPES)
+    columns = ", ".join(sql_statements.HEAD_TYPES)
     database.execute(
         f"INSERT INTO sessions ({columns}, slot, active) "
         "SELECT 's' || n, 'clerk', 'owner ' || n % 100, "
@@ -219,14 +219,14 @@ LISTS = [
 ]
 """Lists, and an index by which each may be read."""
 QUERIES = [
-    ("unfinished", statements.SELECT_UNFINISHED, [["clerk"]], "active"),
-    ("unfinished of partitions", statements.SELECT_UNFINISHED_HERE, [["clerk"], SOME_SLOTS], "active"),
-    ("waiting", statements.COUNT_WAITING, [], "active"),
-    ("due", statements.SELECT_DUE, [["clerk"]], "due"),
-    ("due of partitions", statements.SELECT_DUE_HERE, [["clerk"], SOME_SLOTS], "due"),
-    ("suspended", statements.SELECT_SUSPENDED, ["clerk", "", 100], "suspended"),
-    ("to erase", statements.SELECT_TO_ERASE, [10], "erasable"),
-    ("resting", statements.CLEAR_ACTIVE, [9000.0], "active"),
+    ("unfinished", sql_statements.SELECT_UNFINISHED, [["clerk"]], "active"),
+    ("unfinished of partitions", sql_statements.SELECT_UNFINISHED_HERE, [["clerk"], SOME_SLOTS], "active"),
+    ("waiting", sql_statements.COUNT_WAITING, [], "active"),
+    ("due", sql_statements.SELECT_DUE, [["clerk"]], "due"),
+    ("due of partitions", sql_statements.SELECT_DUE_HERE, [["clerk"], SOME_SLOTS], "due"),
+    ("suspended", sql_statements.SELECT_SUSPENDED, ["clerk", "", 100], "suspended"),
+    ("to erase", sql_statements.SELECT_TO_ERASE, [10], "erasable"),
+    ("resting", sql_statements.CLEAR_ACTIVE, [9000.0], "active"),
 ]
 
 
@@ -291,8 +291,8 @@ def move_to_version(database, url, version):
     for script in schemas.MIGRATIONS[:version]:
         database.execute(script)
     for table, columns in (
-        ("sessions", ", ".join((*statements.HEAD_TYPES, "slot"))),
-        ("steps", ", ".join(statements.ROW_TYPES)),
+        ("sessions", ", ".join((*sql_statements.HEAD_TYPES, "slot"))),
+        ("steps", ", ".join(sql_statements.ROW_TYPES)),
     ):
         database.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {name}_current.{table}")
     database.execute("INSERT INTO listing SELECT session_id, agent, owner, 'idle', updated_at FROM sessions")

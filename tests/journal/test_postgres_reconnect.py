@@ -12,7 +12,7 @@ import trio.testing
 
 from actgent.errors import JournalFailed
 from actgent.journal.group_commit import grouped_journal as group
-from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
+from actgent.journal.postgres import PartitionedJournal, PostgresJournal, sql_statements
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
@@ -25,12 +25,12 @@ def make(kind, url, node):
 
 async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url, make_writer, monkeypatch):
     """The wait equals that for an absent server, because a suspended server process ends later."""
-    own_again, end_backend, tries = PartitionedJournal._reacquire_ownership, statements.END_BACKEND, []
+    own_again, end_backend, tries = PartitionedJournal._reacquire_ownership, sql_statements.END_BACKEND, []
 
     def count(self, connection):
         tries.append(connection)
         if len(tries) > 2:
-            monkeypatch.setattr(statements, "END_BACKEND", end_backend)
+            monkeypatch.setattr(sql_statements, "END_BACKEND", end_backend)
         own_again(self, connection)
 
     monkeypatch.setattr(PartitionedJournal, "_reacquire_ownership", count)
@@ -40,7 +40,7 @@ async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url,
         ((taken),) = await journal.take([journal.partition_of("s")])
         writer = make_writer(journal, taken.epoch)
         await writer.open()
-        monkeypatch.setattr(statements, "END_BACKEND", still_there)
+        monkeypatch.setattr(sql_statements, "END_BACKEND", still_there)
         journal._drop()
         await writer.turn()
         assert len(tries) == 3

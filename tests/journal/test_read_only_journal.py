@@ -27,7 +27,7 @@ from actgent.journal.record_types import (
     SuspensionRecord,
 )
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
-from actgent.journal.sqlite import SQLiteReader, reader, sql_statements
+from actgent.journal.sqlite import SQLiteReader, read_only_journal, sql_statements
 from actgent.messages import Message, Sender, Text
 
 OWNER = """
@@ -368,7 +368,7 @@ async def test_a_read_fails_if_the_file_keeps_changing(path, monkeypatch):
     """Pages of different times are never mixed."""
     journal = SQLiteReader(path)
     async with journal.running():
-        monkeypatch.setattr(reader, "PAUSE", 0.0)
+        monkeypatch.setattr(read_only_journal, "PAUSE", 0.0)
         looks = []
 
         def look(file):
@@ -380,5 +380,5 @@ async def test_a_read_fails_if_the_file_keeps_changing(path, monkeypatch):
 
         with pytest.raises(JournalFailed, match="too fast"):
             await journal._run(look)
-        assert len(looks) == reader.TRIES
+        assert len(looks) == read_only_journal.TRIES
         assert len(await journal.sessions()) == 1

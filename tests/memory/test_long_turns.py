@@ -26,7 +26,7 @@ from actgent import (
     tool,
 )
 from actgent.memory.conversation_trimming import PROTECTED_RESULTS
-from actgent.memory.managed_memory import ManagedMemory
+from actgent.memory.history_processor_memory import ManagedMemory
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, Thinking, ToolResult
 from actgent.testing import check_transcript

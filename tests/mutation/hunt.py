@@ -38,7 +38,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/journal/*.py": ["tests/journal", "tests/agents/recovery", "tests/agents/partitions"],
     "actgent/cluster/partition_ownership.py": ["tests/cluster"],
     "actgent/cluster/failure_detection.py": ["tests/cluster"],
-    "actgent/cluster/pending_messages.py": ["tests/cluster"],
+    "actgent/cluster/unowned_partition_messages.py": ["tests/cluster"],
     "actgent/cluster/partition_placement.py": ["tests/cluster"],
     "actgent/cluster/session_quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],

@@ -36,7 +36,7 @@ OURS = {
         PLAN,
     ),
     "priority of a delegated task": (
-        "actgent/agents/teams/agent_tools.py",
+        "actgent/agents/teams/agents_as_tools.py",
         'Priority.of(arguments.get("priority", "NORMAL"))',
         'Priority.of("NORMAL")',
         TASKS,
@@ -60,14 +60,14 @@ OURS = {
         PLAN,
     ),
     "what a plan took": (
-        "actgent/agents/turn_processing.py",
+        "actgent/agents/single_turn_run.py",
         "usage=reply.usage if reply",
         "usage=after.usage if reply",
         PLAN,
     ),
-    "how long it took": ("actgent/agents/turn_processing.py", "trio.current_time() - started", "1.0", PLAN),
+    "how long it took": ("actgent/agents/single_turn_run.py", "trio.current_time() - started", "1.0", PLAN),
     "how many tools it called": (
-        "actgent/agents/turn_processing.py",
+        "actgent/agents/single_turn_run.py",
         "tool_calls += 1",
         "tool_calls = 1",
         PLAN,

@@ -6,7 +6,7 @@ import trio
 from actgent import BareAgent, Limits, ScriptedLLM
 from actgent.errors import Fenced, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.web.routes import agents as health
+from actgent.web.routes import agents_and_server_status as health
 
 
 class Failing(MemoryJournal):

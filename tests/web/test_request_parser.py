@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.web.server.request_parser import INVALID_REQUEST, MAX_CHUNKS, RequestParser
+from actgent.web.server.http_request_framing import INVALID_REQUEST, MAX_CHUNKS, RequestParser
 
 GET = b"GET /v1/sessions HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe\r\nl"

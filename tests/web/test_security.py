@@ -281,7 +281,7 @@ async def test_messages_sent_during_a_recount_are_counted():
     from actgent.journal.session_list_queries import SessionKey
     from actgent.web.gateway_limits import OpenMessages
     from actgent.web.problem_documents import Problem
-    from actgent.web.server.relayed_requests import LIMITS
+    from actgent.web.server.relayed_request_handler import LIMITS
 
     key, messages = SessionKey("clerk", "s1"), OpenMessages(2)
 

@@ -24,7 +24,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender
 from actgent.sessions.subscriptions import PartialText
 from actgent.testing import assert_no_leaks
-from actgent.web.server.request_parser import chunked
+from actgent.web.server.http_request_framing import chunked
 from actgent.web.streaming import event_broadcast
 from actgent.web.streaming.session_events import EventEncoder
 from actgent.web.streaming.sse import MAX_FRAMES, FrameBatch, FrameQueue, StreamWriter, frame

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, GatewayLimits, ScriptedLLM, Sender, tool
 from actgent.journal.transfer import load_sessions
-from actgent.web.routes import time_travel
+from actgent.web.routes import records_forks_and_replays
 
 
 @tool
@@ -263,7 +263,7 @@ async def test_comparisons_are_limited_and_end_with_their_client(serving, monkey
         finally:
             left.append(1)
 
-    monkeypatch.setattr(time_travel, "compare_session", compare)
+    monkeypatch.setattr(records_forks_and_replays, "compare_session", compare)
     async with serving(limits=GatewayLimits(grace=1, comparisons=1)) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         async with trio.open_nursery() as nursery:

@@ -28,7 +28,7 @@ from actgent.tools.tool_registry import to_tool
 from actgent.toolsets.toolset import Toolset
 
 from .goal_result import GoalResult, goal_result
-from .task_runner import TaskRunner
+from .run_tasks_tool import TaskRunner
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 """Seconds to close a session that `run_goal` opened, also when it is cancelled."""

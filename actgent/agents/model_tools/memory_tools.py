@@ -30,7 +30,7 @@ from actgent.memory.longterm import (
 from actgent.memory.notice_delimiters import neutralize
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
-from actgent.runtime.session_waits import sources_of_caller
+from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.support.untrusted_text import READERS, fence, join_origins, split_readers
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.tools.untrusted_call_sources import running_call

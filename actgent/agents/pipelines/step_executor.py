@@ -18,7 +18,7 @@ from actgent.errors.safe_error_texts import model_error_text
 from actgent.journal.record_types import TaskOutcomeRecord, TurnOptions, task_message_id
 from actgent.limits_and_schedules.limits import WEEK_SECONDS
 from actgent.runtime.delegation.task_delegation import Delegation
-from actgent.runtime.session_waits import note_sources
+from actgent.runtime.waits_between_sessions import note_sources
 from actgent.sessions.session_context import SessionContext
 from actgent.state.session_state import Store
 from actgent.tools.outputs.result_text import to_result_text, to_text

@@ -10,8 +10,8 @@ from actgent.approvals import Decision
 from actgent.errors import SessionMoved
 from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
-from actgent.runtime.session_waits import releasing_slot, running_session, take_sources
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.waits_between_sessions import releasing_slot, running_session, take_sources
 from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
 from actgent.sessions.session_context import SessionContext, host_of
 

@@ -17,9 +17,9 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Reply, Usage
 from actgent.protocols.protocol_interface import WithOutput
 from actgent.runtime.introspection import need_journal, records_up_to
-from actgent.runtime.session_waits import running_session
 from actgent.runtime.sessions.remote_session_interface import check_sendable
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.waits_between_sessions import running_session
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.restore import rebuild
 from actgent.sessions.session_context import Status

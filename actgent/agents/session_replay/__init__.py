@@ -1,6 +1,6 @@
 """Replay of recorded sessions with the present code: restart preview, comparison, forks, and inspection of model requests."""
 
-from .decision_forks import ForkEnd, follow_fork
+from .alternative_answer_forks import ForkEnd, follow_fork
 from .recorded_decisions import AnswerReading, RecordedDecision, SessionDecisions, call_key, find_decisions
 from .replay_diff import Difference
 from .request_inspector import ShownRequest, show_next_request, show_request

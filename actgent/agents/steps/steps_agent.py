@@ -31,9 +31,9 @@ from actgent.sessions.pending.turn_reader import TurnReader
 from actgent.tools.tool_interface import DepsT
 from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 
-from .agent_answer import AgentAnswer, AnswerReader
 from .stream_events import StepsEvent
-from .turn_stream import StepsTurnStream
+from .streamed_run_state import AgentAnswer, AnswerReader
+from .turn_event_conversion import StepsTurnStream
 
 
 class StepsAgent(Agent[DataT_co, DepsT]):

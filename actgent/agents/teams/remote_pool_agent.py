@@ -37,8 +37,8 @@ from actgent.runtime.delegation.pool_tasks import (
     chain_of,
 )
 from actgent.runtime.runtime import Runtime
-from actgent.runtime.session_waits import releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.waits_between_sessions import releasing_slot
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.tools.tool_interface import Tool

@@ -220,7 +220,7 @@ def goal(
         verbose: Print decisions, calls and state changes on standard error.
         json: Print the result with status and metrics as one line of JSON.
     """
-    from actgent.cli.goal import GoalOptions, work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.goal_command import GoalOptions, work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
 
     options = GoalOptions(
         goal=text,
@@ -280,7 +280,7 @@ def evaluate_cases(
         session: With --from-journal, use only this session.
         limit: With --from-journal, the maximum number of sessions, latest first.
     """
-    from actgent.cli.evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.eval_command import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
 
     if from_journal is not None:
         return run_command(

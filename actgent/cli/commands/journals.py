@@ -97,7 +97,7 @@ def replay(
 
         return run_command(lambda terminal, _: rebuild(journal, session, terminal, agent=agent, to=to))
     from actgent.cli.chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
-    from actgent.cli.journals.replay import ReplayOptions, compare, fork as run_fork  # noqa: PLC0415
+    from actgent.cli.journals.replay_command import ReplayOptions, compare, fork as run_fork  # noqa: PLC0415
 
     chat = ChatOptions(file=code, model=model, base_url=base_url, system=system, message=message)
     options = ReplayOptions(journal=journal, session=session, agent=agent, to=to, fork=fork, code=chat)
@@ -174,7 +174,7 @@ def search_messages(
         owner: Name of the session's owner. Default: all owners.
         limit: Maximum number of messages.
     """
-    from actgent.cli.journals.search import search  # noqa: PLC0415
+    from actgent.cli.journals.search_command import search  # noqa: PLC0415
     from actgent.session_index import SearchFilter  # noqa: PLC0415
 
     wanted = SearchFilter(agent=agent, owner=owner)

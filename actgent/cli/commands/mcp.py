@@ -22,7 +22,7 @@ def list_servers(config: str = ".", /, *, json: Flag = False, allow_env: Repeate
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import list_servers as show  # noqa: PLC0415
+    from actgent.cli.mcp_command import list_servers as show  # noqa: PLC0415
 
     return run_command(lambda terminal, _: show(config, terminal, json=json, allow_env=allow_env))
 
@@ -41,7 +41,7 @@ def call_tool(
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import call_tool as run_tool  # noqa: PLC0415
+    from actgent.cli.mcp_command import call_tool as run_tool  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: run_tool(config, server, tool, arguments, terminal, allow_env=allow_env)
@@ -62,7 +62,7 @@ def show_prompts(
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import show_prompts as show  # noqa: PLC0415
+    from actgent.cli.mcp_command import show_prompts as show  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: show(
@@ -82,7 +82,7 @@ def log_in(config: str, server: str, /, *, again: Flag = False, allow_env: Repea
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import log_in as authorize  # noqa: PLC0415
+    from actgent.cli.mcp_command import log_in as authorize  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: authorize(config, server, terminal, again=again, allow_env=allow_env)
@@ -98,7 +98,7 @@ def check_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import check_servers as run_check  # noqa: PLC0415
+    from actgent.cli.mcp_command import check_servers as run_check  # noqa: PLC0415
 
     return run_command(lambda terminal, _: run_check(config, terminal, allow_env=allow_env))
 
@@ -115,7 +115,7 @@ def lock_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp import lock_servers as lock  # noqa: PLC0415
+    from actgent.cli.mcp_command import lock_servers as lock  # noqa: PLC0415
 
     return run_command(lambda terminal, _: lock(config, terminal, allow_env=allow_env))
 
@@ -135,7 +135,7 @@ def serve_agents(
         tools: Serve the agents' tools in addition to the agents.
         offline: Answer from a script instead of a model; only for folders.
     """
-    from actgent.cli.serving.mcp import MCPServeOptions, serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.mcp_serve_command import MCPServeOptions, serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
 
     options = MCPServeOptions(target=agent, journal=journal, offline=offline, tools=tools)
     return run_command(lambda _, shutdown: serve_host(options, shutdown))

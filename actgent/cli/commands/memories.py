@@ -23,7 +23,7 @@ def list_memories(memories: str, /, *, owner: str | None = None, kind: str | Non
         owner: Name of the owner; `agent:NAME` selects an agent.
         kind: List only memories of this kind.
     """
-    from actgent.cli.journals.memories import list_memories as look  # noqa: PLC0415
+    from actgent.cli.journals.memory_command import list_memories as look  # noqa: PLC0415
 
     return run_command(lambda terminal, _: look(memories, terminal, owner=owner, kind=kind))
 
@@ -37,7 +37,7 @@ def show_memory(memories: str, memory_id: str, /, *, owner: str) -> int:
         memory_id: Id of the memory, as `actgent memory list` prints it.
         owner: Name of the owner.
     """
-    from actgent.cli.journals.memories import show_memory as show  # noqa: PLC0415
+    from actgent.cli.journals.memory_command import show_memory as show  # noqa: PLC0415
 
     return run_command(lambda terminal, _: show(memories, memory_id, terminal, owner=owner))
 
@@ -52,7 +52,7 @@ def correct_memory(memories: str, memory_id: str, text: str, /, *, owner: str) -
         text: The correct text.
         owner: Name of the owner.
     """
-    from actgent.cli.journals.memories import correct_memory as correct  # noqa: PLC0415
+    from actgent.cli.journals.memory_command import correct_memory as correct  # noqa: PLC0415
 
     return run_command(lambda terminal, _: correct(memories, memory_id, text, terminal, owner=owner))
 
@@ -78,7 +78,7 @@ def forget_memories(
         journal: With --all, the journal whose sessions are erased: a file, or postgres://HOST/DATABASE. No agent
             may be using it.
     """
-    from actgent.cli.journals.memories import forget_memories as forget  # noqa: PLC0415
+    from actgent.cli.journals.memory_command import forget_memories as forget  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: forget(memories, ids, terminal, owner=owner, all_of=everything, journal=journal)
@@ -93,6 +93,6 @@ def export_memories(memories: str, /, *, owner: str) -> int:
         memories: Memory file, or postgres://HOST/DATABASE.
         owner: Name of the owner.
     """
-    from actgent.cli.journals.memories import export_memories as write  # noqa: PLC0415
+    from actgent.cli.journals.memory_command import export_memories as write  # noqa: PLC0415
 
     return run_command(lambda terminal, _: write(memories, terminal, owner=owner))

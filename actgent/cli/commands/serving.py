@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from actgent.cli.serving.serve_options import NotifyOptions, OperationOptions
-from actgent.cli.serving.server_options import ServerOptions
+from actgent.cli.serving.server_or_journal_options import ServerOptions
 from actgent.cli.terminal_io import Terminal
 
 from .command_app import SERVERS, Flag, Repeated, app, run_command
@@ -63,7 +63,7 @@ def serve(
         reload: For development: restart when a file of the agents changes and can be loaded.
     """
     from actgent.cli.serving.reloader import serve_with_reload  # noqa: PLC0415 - the SDKs take two seconds
-    from actgent.cli.serving.serve import ServeOptions, serve as run_server  # noqa: PLC0415
+    from actgent.cli.serving.serve_command import ServeOptions, serve as run_server  # noqa: PLC0415
 
     options = ServeOptions(
         target=agent,
@@ -98,7 +98,7 @@ def serve_editor(agent: str, /, *, journal: str | None = None, offline: Flag = F
             and working directory.
         offline: Answer from a script instead of a model.
     """
-    from actgent.cli.serving.acp import ACPOptions, serve as serve_client  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.acp_command import ACPOptions, serve as serve_client  # noqa: PLC0415 - the SDKs take two seconds
 
     options = ACPOptions(target=agent, journal=journal, offline=offline)
     return run_command(lambda terminal, shutdown: serve_client(options, terminal, shutdown))
@@ -183,7 +183,7 @@ def new_access(
         days: Lifetime in days. Default: no expiry.
         file: Token file; created if missing.
     """
-    from actgent.cli.serving.tokens import make_token  # noqa: PLC0415
+    from actgent.cli.serving.token_command import make_token  # noqa: PLC0415
 
     return make_token(file, Terminal(), name=name, owner=owner, scopes=scope, days=days)
 
@@ -195,7 +195,7 @@ def list_access(*, file: str = "tokens.toml") -> int:
     Args:
         file: Token file.
     """
-    from actgent.cli.serving.tokens import list_tokens  # noqa: PLC0415
+    from actgent.cli.serving.token_command import list_tokens  # noqa: PLC0415
 
     return list_tokens(file, Terminal())
 
@@ -208,7 +208,7 @@ def revoke_access(name: str, /, *, file: str = "tokens.toml") -> int:
         name: Name of the token.
         file: Token file.
     """
-    from actgent.cli.serving.tokens import revoke_token  # noqa: PLC0415
+    from actgent.cli.serving.token_command import revoke_token  # noqa: PLC0415
 
     return revoke_token(file, name, Terminal())
 
@@ -224,7 +224,7 @@ def list_hooks(*, server: ServerOptions | None = None) -> int:
     Args:
         server: Server to ask; its token needs the scope admin.
     """
-    from actgent.cli.serving.webhooks import list_undelivered  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.webhooks_command import list_undelivered  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: list_undelivered(server or ServerOptions(), terminal))
 
@@ -237,6 +237,6 @@ def redeliver_hooks(*ids: str, server: ServerOptions | None = None) -> int:
         ids: Delivery ids as `actgent webhooks list` prints them (msg_...). Default: all.
         server: Server to ask; its token needs the scope admin.
     """
-    from actgent.cli.serving.webhooks import redeliver_webhooks  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.webhooks_command import redeliver_webhooks  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: redeliver_webhooks(server or ServerOptions(), ids, terminal))

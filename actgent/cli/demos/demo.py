@@ -11,7 +11,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.chat import answer
-from actgent.cli.model_options import live_models, open_models, open_script
+from actgent.cli.model_selection import live_models, open_models, open_script
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, InboxFull

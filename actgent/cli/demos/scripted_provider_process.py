@@ -12,7 +12,7 @@ from subprocess import PIPE
 
 import trio
 
-from actgent.cli.model_options import open_clients
+from actgent.cli.model_selection import open_clients
 from actgent.errors import ConfigurationError
 from actgent.llm.model_interface import LLM
 from actgent.testing.provider import open_provider

@@ -17,10 +17,10 @@ from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import UsageError
 from actgent.journal.journal_interface import Journal
 from actgent.sessions.quota_accounts import is_holder
-from actgent.web.routes.json_views import of_head
+from actgent.web.routes.json_serializers import of_head
 
-from .remote_server import Backoff, RemoteServer, RemoteUnreachable, open_remote
-from .server_options import ServerOptions
+from .server_http_client import Backoff, RemoteServer, RemoteUnreachable, open_remote
+from .server_or_journal_options import ServerOptions
 
 MAX_SESSIONS = 10
 """Number of latest sessions that are shown for a journal."""

@@ -17,7 +17,7 @@ from actgent.journal.journal_interface import Journal, one_of
 from actgent.journal.session_list_queries import SessionKey
 from actgent.web.streaming.session_events import encoder_at
 
-from .remote_server import (
+from .server_http_client import (
     Backoff,
     RemoteServer,
     RemoteUnreachable,
@@ -26,7 +26,7 @@ from .remote_server import (
     open_remote,
     path_of,
 )
-from .server_options import ServerOptions
+from .server_or_journal_options import ServerOptions
 
 POLL_SECONDS = 0.5
 """Time between two reads of a journal, in seconds."""

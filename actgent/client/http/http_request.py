@@ -10,7 +10,7 @@ import orjson
 
 from actgent.client.transport_interface import ConnectionLost, Operation, Refused, RemoteRequest
 from actgent.messages import traceparent
-from actgent.runtime.session_waits import sources_of_caller
+from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.support.tracing_interface import active_trace
 from actgent.support.untrusted_text import join_origins
 

@@ -10,8 +10,8 @@ from actgent.client.error_conversion import error_of
 from actgent.client.http.http_request import parse_problem
 from actgent.client.request_sender import RetryBackoff
 from actgent.client.transport_interface import ConnectionLost, RemoteRequest
-from actgent.cluster.pending_messages import decode_pending
 from actgent.cluster.relay_client import open_pool_transport
+from actgent.cluster.unowned_partition_messages import decode_pending
 from actgent.errors import ActgentError, ConfigurationError, nearest
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_url import open_journal

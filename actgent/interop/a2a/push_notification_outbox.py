@@ -26,7 +26,7 @@ from actgent.web.gateway_context import GatewayContext
 from actgent.web.streaming.session_events import find_message
 from actgent.web.webhooks.delivery_cursors import DeliveryCursors
 from actgent.web.webhooks.delivery_queue import DeliveryStream, Target
-from actgent.web.webhooks.notifications import PAGE, Notification
+from actgent.web.webhooks.notifications_from_records import PAGE, Notification
 from actgent.web.webhooks.outbox import Outbox, session_keys
 from actgent.web.webhooks.webhook import Webhook, check_url
 

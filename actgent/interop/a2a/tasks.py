@@ -24,7 +24,7 @@ from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import read_past
 from actgent.structured_output.extract_json import unfenced
-from actgent.web.routes.json_views import to_date
+from actgent.web.routes.json_serializers import to_date
 
 from .json_values import Wire, decision_parts, from_parts, question_parts
 

@@ -29,7 +29,7 @@ from actgent.messages import CallProgress
 from actgent.support.safe_logging import logger_of
 from actgent.tools.schemas import compile_schema
 from actgent.tools.tool_interface import Tool
-from actgent.turns.calls.progress_publisher import ProgressPublisher
+from actgent.turns.calls.tool_progress_publisher import ProgressPublisher
 
 from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
 from .client_questions import (

@@ -13,13 +13,13 @@ from .cluster_tables import (
     read_dead,
     read_request,
 )
-from .crash_counts import SUSPECT_CRASHES, Suspect
 from .journal import PostgresJournal
 from .node_table import NodeRow, NodeTable, PartitionOwner, SeenNode
 from .partition_mapping import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
 from .partitioned_journal import PartitionedJournal
-from .pending_messages import PendingMessage, PendingMessageTable
-from .reader import PostgresReader
+from .read_only_journal import PostgresReader
+from .session_crash_counts import SUSPECT_CRASHES, Suspect
+from .unowned_partition_messages import PendingMessage, PendingMessageTable
 
 __all__ = [
     "SUSPECT_CRASHES",

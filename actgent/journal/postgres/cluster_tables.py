@@ -16,7 +16,7 @@ from actgent.support.postgres_address import split_schema
 
 from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
-from .statements import IS_UNFINISHED
+from .sql_statements import IS_UNFINISHED
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
 _UNFINISHED = (

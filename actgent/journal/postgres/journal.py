@@ -42,7 +42,7 @@ from actgent.support.postgres_address import split_schema
 from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import StorageThread
 
-from . import statements
+from . import sql_statements
 from .array_encoding import Array, encode_array, encode_columns
 from .connections import (
     OPTIONS,
@@ -73,7 +73,7 @@ _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced
 _REFUSED = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
 """Exception classes of statements that the server will never accept."""
 
-_HEAD_LENGTH, _ROW_LENGTH = len(statements.HEAD_TYPES), len(statements.ROW_TYPES)
+_HEAD_LENGTH, _ROW_LENGTH = len(sql_statements.HEAD_TYPES), len(sql_statements.ROW_TYPES)
 
 T = TypeVar("T")
 
@@ -156,14 +156,14 @@ class PostgresJournal(GroupedJournal):
         with contextlib.suppress(JournalError, Fenced):
             count = await self._run_alone(self._clear_active, now, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._clear_due = trio.current_time() + (
-            CLEAR_AGAIN_SECONDS if count < statements.CLEAR_BATCH else CLEAR_MORE_SECONDS
+            CLEAR_AGAIN_SECONDS if count < sql_statements.CLEAR_BATCH else CLEAR_MORE_SECONDS
         )
 
     async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         await self._run(self._cut, key, head, epoch)
 
     async def _newest_body(self) -> bytes | None:
-        rows = await self._ask(statements.SELECT_NEWEST)
+        rows = await self._ask(sql_statements.SELECT_NEWEST)
         return rows[0][0] if rows else None
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
@@ -205,10 +205,10 @@ class PostgresJournal(GroupedJournal):
         return [outcome.Value([*found[each]]) for each in agents]
 
     async def _select_unfinished(self, agents: list[str]) -> list[tuple[Any, ...]]:
-        return await self._ask(statements.SELECT_UNFINISHED, agents)
+        return await self._ask(sql_statements.SELECT_UNFINISHED, agents)
 
     async def _count_waiting(self) -> dict[str, int]:
-        return dict(await self._ask(statements.COUNT_WAITING))
+        return dict(await self._ask(sql_statements.COUNT_WAITING))
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
         return (await self._list_due_of([agent]))[0].unwrap()
@@ -222,15 +222,15 @@ class PostgresJournal(GroupedJournal):
         return [outcome.Value([*found[each]]) for each in agents]
 
     async def _select_due(self, agents: list[str]) -> list[tuple[Any, ...]]:
-        return await self._ask(statements.SELECT_DUE, agents)
+        return await self._ask(sql_statements.SELECT_DUE, agents)
 
     async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
-        rows = await self._ask(statements.SELECT_SUSPENDED, agent, after, limit)
+        rows = await self._ask(sql_statements.SELECT_SUSPENDED, agent, after, limit)
         return [session_id for (session_id,) in rows]
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
         where, values = ("", ()) if agent is None else (" WHERE agent = %s", (agent,))
-        return await self._heads_in(f"{statements.SELECT_HEADS}{where}{statements.OLDEST}", *values)
+        return await self._heads_in(f"{sql_statements.SELECT_HEADS}{where}{sql_statements.OLDEST}", *values)
 
     async def _heads_in(self, sql: str, *values: Any) -> list[Head]:
         return [Head(*columns[:-1]) for columns in await self._ask(sql, *values)]
@@ -240,13 +240,13 @@ class PostgresJournal(GroupedJournal):
 
     async def _list_agents_of(self, session_ids: Sequence[str]) -> Sequence["outcome.Outcome[list[str]]"]:
         found: dict[str, list[str]] = {each: [] for each in session_ids}
-        for session_id, agent in await self._ask(statements.SELECT_AGENTS, [*found]):
+        for session_id, agent in await self._ask(sql_statements.SELECT_AGENTS, [*found]):
             found[session_id].append(agent)
         return [outcome.Value([*found[each]]) for each in session_ids]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         agents, session_ids = [key.agent for key in keys], [key.session_id for key in keys]
-        return await self._heads_in(statements.SELECT_CHILDREN, agents, session_ids)
+        return await self._heads_in(sql_statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         """Return an empty list: indexes of the sessions table have the order."""
@@ -256,15 +256,15 @@ class PostgresJournal(GroupedJournal):
         """Do nothing: indexes of the sessions table have the order."""
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        sql, values = session_page_query(statements.HEAD_TYPES, wanted, after, limit)
+        sql, values = session_page_query(sql_statements.HEAD_TYPES, wanted, after, limit)
         return await self._heads_in(sql, *values)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
-        rows = await self._ask(statements.COUNT_STATES)
+        rows = await self._ask(sql_statements.COUNT_STATES)
         return {(agent, state): count for agent, state, count in rows}
 
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
-        return [SessionKey(*each) for each in await self._ask(statements.SELECT_TO_ERASE, limit)]
+        return [SessionKey(*each) for each in await self._ask(sql_statements.SELECT_TO_ERASE, limit)]
 
     async def _erase_trees(
         self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
@@ -424,7 +424,7 @@ class PostgresJournal(GroupedJournal):
         Raise `Fenced` if another process holds the lock.
         """
         schema = psycopg.sql.Identifier(self._schema)
-        (is_ours,) = one_row(connection, statements.TRY_LOCK, f"actgent {self._schema}")
+        (is_ours,) = one_row(connection, sql_statements.TRY_LOCK, f"actgent {self._schema}")
         exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[
             0
         ]
@@ -442,8 +442,8 @@ class PostgresJournal(GroupedJournal):
         return str(one_row(connection, psycopg.sql.SQL("SELECT owner FROM {}").format(meta))[0])
 
     def _begin_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
-        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, process_name())
-        connection.execute(statements.END_PARTITIONS)
+        epoch, identity, table_id = one_row(connection, sql_statements.BEGIN_EPOCH, process_name())
+        connection.execute(sql_statements.END_PARTITIONS)
         return epoch, identity, table_id
 
     def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -452,7 +452,7 @@ class PostgresJournal(GroupedJournal):
     def _select_heads(self, connection: Connection, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         heads = [
             self._good_head(columns)
-            for columns in self._select(connection, statements.HEADS_OF, *statements.columns_of(keys))
+            for columns in self._select(connection, sql_statements.HEADS_OF, *sql_statements.columns_of(keys))
         ]
         return {head.key: head for head in heads}
 
@@ -475,7 +475,7 @@ class PostgresJournal(GroupedJournal):
             "after": [each.after for each in requests],
             "up_to": [each.after + each.limit for each in requests],
         }
-        arrays = [encode_array(kind, columns[name]) for name, kind in statements.READ_TYPES.items()]
+        arrays = [encode_array(kind, columns[name]) for name, kind in sql_statements.READ_TYPES.items()]
         found: dict[int, _Read] = {}
         for number, weight, *values in connection.execute(sql, [*arrays, GROUP_RECORDS]):
             if weight is None:
@@ -487,8 +487,8 @@ class PostgresJournal(GroupedJournal):
         return reads[: 1 + sum(weight < GROUP_RECORDS for weight in before)]
 
     def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
-        requests = [PageRequest(key, 0, statements.ALL) for key in keys]
-        reads = self._read_together(connection, statements.READ_SESSIONS, requests)
+        requests = [PageRequest(key, 0, sql_statements.ALL) for key in keys]
+        reads = self._read_together(connection, sql_statements.READ_SESSIONS, requests)
         return [outcome.capture(self._stored, each) for each in reads]
 
     def _stored(self, read: "_Read | None") -> Stored:
@@ -498,8 +498,8 @@ class PostgresJournal(GroupedJournal):
         return Stored(head, decode_rows(read.rows, head=head, identity=self.identity))
 
     def _select_tails(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
-        requests = [PageRequest(key, 0, statements.ALL) for key in keys]
-        reads = self._read_together(connection, statements.READ_TAILS, requests)
+        requests = [PageRequest(key, 0, sql_statements.ALL) for key in keys]
+        reads = self._read_together(connection, sql_statements.READ_TAILS, requests)
         return [
             outcome.capture(self._stored_tail, connection, key, read)
             for key, read in zip(keys, reads, strict=False)
@@ -522,18 +522,19 @@ class PostgresJournal(GroupedJournal):
         return read_snapshot(SnapshotRow(*columns), head=head, last=last, identity=self.identity)
 
     def _some_rows(
-        self, connection: Connection, series: str, after: int, up_to: int = statements.ALL
+        self, connection: Connection, series: str, after: int, up_to: int = sql_statements.ALL
     ) -> list[Row]:
         """Return the rows from the one with record `after + 1` to the one with record `up_to`."""
         values = {"series": series, "begin": after + 1, "up_to": up_to}
         return [
-            Row(*columns) for columns in connection.execute(statements.SELECT_SOME_ROWS, values).fetchall()
+            Row(*columns)
+            for columns in connection.execute(sql_statements.SELECT_SOME_ROWS, values).fetchall()
         ]
 
     def _select_pages(
         self, connection: Connection, requests: Sequence[PageRequest]
     ) -> list["outcome.Outcome[Page]"]:
-        reads = self._read_together(connection, statements.READ_SESSIONS, requests)
+        reads = self._read_together(connection, sql_statements.READ_SESSIONS, requests)
         return [
             outcome.capture(self._page_of_read, connection, request, read)
             for request, read in zip(requests, reads, strict=False)
@@ -554,12 +555,12 @@ class PostgresJournal(GroupedJournal):
         )
 
     def _select_snapshot(self, connection: Connection, key: SessionKey) -> Snapshot | None:
-        (read,) = self._read_together(connection, statements.READ_TAILS, [PageRequest(key, 0, 0)])
+        (read,) = self._read_together(connection, sql_statements.READ_TAILS, [PageRequest(key, 0, 0)])
         return None if read is None else self._snapshot_of(read, self._good_head(read.head))
 
     def _checksum_at(self, connection: Connection, head: Head, record: int) -> int | None:
         values = {"series": head.series, "record": record}
-        found = connection.execute(statements.SELECT_CHECKSUM, values).fetchone()
+        found = connection.execute(sql_statements.SELECT_CHECKSUM, values).fetchone()
         return None if found is None else found[0]
 
     def _put_snapshot(self, connection: Connection, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
@@ -569,24 +570,24 @@ class PostgresJournal(GroupedJournal):
         if head is None or last is None:
             return False
         row = place_snapshot(snapshot, head.series, last, identity=self.identity, keys=self._keys)
-        connection.execute(statements.PUT_SNAPSHOT, attrs.astuple(row))
+        connection.execute(sql_statements.PUT_SNAPSHOT, attrs.astuple(row))
         return True
 
     def _delete_snapshot(self, connection: Connection, key: SessionKey, epoch: int) -> None:
         self._check_fence(connection, epoch, [key])
-        connection.execute(statements.DELETE_SNAPSHOT, key)
+        connection.execute(sql_statements.DELETE_SNAPSHOT, key)
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
             return  # the old connection was lost after the commit
         fence = [epoch, self.identity, self._table_id]
-        values = [*fence, *encode_columns(statements.ROW_TYPES, rows), *self._head_columns(heads)]
-        if connection.execute(statements.WRITE_GROUP, values).fetchone() is None:
+        values = [*fence, *encode_columns(sql_statements.ROW_TYPES, rows), *self._head_columns(heads)]
+        if connection.execute(sql_statements.WRITE_GROUP, values).fetchone() is None:
             in_transaction(connection, self._check_epoch_there, epoch)
             raise JournalDamaged("its table meta is empty")
 
     def _clear_active(self, connection: Connection, now: float) -> int:
-        return connection.execute(statements.CLEAR_ACTIVE, (now,)).rowcount
+        return connection.execute(sql_statements.CLEAR_ACTIVE, (now,)).rowcount
 
     def _has_heads(self, connection: Connection, heads: Sequence[Head]) -> bool:
         wanted = {head.key: head for head in heads}
@@ -594,10 +595,10 @@ class PostgresJournal(GroupedJournal):
 
     def _head_columns(self, heads: Sequence[Head]) -> list[Array]:
         checksums = [checksum_head(head, self.identity) for head in heads]
-        return [*encode_columns(statements.FIELD_TYPES, heads), encode_array("bigint", checksums)]
+        return [*encode_columns(sql_statements.FIELD_TYPES, heads), encode_array("bigint", checksums)]
 
     def _put_heads(self, connection: Connection, heads: Sequence[Head]) -> None:
-        connection.execute(statements.PUT_HEADS, self._head_columns(heads))
+        connection.execute(sql_statements.PUT_HEADS, self._head_columns(heads))
 
     def _cut(self, connection: Connection, key: SessionKey, head: Head | None, epoch: int) -> None:
         if head is None:
@@ -615,7 +616,7 @@ class PostgresJournal(GroupedJournal):
     ) -> list[SessionKey]:
         gone: list[SessionKey] = []
         for root in roots:
-            found = self._select(connection, statements.SELECT_TREE, *root, unchanged_since)
+            found = self._select(connection, sql_statements.SELECT_TREE, *root, unchanged_since)
             if not any(is_kept for *_, is_kept in found):
                 keys = [SessionKey(agent, session_id) for agent, session_id, _ in found]
                 for key in keys:
@@ -625,9 +626,9 @@ class PostgresJournal(GroupedJournal):
 
     def _delete(self, connection: Connection, key: SessionKey, epoch: int) -> None:
         self._check_fence(connection, epoch, [key])
-        connection.execute(statements.DELETE_ROWS, key)
-        connection.execute(statements.DELETE_SNAPSHOT, key)
-        connection.execute(statements.DELETE_HEAD, key)
+        connection.execute(sql_statements.DELETE_ROWS, key)
+        connection.execute(sql_statements.DELETE_SNAPSHOT, key)
+        connection.execute(sql_statements.DELETE_HEAD, key)
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         """Raise `Fenced` if another process owns one of these sessions.

@@ -21,18 +21,18 @@ from actgent.journal.record_feed_backlog import FeedReader
 from actgent.journal.session_list_queries import SessionKey, State
 from actgent.messages import new_secret
 
-from . import pool_layout as layouts, statements
+from . import pool_layout as layouts, sql_statements
 from .array_encoding import encode_array, encode_columns
 from .connections import OPTIONS, Connection, in_transaction, one_row
-from .crash_counts import SuspectTable
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
 from .ownership_table import HostTable, OwnershipTable
 from .partition_mapping import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
-from .pending_messages import PendingMessageTable
 from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .rate_limit_leases import AllowanceTable
 from .schema import migrate_schema
+from .session_crash_counts import SuspectTable
+from .unowned_partition_messages import PendingMessageTable
 
 MAX_ID_ATTEMPTS = 32
 """Maximum number of random session ids, per partition, that are tried until one falls into an owned partition."""
@@ -246,8 +246,8 @@ class PartitionedJournal(PostgresJournal):
     def _own(self, connection: Connection) -> None:
         """Create or migrate the schema, and prevent other processes from owning the whole journal."""
         name = f"actgent {self._schema}"
-        one_row(connection, statements.LOCK_SETTING_UP, f"{name} is set up")
-        if not one_row(connection, statements.TRY_SHARED_LOCK, name)[0]:
+        one_row(connection, sql_statements.LOCK_SETTING_UP, f"{name} is set up")
+        if not one_row(connection, sql_statements.TRY_SHARED_LOCK, name)[0]:
             exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0]
             raise Fenced(
                 f"the journal is owned by {self._owner(connection, exists)}, which does not share it: stop it first"
@@ -293,16 +293,17 @@ class PartitionedJournal(PostgresJournal):
     def _fill_slots(self, connection: Connection) -> None:
         """Store the slots of sessions without one. A process that owned the whole journal wrote them."""
         while ids := [
-            each for (each,) in self._select(connection, statements.SELECT_WITHOUT_SLOT, SLOTS_PER_STATEMENT)
+            each
+            for (each,) in self._select(connection, sql_statements.SELECT_WITHOUT_SLOT, SLOTS_PER_STATEMENT)
         ]:
-            connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
+            connection.execute(sql_statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _reacquire_ownership(self, connection: Connection) -> None:
         """Connect again. First end the lost server session, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(
-                statements.END_BACKEND, (END_BACKEND_TIMEOUT_MS, *self._backend)
+                sql_statements.END_BACKEND, (END_BACKEND_TIMEOUT_MS, *self._backend)
             ).fetchone()
             if gone is not None and not gone[0]:
                 raise JournalFailed(
@@ -315,11 +316,11 @@ class PartitionedJournal(PostgresJournal):
     def _begin_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
         self._note_backend(connection)
         owner = f"the cluster that {self.node} is of"
-        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, owner)
+        epoch, identity, table_id = one_row(connection, sql_statements.BEGIN_EPOCH, owner)
         return epoch, identity, table_id
 
     def _note_backend(self, connection: Connection) -> None:
-        self._backend = one_row(connection, statements.SELECT_BACKEND)
+        self._backend = one_row(connection, sql_statements.SELECT_BACKEND)
 
     # --- writing -------------------------------------------------------------------------
 
@@ -410,9 +411,9 @@ class PartitionedJournal(PostgresJournal):
         if self._is_new and in_transaction(connection, self._has_heads, heads):
             return  # the old connection was lost after the commit
         slots = encode_array("smallint", [slot_of(head.session_id) for head in heads])
-        values = [*self._fence_columns(fences), len(fences), *encode_columns(statements.ROW_TYPES, rows)]
+        values = [*self._fence_columns(fences), len(fences), *encode_columns(sql_statements.ROW_TYPES, rows)]
         found = connection.execute(
-            statements.WRITE_PARTITIONS, [*values, *self._head_columns(heads), slots]
+            sql_statements.WRITE_PARTITIONS, [*values, *self._head_columns(heads), slots]
         ).fetchall()
         if lost := fences.keys() - {number for (number,) in found}:
             raise PartitionsLost(lost)
@@ -423,7 +424,7 @@ class PartitionedJournal(PostgresJournal):
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         fences = self._fences(key.session_id for key in keys)
-        found = self._select(connection, statements.HOLD_PARTITIONS, *self._fence_columns(fences))
+        found = self._select(connection, sql_statements.HOLD_PARTITIONS, *self._fence_columns(fences))
         if lost := fences.keys() - {number for (number,) in found}:
             raise PartitionsLost(lost)
 
@@ -456,13 +457,13 @@ class PartitionedJournal(PostgresJournal):
         return slots_of(self.owned, self.count)
 
     async def _select_unfinished(self, agents: list[str]) -> list[tuple[Any, ...]]:
-        return await self._ask(statements.SELECT_UNFINISHED_HERE, agents, self._slots)
+        return await self._ask(sql_statements.SELECT_UNFINISHED_HERE, agents, self._slots)
 
     async def _select_due(self, agents: list[str]) -> list[tuple[Any, ...]]:
-        return await self._ask(statements.SELECT_DUE_HERE, agents, self._slots)
+        return await self._ask(sql_statements.SELECT_DUE_HERE, agents, self._slots)
 
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
-        rows = await self._ask(statements.SELECT_TO_ERASE_HERE, self._slots, limit)
+        rows = await self._ask(sql_statements.SELECT_TO_ERASE_HERE, self._slots, limit)
         return [SessionKey(*columns) for columns in rows]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:

@@ -116,7 +116,7 @@ MIGRATIONS: Sequence[str] = (
     "SELECT 1",
     # No index has a column that changes with each step, and pages have room, so that most updates of sessions are HOT: they
     # write no index. `active` is true for each unfinished session, and for others until it is cleared
-    # (`statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_pages`). The table is rewritten once and
+    # (`sql_statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_pages`). The table is rewritten once and
     # locked during that.
     """
     DROP INDEX unfinished, unfinished_slot;

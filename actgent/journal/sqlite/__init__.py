@@ -3,7 +3,7 @@
 from .backup import back_up
 from .journal import SQLiteJournal
 from .lock_file import close_all_locks, lock_path
-from .reader import SQLiteReader
+from .read_only_journal import SQLiteReader
 from .recovery import find_problems, recover_file
 
 __all__ = [

@@ -21,9 +21,9 @@ from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.journal_interface import Backup
 
 from .atomic_files import drafted, name_draft
+from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import is_held_here, looking, read_note
-from .open_checks import check_kind, examine, prepare
 from .recovery import problems_in
 from .wal_inspection import log_path
 

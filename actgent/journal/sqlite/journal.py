@@ -31,10 +31,10 @@ from actgent.support.storage_thread import Job, StorageThread
 
 from .atomic_files import drafted
 from .backup import PageCopy, forget_log, seal
+from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
-from .file_checks import Place
 from .lock_file import Lock, LookLock
-from .open_checks import check_kind, examine, prepare
+from .replaced_file_checks import Place
 from .sql_statements import SqliteFile
 
 T = TypeVar("T")

@@ -28,9 +28,9 @@ from actgent.journal.group_commit import (
 from actgent.journal.session_list_queries import SessionKey
 
 from .atomic_files import drafted, name_draft
+from .damage_checks_on_open import Facts, check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import Lock
-from .open_checks import Facts, check_kind, examine, prepare
 from .sql_statements import SqliteFile
 from .wal_inspection import log_path, read_identity
 

@@ -47,8 +47,8 @@ from actgent.journal.session_list_queries import (
     unlisted_page_query,
 )
 
-from .file_checks import Place
 from .lock_file import Lock, LookLock
+from .replaced_file_checks import Place
 from .schema import pragma, read_fact, transaction
 
 LOG_PAGES = 1000

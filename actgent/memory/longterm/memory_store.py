@@ -15,7 +15,7 @@ import attrs
 from actgent.errors import ConfigurationError, MemoriesFull, MemoryNotFound, MemoryReplaced
 from actgent.messages import Sender
 from actgent.support.fast_init import fast_constructor
-from actgent.support.sql_connection import Row, SQLConnection
+from actgent.support.sql_connection_interface import Row, SQLConnection
 
 from .memory_records import (
     EVERYTHING,

@@ -9,7 +9,7 @@ import outcome
 import trio
 
 from actgent.errors import UsageError
-from actgent.support.sql_connection import ThreadedStore
+from actgent.support.sql_connection_interface import ThreadedStore
 
 from .memory_store import MemoryStore
 from .store_commands import Operation, Transaction, Use

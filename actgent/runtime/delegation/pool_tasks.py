@@ -38,9 +38,9 @@ from actgent.limits_and_schedules.budget import Amounts, Funding, spent_in
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import NO_USAGE, Message, Sender, Usage, new_secret
 from actgent.runtime.agent_directory import Directory
-from actgent.runtime.session_waits import names_of_waiters, recording_remote_wait, releasing_slot
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_tree_close import close_tree
+from actgent.runtime.waits_between_sessions import names_of_waiters, recording_remote_wait, releasing_slot
 from actgent.sessions.pending.delegated_tasks import Task, id_below
 from actgent.sessions.pending.task_reports import answer_in
 from actgent.sessions.pending.turn_future import TurnFuture

@@ -35,11 +35,11 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Content, Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
-from actgent.runtime.session_waits import note_sources, releasing_slot
 from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
 from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_tree_close import close_tree
+from actgent.runtime.waits_between_sessions import note_sources, releasing_slot
 from actgent.sessions.budget_accounts import funding_of_result
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.pending.delegated_tasks import (

@@ -24,8 +24,8 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.memory.memory_interface import Memory
 from actgent.messages import Message, Priority
-from actgent.runtime.session_waits import would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
+from actgent.runtime.waits_between_sessions import would_wait_for_itself
 from actgent.sessions.context_propagation import run_with
 from actgent.sessions.restore import SessionSnapshotter
 from actgent.sessions.session_context import (

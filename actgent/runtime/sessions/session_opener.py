@@ -23,8 +23,8 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.session_waits import running_session, sources_of_caller
-from actgent.runtime.start_phase import StartPhase
+from actgent.runtime.missing_agents_at_start import StartPhase
+from actgent.runtime.waits_between_sessions import running_session, sources_of_caller
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
 from actgent.sessions.in_memory_records import RecentRecords
@@ -32,7 +32,7 @@ from actgent.sessions.pending.delegated_tasks import Task, TaskDeadline
 from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_handlers import name_of, to_awaitable
-from actgent.sessions.session_tree import SessionTree
+from actgent.sessions.session_relations import SessionTree
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck
 from actgent.support.fast_init import fast_constructor

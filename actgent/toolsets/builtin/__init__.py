@@ -3,12 +3,12 @@
 from actgent.tools.outputs.oversized_results import ReadResult
 
 from .calculator import calculator
-from .clock import current_time
-from .file_access import file_tools
-from .python_code import python_tool
+from .current_time_tool import current_time
+from .folder_file_tools import file_tools
+from .python_sandbox_tool import python_tool
 from .shell_tool import process_tool
-from .sql import MAX_ROWS, sql_tool
-from .web_page import page_tool
+from .sql_query_tool import MAX_ROWS, sql_tool
+from .web_page_tool import page_tool
 
 __all__ = [
     "MAX_ROWS",

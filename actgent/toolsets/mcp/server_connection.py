@@ -29,9 +29,9 @@ from actgent.tools.outputs.untrusted_result_delimiters import neutral
 from actgent.tools.schemas import compile_schema
 from actgent.toolsets.http import Guard
 
-from .bounded_session import BoundedSession
-from .bounded_transport import BoundedTransport, SessionExpired
+from .bounded_result_validation import BoundedSession
 from .multi_round_requests import Round, RoundRequest, run_rounds
+from .response_size_limit import BoundedTransport, SessionExpired
 from .sampling import SampledCall, Sampling, rejected
 from .server_command import MAX_MESSAGE_BYTES, ServerCommand
 from .stdio_transport import open_process

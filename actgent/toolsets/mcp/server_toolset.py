@@ -31,7 +31,7 @@ from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard, is_http_url
 from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
 
-from .bounded_transport import SessionExpired
+from .response_size_limit import SessionExpired
 from .server_command import ServerCommand
 from .token_file import OAuthSettings
 from .tool_lock_file import ToolLock, tool_digest

@@ -34,8 +34,8 @@ from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_event_publisher import Observer
 
 from .approval_requests import ApprovalRequests
-from .nested_calls import NestedCalls
-from .progress_publisher import ProgressPublisher
+from .nested_tool_calls import NestedCalls
+from .tool_progress_publisher import ProgressPublisher
 from .untrusted_result_isolation import Isolation
 from .untrusted_text_policy import PolicyCheck
 

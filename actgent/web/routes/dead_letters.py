@@ -7,7 +7,7 @@ from actgent.web import json_response_types
 from actgent.web.problem_documents import missing
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_views import to_date
+from .json_serializers import to_date
 
 MAX_TEXT_CHARS = 4000
 """Length to which the text of a message is cut, in characters."""

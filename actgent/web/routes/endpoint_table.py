@@ -1,18 +1,18 @@
 """The table of all endpoints. The router searches it in order, so endpoints with the most requests come first."""
 
 from . import (
-    agents,
-    approvals,
+    agents_and_server_status,
+    all_sessions_overview,
+    approvals_and_modes,
     dead_letters,
     events,
-    introspection,
     login,
     media,
     messages,
-    schedules,
-    search,
+    records_forks_and_replays,
+    schedules_and_tasks,
+    search_and_statistics,
     sessions,
-    time_travel,
 )
 
 ENDPOINTS = tuple(
@@ -21,14 +21,14 @@ ENDPOINTS = tuple(
         messages,
         events,
         sessions,
-        approvals,
-        schedules,
+        approvals_and_modes,
+        schedules_and_tasks,
         media,
-        time_travel,
-        introspection,
-        search,
+        records_forks_and_replays,
+        all_sessions_overview,
+        search_and_statistics,
         dead_letters,
-        agents,
+        agents_and_server_status,
         login,
     )
     for endpoint in module.ENDPOINTS

@@ -7,7 +7,7 @@ from actgent.web.access_tokens import SCOPES
 from actgent.web.problem_documents import Problem
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_views import to_date
+from .json_serializers import to_date
 
 _LOGIN = {
     "type": "object",

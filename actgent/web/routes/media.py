@@ -12,7 +12,7 @@ from actgent.messages import Medium
 from actgent.web.problem_documents import missing
 
 from .endpoints import READS_JOURNAL, Endpoint, HTTPCall
-from .json_views import media_of_record
+from .json_serializers import media_of_record
 from .shared_schemas import AGENT
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")

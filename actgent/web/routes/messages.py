@@ -29,7 +29,7 @@ from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall
 from .events import STREAM_HEADERS, after_of, streamed_session
-from .json_views import message_to_json, of_rating
+from .json_serializers import message_to_json, of_rating
 from .shared_schemas import AFTER, AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
 
 MAX_WAIT_SECONDS = 300

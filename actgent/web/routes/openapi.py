@@ -12,7 +12,7 @@ from actgent.web.problem_documents import MEDIA_TYPE, TITLES
 from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint
-from .type_schemas import Schema, TypeSchemas, example_of
+from .response_type_schemas import Schema, TypeSchemas, example_of
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -20,7 +20,7 @@ from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, ch
 
 from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, id_of_key
-from .json_views import of_head, of_session
+from .json_serializers import of_head, of_session
 from .shared_schemas import (
     AFTER,
     AGENT,

@@ -27,8 +27,8 @@ from actgent.messages import new_id
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import MEDIA_TYPE, Problem
 
+from .http_request_framing import DIRECT, RequestParser
 from .listen_addresses import split_address
-from .request_parser import DIRECT, RequestParser
 
 BACKLOG = 1000
 _EMPTY = re.compile(rb"HTTP/1\.1 (4\d\d) (?:.|\r\n)*\r\n\r\n")

@@ -38,7 +38,7 @@ from actgent.messages import new_secret, traceparent, valid_traceparent
 from actgent.support.strict_json import encode_json
 from actgent.web.access_tokens import SCOPES
 from actgent.web.problem_documents import Problem, read_problem
-from actgent.web.routes import time_travel
+from actgent.web.routes import records_forks_and_replays
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 from actgent.web.routes.idempotency import fork_id, id_of_key
 from actgent.web.routes.messages import accepted, say, wait_of
@@ -321,7 +321,7 @@ class RelayedResponse(Response):
         """
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
-        if self._endpoint.answer is time_travel.post_fork:  # a fork writes only the new session
+        if self._endpoint.answer is records_forks_and_replays.post_fork:  # a fork writes only the new session
             return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
         if isinstance(self._moved, SessionMoved):
             return self._moved.session_id

@@ -22,7 +22,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.introspection import AgentStatistics
 from actgent.web.access_control import AccessFilter
 from actgent.web.access_tokens import Caller
-from actgent.web.routes.json_views import of_head, to_date
+from actgent.web.routes.json_serializers import of_head, to_date
 
 from .session_events import Data, to_event
 from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write, bye, frame

@@ -11,7 +11,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.subscriptions import ObservationReader
 from actgent.sessions.subscriptions import Observed, ObservedType
-from actgent.web.routes.json_views import foreign_error, to_date
+from actgent.web.routes.json_serializers import foreign_error, to_date
 
 from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write, bye, frame
 

@@ -42,7 +42,7 @@ from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
 from actgent.support.fast_init import fast_init
 from actgent.web import json_response_types
-from actgent.web.routes.json_views import (
+from actgent.web.routes.json_serializers import (
     MAX_CONTENT_CHARACTERS,
     MediaIds,
     media_ids,

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.support.strict_json import encode_json
-from actgent.web.server.request_parser import DIRECT, PLAIN, chunked
+from actgent.web.server.http_request_framing import DIRECT, PLAIN, chunked
 
 MAX_FRAMES = 1000
 MAX_QUEUED_BYTES = 1_000_000

@@ -9,7 +9,7 @@ import trio
 
 from actgent.errors import AddressBlocked
 
-from .notifications import Notification
+from .notifications_from_records import Notification
 from .signatures import SigningKeys
 
 MAX_PAUSE_SECONDS = 3600.0

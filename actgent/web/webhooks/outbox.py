@@ -27,7 +27,13 @@ from actgent.web import json_response_types
 from .delivery_attempt import MAX_PAUSE_SECONDS, Attempt, deliver
 from .delivery_cursors import DeliveryCursors
 from .delivery_queue import DeliveryQueue, DeliveryStream, Target
-from .notifications import Notification, has_notification, last_record_before, read_notifications, to_failed
+from .notifications_from_records import (
+    Notification,
+    has_notification,
+    last_record_before,
+    read_notifications,
+    to_failed,
+)
 from .signatures import SigningKeys
 from .webhook import EVENTS, Webhook
 

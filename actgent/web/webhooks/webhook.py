@@ -13,7 +13,7 @@ import trio
 from actgent.errors import ConfigurationError, nearest
 from actgent.limits_and_schedules.argument_checks import check_seconds
 
-from .allowed_receivers import AllowedReceivers
+from .allowed_private_addresses import AllowedReceivers
 from .signatures import SecretsFile, SigningKeys
 
 WebhookEvent = Literal["reply", "approval", "failed", "closed"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actgent.definitions.untrusted_folder import MAX_BYTES, Folder, Unreachable, steps_of
+from actgent.definitions.untrusted_folder_reading import MAX_BYTES, Folder, Unreachable, steps_of
 from actgent.errors import InvalidFile
 
 SECRET = "canary outside"

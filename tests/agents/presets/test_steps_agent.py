@@ -25,7 +25,6 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.steps.agent_answer import AgentAnswer, StepState, ToolExecution
 from actgent.agents.steps.stream_events import (
     FinalEvent,
     PlanEvent,
@@ -36,7 +35,8 @@ from actgent.agents.steps.stream_events import (
     ToolExecutionEvent,
     ToolResultsEvent,
 )
-from actgent.agents.steps.turn_stream import Narrator, PartialStep
+from actgent.agents.steps.streamed_run_state import AgentAnswer, StepState, ToolExecution
+from actgent.agents.steps.turn_event_conversion import Narrator, PartialStep
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text

@@ -28,7 +28,7 @@ from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.tool_call_approvals import approval_for
 from actgent.sessions.session_context import SessionContext
-from actgent.sessions.session_tree import SessionTree
+from actgent.sessions.session_relations import SessionTree
 
 
 class Steps:

@@ -7,7 +7,7 @@ import pytest
 
 from actgent import Anthropic, BareAgent, Modes, OpenAI, OpenAIResponses, ScriptedLLM, Sender, open_runtime
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.memory.limited_memory import LimitedMemory
+from actgent.memory.message_count_limit import LimitedMemory
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Text, ToolCall, ToolResult
 from actgent.testing import check_transcript, open_provider

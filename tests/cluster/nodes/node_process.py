@@ -47,7 +47,7 @@ from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS
 from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import session_table
 from actgent.web.access_control import AccessFilter
-from actgent.web.server.relayed_requests import RelayApplication
+from actgent.web.server.relayed_request_handler import RelayApplication
 from actgent.web.server.request_relay import Relay, RelayedResponse
 from tests.clusters import LIMITS, TOKENS, own_loopback
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import trio
 
-from actgent.journal.postgres.server_startup import wait_until_reachable
+from actgent.journal.postgres.server_startup_wait import wait_until_reachable
 
 from .conversations import PATIENCE, open_nodes, talking
 

@@ -152,7 +152,7 @@ def test_written_files_are_not_executable(place):
 
 def test_a_search_reads_a_bounded_amount(place, monkeypatch):
     """It is one call in a thread, which nobody stops; what is left out is said."""
-    monkeypatch.setattr("actgent.toolsets.builtin.file_access.MAX_SEARCHED_BYTES", 10)
+    monkeypatch.setattr("actgent.toolsets.builtin.folder_file_tools.MAX_SEARCHED_BYTES", 10)
     assert tools(place)["search_files"]("needle") == [
         "a.txt:2: two needle",
         "[incomplete: search in a subfolder]",

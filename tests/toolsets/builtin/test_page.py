@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall
 from actgent.toolsets.builtin import page_tool
-from actgent.toolsets.builtin.web_page import page_text
+from actgent.toolsets.builtin.web_page_tool import page_text
 
 PAGE = """<!doctype html><html><head><title>T</title><style>p { color: red }</style>
 <script>alert("<p>no</p>")</script></head><body><h1>Fish &amp; chips</h1><p>One <b>bold</b>

@@ -28,7 +28,7 @@ from actgent.errors import ApprovalRequired, ToolError
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 from actgent.toolsets.builtin import python_tool
-from actgent.toolsets.builtin.python_code import MAX_CONCURRENT_RUNS
+from actgent.toolsets.builtin.python_sandbox_tool import MAX_CONCURRENT_RUNS
 
 pytest.importorskip("pydantic_monty", reason="pip install 'actgent[sandbox]'")
 

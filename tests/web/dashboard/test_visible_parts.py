@@ -176,12 +176,14 @@ async def test_journal_without_the_scope_names_it(serving, screen):
 async def test_unreadable_records_end_the_loading(serving, screen, monkeypatch):
     """Where the records are refused, the error stands alone."""
     from actgent.web.problem_documents import Problem
-    from actgent.web.routes import time_travel
+    from actgent.web.routes import records_forks_and_replays
 
     async def refuse(call):
         raise Problem("unavailable", "the journal is being moved")
 
-    endpoint = next(each for each in time_travel.ENDPOINTS if each.path == "/sessions/{id}/records")
+    endpoint = next(
+        each for each in records_forks_and_replays.ENDPOINTS if each.path == "/sessions/{id}/records"
+    )
     async with serving(agents=agents()) as served:
         await say(served, "s1", "hello")
         monkeypatch.setattr(type(endpoint), "__setattr__", object.__setattr__)

@@ -14,7 +14,7 @@ import trio
 from actgent.sessions.session_context import SessionContext, running_turn
 from actgent.support.field_repr import FieldRepr
 
-from .session_waits import releasing_slot
+from .waits_between_sessions import releasing_slot
 
 START_PHASE_SECONDS = 10.0
 """Seconds after the last start of an agent until the start phase ends."""

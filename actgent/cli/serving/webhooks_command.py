@@ -8,8 +8,8 @@ from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
 from actgent.errors.text_escaping import counted
 
-from .remote_server import RemoteServer, RemoteUnreachable, open_remote, path_of
-from .server_options import ServerOptions
+from .server_http_client import RemoteServer, RemoteUnreachable, open_remote, path_of
+from .server_or_journal_options import ServerOptions
 
 
 async def list_undelivered(server: ServerOptions, terminal: Terminal) -> int:

@@ -17,7 +17,7 @@ from actgent.web.problem_documents import Problem, missing
 
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import key_reused, request_digest
-from .json_views import of_schedule
+from .json_serializers import of_schedule
 from .messages import CONTENT, to_content
 from .shared_schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 

@@ -31,7 +31,7 @@ from actgent.llm.model_interface import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
-from .model_options import live_models, open_models
+from .model_selection import live_models, open_models
 from .report_command_helpers import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line

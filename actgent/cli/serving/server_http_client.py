@@ -13,7 +13,7 @@ import trio
 from actgent.errors import UsageError
 from actgent.support.user_code_calls import explained_text
 
-from .server_options import TOKEN_VARIABLE, ServerOptions
+from .server_or_journal_options import TOKEN_VARIABLE, ServerOptions
 
 TIMEOUT_SECONDS = 30.0
 """Time in seconds without data from the server after which a connection is lost. Servers send a heartbeat every 15 s."""

@@ -29,10 +29,10 @@ from actgent.journal.read_only_journal import ReadOnlyJournal
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
 
+from .damage_checks_on_open import check_identity, check_kind, check_log, examine
 from .disk_errors import translated
 from .journal import SQLiteJournal, advice, read_tails, read_whole
 from .lock_file import is_held_here, lock_path, looking, read_note
-from .open_checks import check_identity, check_kind, check_log, examine
 from .schema import MIGRATIONS, pragma
 from .sql_statements import SqliteFile
 from .wal_inspection import log_path

@@ -21,7 +21,7 @@ from actgent.errors import JournalError
 from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.web.server.relayed_requests import RelayApplication, has_moved
+from actgent.web.server.relayed_request_handler import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest
 
 from .pool_directory import Owner

@@ -15,7 +15,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.prometheus_metrics import MEDIA_TYPE, gauges_of
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_views import of_agent
+from .json_serializers import of_agent
 
 FAILURE_SECONDS = 5.0
 """Time in seconds after a failed journal write during which the readiness probe reports failure."""

@@ -19,7 +19,7 @@ from actgent.tools.tool_interface import Tool
 from actgent.toolsets.tool_discovery import discover, load_files, load_output_schema
 from actgent.toolsets.toolset import Toolset
 
-from .model_options import live_models
+from .model_selection import live_models
 from .signal_handling import Shutdown
 from .terminal_io import Terminal
 

@@ -17,7 +17,7 @@ from actgent.journal.session_list_queries import SessionKey
 
 from .ownership_table import OwnershipTable
 from .partition_mapping import SLOTS, slots_of
-from .statements import IS_UNFINISHED
+from .sql_statements import IS_UNFINISHED
 
 SUSPECT_CRASHES = 3
 """Number of process deaths after which a session is a suspect."""

@@ -19,7 +19,7 @@ from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
-from actgent.web.external_protocol import OutsideProtocol
+from actgent.web.external_protocol_interface import OutsideProtocol
 from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.webhooks.signatures import make_secrets_file
@@ -162,7 +162,7 @@ async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
         return
     if importlib.util.find_spec("psycopg") is None:
         return  # `open_runtime` raises the error about the missing extra
-    from actgent.journal.postgres.server_startup import wait_until_reachable  # noqa: PLC0415 - of the extra
+    from actgent.journal.postgres.server_startup_wait import wait_until_reachable  # noqa: PLC0415 - of the extra
 
     seconds = options.operation.wait_for_journal
     await wait_until_reachable(journal, seconds=seconds, report=terminal.notice)

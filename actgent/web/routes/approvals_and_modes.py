@@ -14,7 +14,7 @@ from actgent.web.access_control import encode_cursor, parse_cursor
 from actgent.web.problem_documents import Problem, missing
 
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
-from .json_views import mode_of, of_approval, of_caller_call
+from .json_serializers import mode_of, of_approval, of_caller_call
 from .shared_schemas import AFTER, AGENT, DECISIONS, LIMIT
 
 _DECISION = {

@@ -14,9 +14,9 @@ from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_views import as_document, foreign_error, of_schedule, to_date
+from .json_serializers import as_document, foreign_error, of_schedule, to_date
+from .records_forks_and_replays import as_plain_json
 from .shared_schemas import AFTER, LIMIT
-from .time_travel import as_plain_json
 
 MAX_NAMES = 20
 """Maximum number of agents, tools and sessions listed for each kind of error, the newest first."""

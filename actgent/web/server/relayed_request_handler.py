@@ -46,7 +46,7 @@ from actgent.web.routes.endpoints import (
     to_body,
     too_large,
 )
-from actgent.web.server.request_parser import PLAIN
+from actgent.web.server.http_request_framing import PLAIN
 from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, WANTS_HEADERS, RelayedRequest
 from actgent.web.streaming.sse import Streamed
 

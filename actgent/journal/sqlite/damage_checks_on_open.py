@@ -7,8 +7,8 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed
 
-from .file_checks import check_alone
 from .lock_file import Lock, LookLock
+from .replaced_file_checks import check_alone
 from .schema import migrate, pragma, read_fact, version_of
 from .sql_statements import SqliteFile
 from .wal_inspection import Log, log_path, may_be_journal, read_identity, read_log

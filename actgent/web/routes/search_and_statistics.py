@@ -11,7 +11,7 @@ from actgent.web import json_response_types
 from actgent.web.access_control import annotations_in, owner_in
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_views import as_document, to_date
+from .json_serializers import as_document, to_date
 from .shared_schemas import AFTER, AMOUNT, ANNOTATION_FILTERS, DATE, LIMIT, STATE, TEXT, date_in
 
 DEFAULT_HITS = 20

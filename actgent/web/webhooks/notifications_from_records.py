@@ -20,7 +20,7 @@ from actgent.journal.record_types import (
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.strict_json import encode_json
 from actgent.web import json_response_types
-from actgent.web.routes.json_views import to_date
+from actgent.web.routes.json_serializers import to_date
 from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
 from .delivery_queue import Target

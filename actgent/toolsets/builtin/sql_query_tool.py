@@ -75,7 +75,7 @@ def sql_tool(
 def _ask_sqlite(
     path: str, sql: str, parameters: Mapping[str, Any], max_rows: int, timeout: float
 ) -> dict[str, Any]:
-    from .sql_sqlite import open_sqlite_query  # noqa: PLC0415 - where it is used
+    from .sqlite_select import open_sqlite_query  # noqa: PLC0415 - where it is used
 
     with open_sqlite_query(path, sql, parameters, timeout=timeout) as (names, rows):
         return _collect_rows(names, rows, max_rows)
@@ -84,7 +84,7 @@ def _ask_sqlite(
 def _ask_postgres(
     address: str, sql: str, parameters: Mapping[str, Any], max_rows: int, timeout: float
 ) -> dict[str, Any]:
-    from .sql_postgres import QueryBounds, open_postgres_query  # noqa: PLC0415 - psycopg is an extra
+    from .postgres_select import QueryBounds, open_postgres_query  # noqa: PLC0415 - psycopg is an extra
 
     bounds = QueryBounds(rows=max_rows, characters=MAX_CHARACTERS, seconds=timeout)
     with open_postgres_query(address, sql, parameters, bounds=bounds) as (names, rows):

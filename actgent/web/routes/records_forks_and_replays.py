@@ -21,7 +21,7 @@ from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, fork_id
-from .json_views import as_document, of_head, of_message, of_parts, of_usage, to_date
+from .json_serializers import as_document, of_head, of_message, of_parts, of_usage, to_date
 from .messages import CONTENT, to_content
 from .shared_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
 
