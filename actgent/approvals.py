@@ -58,7 +58,7 @@ def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mappin
 
 @attrs.frozen(repr=False)
 class ApprovalRequest(FieldRepr):
-    """Result of an approval rule: the tool call needs an approval, with the question for the approver.
+    """Result of an approval rule: the tool call needs an approval. It contains the question for the approver.
 
     Raises:
         ConfigurationError: A field has an invalid value. The text names the field.

@@ -61,7 +61,7 @@ def waiting_actor() -> WaitNode | None:
 
 
 class ActorContext:
-    """One running actor: its address, its children, and the messages that it processes."""
+    """State of one running actor: its address, its children, and the messages that it processes."""
 
     def __init__(
         self,

@@ -181,7 +181,7 @@ class UnusedActor(typing.Protocol):
 
 @attrs.define(eq=False, repr=False)
 class UnusedCell(FieldRepr):
-    """Place of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
+    """Placeholder of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
 
     The first use replaces it by a `Cell`. That cell runs in the context variables of the start, not in those of its first user.
     """

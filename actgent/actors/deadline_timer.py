@@ -38,7 +38,7 @@ _Entry = tuple[float, int, TimerHandle]
 
 
 class Timer:
-    """Schedules function calls. The functions are called by the task that executes `run`."""
+    """Scheduler of function calls. The task that executes `run` calls the functions."""
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []

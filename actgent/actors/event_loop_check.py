@@ -1,4 +1,4 @@
-"""Check that a call comes from the trio event loop that an object belongs to."""
+"""Check that a call comes from the trio event loop of the called object."""
 
 import sys
 from collections.abc import Callable

@@ -157,7 +157,7 @@ class _Urgency(FieldRepr):
 
 
 class _Batch:
-    """Decides after which messages a task yields to other tasks. A checkpoint takes half of the time of a one-way message."""
+    """Counter that decides after which messages a task yields to other tasks. A checkpoint takes half of the time of a one-way message."""
 
     __slots__ = ("count", "since")
 

@@ -33,7 +33,7 @@ DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0
 
 
 class Client(SessionOperations):
-    """Gives access to the agents and sessions of a server. `connect` opens a client."""
+    """Client with access to the agents and sessions of a server. `connect` opens a client."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link

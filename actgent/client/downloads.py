@@ -1,4 +1,4 @@
-"""Downloads of files: a file gets its name when it is complete, and a lost connection restarts the download."""
+"""Downloads of files. A file gets its name when the download is complete; a lost connection restarts the download."""
 
 import os
 import secrets

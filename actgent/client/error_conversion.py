@@ -1,4 +1,4 @@
-"""Converts error answers of a server to the exceptions that a local call raises."""
+"""Conversion of error responses of a server to the exceptions that a local call raises."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

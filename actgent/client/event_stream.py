@@ -36,7 +36,7 @@ def is_partial(event: StreamEvent) -> bool:
 
 @attrs.define(eq=False, kw_only=True)
 class ReconnectingStream:
-    """Reads the events of one session record by record. It reconnects after a lost connection."""
+    """Stream of the events of one session, record by record. It reconnects after a lost connection."""
 
     transport: Transport
     request: RemoteRequest

@@ -1,4 +1,4 @@
-"""Converts JSON and events of the server to the values that local handlers and callers receive."""
+"""Conversion of the server's JSON and events to the values that local handlers and callers receive."""
 
 import math
 from collections import deque

@@ -13,7 +13,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class PutItem(Protocol[T_contra]):
-    """Puts an item into the channel of a reader. `cursor` is the number of the item's record, if it has one."""
+    """Function that puts an item into the channel of a reader. `cursor` is the number of the item's record, if it has one."""
 
     def __call__(self, item: T_contra, cursor: int | None = None) -> Awaitable[None]: ...
 

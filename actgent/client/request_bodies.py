@@ -1,4 +1,4 @@
-"""Builds the JSON bodies of requests that send messages, decide approvals and create sessions."""
+"""JSON bodies of requests that send messages, decide approvals and create sessions."""
 
 import base64
 import json

@@ -171,7 +171,7 @@ Events = AsyncGenerator[StreamEvent | None, None]
 
 
 class Transport(abc.ABC):
-    """Sends requests to a server of agents, each of them once."""
+    """Interface of a transport: sends each request to a server of agents once."""
 
     @abc.abstractmethod
     async def call(self, request: RemoteRequest) -> Any:

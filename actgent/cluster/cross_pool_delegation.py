@@ -57,7 +57,7 @@ class PoolUnknown(ConnectionLost):
 
 
 class PoolLinks:
-    """Sends task requests of one node to other pools of its database."""
+    """Client of one node for task requests to other pools of the same database."""
 
     def __init__(
         self,

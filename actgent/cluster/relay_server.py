@@ -43,7 +43,7 @@ _log = logger_of(__name__)
 
 @attrs.frozen(kw_only=True, eq=False)
 class RelayServer:
-    """Answers the requests that other nodes relay to this node."""
+    """Server for the requests that other nodes relay to this node."""
 
     application: RelayApplication
     directory: PoolDirectory

@@ -62,7 +62,7 @@ Tree = Sequence[Suspect]
 
 @attrs.frozen
 class Group:
-    """Suspects that are opened at the same time."""
+    """Group of suspect sessions that are opened at the same time."""
 
     trees: Sequence[Tree]
     seconds: float
@@ -74,7 +74,7 @@ class Group:
 
 
 class Quarantine:
-    """Holds back the suspect sessions of one node, and opens them group by group."""
+    """Quarantine of one node's suspect sessions, which are held back and opened group by group."""
 
     def __init__(
         self, journal: PartitionedJournal, *, on_released: Callable[[str], object] = lambda _: None

@@ -65,7 +65,7 @@ def decode_pending(data: bytes, session_id: str) -> RelayedRequest:
 
 
 class PendingMessages:
-    """Stores and delivers the pending messages of a pool, at one node."""
+    """Storage and delivery of a pool's pending messages, at one node."""
 
     def __init__(self, journal: PartitionedJournal, table: PendingMessageTable) -> None:
         self._journal, self._table = journal, table

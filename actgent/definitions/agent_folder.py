@@ -1,4 +1,4 @@
-"""Read and validate the folder of an agent.
+"""Reading and validation of an agent's folder.
 
     tutor/
       brain.md             profile and settings (front matter; `name` defaults to the name of the folder), and further text of

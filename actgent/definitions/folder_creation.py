@@ -1,4 +1,4 @@
-"""Create agent folders: written to a temporary folder, validated, and renamed atomically."""
+"""Creation of agent folders: written to a temporary folder, validated, and renamed atomically."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Parse markdown with YAML front matter, and record the line of each value.
+"""Parser of markdown with YAML front matter. It records the line of each value.
 
 The YAML is a safe subset of version 1.2: no tags, anchors, aliases, merge keys, directives, duplicate keys, or keys that
 are not strings. A document therefore contains only strings, numbers, true, false, null, lists and objects, and a small file

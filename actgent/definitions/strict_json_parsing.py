@@ -1,4 +1,4 @@
-"""Parse JSON objects of an agent's folder strictly; errors have line numbers."""
+"""Strict parser of JSON objects in an agent's folder; errors have line numbers."""
 
 import json
 from typing import Any

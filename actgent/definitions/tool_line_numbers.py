@@ -1,4 +1,4 @@
-"""Find the tools that a Python file defines, without running it."""
+"""Line numbers of the tools that a Python file defines, without running the file."""
 
 import ast
 import re

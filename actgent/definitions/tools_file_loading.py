@@ -1,4 +1,4 @@
-"""Load the tools of an agent's folder by running tools.py and tools/*.py."""
+"""Loading of an agent folder's tools: `tools.py` and `tools/*.py` are executed."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Read files of an untrusted folder without leaving it.
+"""Safe reading of an untrusted folder: paths are opened without following symbolic links, and never leave the folder.
 
 A path is opened component by component relative to the folder's descriptor, without following symbolic links. Concurrent
 changes on disk therefore cannot redirect it. Checks use the opened descriptor, not the name.

@@ -1,4 +1,4 @@
-"""Rebuild exceptions from the class name and text that a record or a server response stores."""
+"""Exceptions rebuilt from the class name and text that a record or a server response stores."""
 
 import inspect
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Escape and shorten untrusted text for logs and errors: one line, bounded length, no control characters."""
+"""Escaping and shortening of untrusted text for logs and errors: one line, bounded length, no control characters."""
 
 from typing import Any
 

@@ -157,7 +157,7 @@ MOVED = "moved"
 
 @attrs.define
 class RunReader:
-    """Converts what a follower of a session receives into the events of one run."""
+    """Reader that converts the records and partial answers of a session to the events of one run."""
 
     message_id: str
     """Id of the message whose run is read. Empty: the run that follows the next approval decision."""

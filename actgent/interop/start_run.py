@@ -1,4 +1,4 @@
-"""Runs for requests of outside protocols: the session is found or created, the message is enqueued, its events are streamed."""
+"""Runs for requests of outside protocols: find or create the session, enqueue the message, stream the events."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -62,7 +62,7 @@ class DecisionPlace:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Run:
-    """What a request asks for: a message to a session, or decisions and tool results for its suspended turn."""
+    """Run that a request starts: a message to a session, or decisions and tool results for its suspended turn."""
 
     call: HTTPCall
     session: Session

@@ -20,7 +20,7 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False)
 class TemporarySession:
-    """What the requests that read the answer of a temporary session share."""
+    """State shared by the requests that read the answer of one temporary session."""
 
     session: Session | None = None
     """The session; None if it is not open, or if another process ends it."""

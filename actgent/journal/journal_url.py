@@ -1,4 +1,4 @@
-"""Open a journal by its URL."""
+"""Function that opens a journal by its URL."""
 
 import importlib.util
 from contextlib import AbstractAsyncContextManager

@@ -88,7 +88,7 @@ class TurnOptions(FieldRepr):
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
 class Fitting(FieldRepr):
-    """How a model request was shortened to fit into the context window of its model."""
+    """Cuts that fitted a model request into the context window of its model."""
 
     tokens: int
     """Estimated tokens of the request before it was shortened."""

@@ -1,4 +1,4 @@
-"""Store changes of a session's state as differences, and rebuild the values when records are read.
+"""Differences of a session's state as stored in records, and the values rebuilt from them.
 
 A difference refers to the value of its key in an earlier record. A reader goes back to the record with the whole
 value. So a chain has at most `MAX_PATCHES` differences, and their bytes never exceed those of the whole value.

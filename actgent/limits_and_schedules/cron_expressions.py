@@ -1,4 +1,4 @@
-"""Compute the next time of a cron expression in a time zone.
+"""Next time of a cron expression in a time zone.
 
 An expression has five fields: minute, hour, day of the month, month, day of the week, with the syntax of Debian's cron. Names,
 `L` (last), `LW` (last weekday) and `MON#2` (second Monday) are supported. The smallest interval is one minute.

@@ -1,4 +1,4 @@
-"""Detect cycles of tool calls: two to eight calls that repeat in the same order with the same results.
+"""Detection of loops of tool calls: two to eight calls that repeat in the same order with the same results.
 
 A different result is progress, for example when a model polls a status. So calls count as equal only if their known results
 are equal. A single repeated call is counted separately, even if its results differ.

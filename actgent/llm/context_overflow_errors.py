@@ -1,4 +1,4 @@
-"""Recognizes provider errors that reject a request as too long for the model's context window."""
+"""Recognition of provider errors that reject a request as too long for the model's context window."""
 
 import re
 from typing import TypeGuard

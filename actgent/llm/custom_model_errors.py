@@ -1,4 +1,4 @@
-"""Convert exceptions of custom model clients to `ModelError`."""
+"""Conversion of exceptions of custom model clients to `ModelError`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Resolves `provider:model` to a model client."""
+"""Resolution of `provider:model` to a model client."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Trims a conversation to a size: shorten old tool results first, then omit the oldest rounds of calls.
+"""Trimming of a conversation to a size: shorten old tool results first, then omit the oldest rounds of calls.
 
 The messages that the running turn answers and the last round always stay. The newest results of the running turn stay whole
 as long as other parts can be cut.

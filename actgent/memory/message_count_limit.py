@@ -1,4 +1,4 @@
-"""Wraps a memory to show at most N earlier messages of the conversation."""
+"""Memory wrapper that shows at most N earlier messages of the conversation."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Serializes the state of a view for the snapshot of its session."""
+"""Serialized state of a memory view, for the snapshot of its session."""
 
 from collections.abc import Sequence
 from typing import Any

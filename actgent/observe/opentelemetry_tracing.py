@@ -46,7 +46,7 @@ _log = logger_of(__name__)
 
 
 class Telemetry(Tracing):
-    """Reports turns, model calls and tool calls to OpenTelemetry: `open_runtime(telemetry=Telemetry())`.
+    """OpenTelemetry tracing of turns, model calls and tool calls: `open_runtime(telemetry=Telemetry())`.
 
     Spans and metrics go to the program's OpenTelemetry SDK; without an SDK nothing is recorded. Spans contain ids,
     names, counts and times, but no message texts. One request is one trace, also across inboxes, delegated agents,

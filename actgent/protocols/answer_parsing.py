@@ -1,4 +1,4 @@
-"""Read the content of an answer: tool calls that are written as text, and instructions that are mapped to a tool."""
+"""Parsing of an answer's content: tool calls that are written as text, and instructions that are mapped to a tool."""
 
 import json
 import re

@@ -19,7 +19,7 @@ _TAGS = ("<think>", "<thinking>")
 
 
 class Bare(Protocol):
-    """Plain text. Text is extracted from an answer that consists of JSON, which some models write unasked."""
+    """Protocol of plain text. From an answer in JSON, which some models write unasked, the text is extracted."""
 
     name: ClassVar[str] = "bare"
     lookback = 0

@@ -1,4 +1,4 @@
-"""Render conversations and tool documentation as readable text, for prompts and users."""
+"""Conversations and tool documentation as readable text, for prompts and users."""
 
 import inspect
 from collections.abc import Iterable, Mapping

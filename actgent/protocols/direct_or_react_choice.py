@@ -38,7 +38,7 @@ PATTERNS: Mapping[str, Patterns] = {"en": ENGLISH, "zh": CHINESE}
 
 
 class Strategy(abc.ABC):
-    """Chooses the mode of a turn from a view of the session. It is pure: equal views give equal modes."""
+    """Base class of strategies that choose the mode of a turn from a view of the session. Equal views give equal modes."""
 
     lookback: ClassVar[int | None] = None
     """Number of messages before the running turn that the strategy reads; None reads all messages."""
@@ -49,7 +49,7 @@ class Strategy(abc.ABC):
 
 
 class KeywordStrategy(Strategy):
-    """Chooses `react` if the patterns in the turn's first message have a total weight of at least `threshold`."""
+    """Strategy that chooses `react` if the patterns in the turn's first message weigh at least `threshold` in total."""
 
     lookback = 0
 
@@ -80,7 +80,7 @@ class KeywordStrategy(Strategy):
 
 @attrs.frozen
 class AutoSwitching(Strategy):
-    """Chooses `react` if the last messages contain many tool results; otherwise asks another strategy."""
+    """Strategy that chooses `react` if the last messages contain many tool results; otherwise asks another strategy."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     threshold: int = 3
@@ -101,7 +101,7 @@ class AutoSwitching(Strategy):
 
 @attrs.frozen
 class UserPreference(Strategy):
-    """Chooses the mode stored in the session's state under `key`; without a valid one, asks another strategy."""
+    """Strategy that chooses the mode stored in the session's state under `key`; without a valid mode, asks another strategy."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     key: str = "mode"

@@ -1,4 +1,4 @@
-"""Select the text of an incomplete answer to show to the user, in time linear in the length of the answer.
+"""Visible text of an incomplete answer, selected in time linear in the length of the answer.
 
 A protocol's `partial` reads the whole text. Calling it for each chunk would take quadratic time, so there are
 two states:

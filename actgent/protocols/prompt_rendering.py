@@ -1,4 +1,4 @@
-"""Render prompts from templates of the developer, with the facts of agent, session and pass."""
+"""Rendering of prompts from templates of the developer, with data of agent, session and pass."""
 
 import functools
 import json

@@ -91,7 +91,7 @@ _NEXT = re.compile(r"^[ \t]*\**(?:Thought|Action)\**[ \t]*:", re.MULTILINE)
 
 
 class ReAct(Protocol):
-    """Reasons and calls tools until the model gives a direct response.
+    """Protocol in which the model reasons and calls tools until it gives a direct response.
 
     A strategy chooses for each turn between answering directly and reasoning first. The choice is written at
     the end of the prompt, so the system prompt never changes.

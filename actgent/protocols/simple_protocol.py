@@ -41,7 +41,7 @@ _KEYS = frozenset(("messageType", "content"))
 
 
 class Simple(Protocol):
-    """Reads answers with a type: text for the user, an instruction, or a tool call."""
+    """Protocol of answers with a type: text for the user, an instruction, or a tool call."""
 
     name: ClassVar[str] = "simple"
     lookback = 0

@@ -107,7 +107,7 @@ class Step:
 
 
 class Steps(Protocol):
-    """Asks the model to plan, take steps with tool calls, and give a final answer.
+    """Protocol in which the model plans, takes steps with tool calls, and gives a final answer.
 
     Args:
         timezone: IANA name of the time zone in which the prompt states the time.

@@ -1,4 +1,4 @@
-"""Parse tool calls that models write into their text: a tool name and arguments, under any of the usual keys.
+"""Parser of tool calls that models write into their text: a tool name and arguments, under any of the usual keys.
 
 Each protocol has its own key for the tool name. Models often use argument keys of other providers, so all
 usual keys are read. Two different argument values are an error for the model, and so is an unknown key in the

@@ -1,4 +1,4 @@
-"""Summarize the tool calls of a turn: all, some or none of them succeeded."""
+"""Summary of a turn's tool calls: all, some or none of them succeeded."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal

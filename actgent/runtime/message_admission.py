@@ -49,7 +49,7 @@ _log = logger_of(__name__)
 
 
 class MessageAdmission:
-    """Accepts the messages of one agent.
+    """Admission of messages to one agent.
 
     A message is recorded only after it has a place in the inbox, so a message that is rejected for lack of room was never
     recorded. After the record the message is accepted immediately, or its rejection is recorded as well.

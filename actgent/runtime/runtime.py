@@ -64,7 +64,6 @@ from .approval_decisions import list_approvals
 from .delegation.task_delegation import Delegation
 from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
 from .session_erasure import Retention, RetentionJob
-from .waits_between_sessions import find_waiter
 from .sessions.annotation_changes import Annotations
 from .sessions.answer_ratings import Ratings
 from .sessions.moved_session_eviction import SessionPredicate

@@ -77,7 +77,7 @@ def next_step(turn: Turn) -> Suspend | FailWith | End:
 
 
 class TurnRunner:
-    """Runs the turns of one agent. A claimed message starts its turn immediately; an idle session has no task."""
+    """Runner of one agent's turns. A claimed message starts its turn immediately; an idle session has no task."""
 
     def __init__(
         self,

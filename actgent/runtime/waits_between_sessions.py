@@ -1,4 +1,4 @@
-"""Waits between sessions: release the concurrency slot of a waiting turn, and detect deadlocks."""
+"""Waits between sessions: release of the waiting turn's concurrency slot, and detection of deadlocks."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +14,7 @@ from actgent.tools.untrusted_call_sources import running_call
 
 
 class _RemoteNode(WaitNode):
-    """Wait-graph node of a session in another process; its name includes the pool."""
+    """Wait-graph node of a session in another process; the node's name includes the pool."""
 
 
 _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()

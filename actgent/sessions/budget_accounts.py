@@ -1,4 +1,4 @@
-"""Find and open the budget accounts of sessions, turns and owners."""
+"""Budget accounts of sessions, turns and owners: find and open them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

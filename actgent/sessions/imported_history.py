@@ -1,4 +1,4 @@
-"""Check and record `history=` of a new session: a conversation that comes from another session or program."""
+"""Validation and record of `history=` of a new session: a conversation from another session or program."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

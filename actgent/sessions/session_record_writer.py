@@ -43,7 +43,7 @@ SNAPSHOT_RECORDS = 15_000
 
 @attrs.define(eq=False, repr=False)
 class SessionLog(FieldRepr):
-    """Collects the records of one session and writes them to the journal in batches, in order.
+    """Writer of one session's records: collects them and writes them to the journal in batches, in order.
 
     Ctrl-C does not interrupt a write.
     """

@@ -1,4 +1,4 @@
-"""What one simulated run did, for invariants of programs and for reports."""
+"""Report of one simulated run, for invariants of programs and for output."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -60,7 +60,7 @@ class LifeEnded(BaseException):
 
 @attrs.frozen
 class SimulatedEvent:
-    """Something that happened in the simulation."""
+    """Event of the simulation, for the story of a seed."""
 
     at: float
     """Seconds since the start of the simulation."""

@@ -1,4 +1,4 @@
-"""Rebuild a state from recorded changes.
+"""Session state rebuilt from recorded changes.
 
 Copying the state for each change would copy a list that grows by ten thousand values ten thousand times. Therefore values
 that were created here and are not shared are changed in place; all others are copied once.

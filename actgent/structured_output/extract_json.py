@@ -1,4 +1,4 @@
-"""Finds JSON values in a model's text. Text around a value is tolerated; the value itself must be unambiguous.
+"""Extraction of JSON values from a model's text. Text around a value is tolerated; the value itself must be unambiguous.
 
 A text is read in three steps. A later step never reads text that an earlier step has consumed:
 

@@ -1,4 +1,4 @@
-"""Validate the environment variables that HTTP clients read: proxies and certificates.
+"""Validation of the environment variables that HTTP clients read: proxies and certificates.
 
 HTTP libraries raise FileNotFoundError, ImportError or ValueError without the name of the variable; these errors name it.
 """

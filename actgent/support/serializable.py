@@ -24,7 +24,7 @@ _SIMPLE = (str, int, float, bool, NoneType)
 
 
 class Serializable(FieldRepr):
-    """Base class of data that can be converted to JSON with `to_dict`, and back with `from_dict`.
+    """Base class of data with conversion to JSON (`to_dict`) and back (`from_dict`).
 
     The JSON object has a member for each field, and `type` with the name of the class. Enums are written as their names, bytes
     as base64, times as ISO 8601, exceptions as `{"class", "message", "fields"}`. Fields of any type, such as `Reply.data`,

@@ -1,4 +1,4 @@
-"""Estimate the number of tokens of a text without the tokenizer of its model.
+"""Estimated number of tokens of a text, without the tokenizer of the model.
 
 ASCII prose has about four characters per token. Numbers, code and encoded data have fewer, so a long text is sampled. Other
 text has about three UTF-8 bytes per token, which is one Chinese character.

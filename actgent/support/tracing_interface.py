@@ -45,7 +45,7 @@ class OpenSpan(Protocol):
 
 
 class Tracing(abc.ABC):
-    """Creates spans. Its methods must not raise, because observing must not disturb the work."""
+    """Interface of a span factory. Its methods must not raise, because an error in tracing must not stop the work."""
 
     has_content: bool = False
     """True if spans include message contents."""
@@ -119,7 +119,7 @@ active_trace: ContextVar[ActiveTrace | None] = ContextVar("active_trace", defaul
 
 
 class TracedWork:
-    """Records a block as a span: `with TracedWork(active, name, ...) as work:`.
+    """Context manager that records its block as a span: `with TracedWork(active, name, ...) as work:`.
 
     An exception ends the span as a failure and propagates. A cancellation is recorded with the reason of the turn.
     """

@@ -1,4 +1,4 @@
-"""Wrap untrusted third-party text in delimiters, so that a model reads it as data.
+"""Delimiters around untrusted third-party text, so that a model reads the text as data.
 
 The closing delimiter is a digest of the text, so the text cannot contain it, and equal text has equal delimiters (for
 provider caches). Special tokens for roles and tool calls, and invisible characters, are replaced.

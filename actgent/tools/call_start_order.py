@@ -1,4 +1,4 @@
-"""Start overlapping tool calls in the order of their answer, although trio starts tasks in random order."""
+"""Start order of overlapping tool calls: that of the answer, although trio starts tasks in random order."""
 
 from contextvars import ContextVar
 

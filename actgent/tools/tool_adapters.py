@@ -1,4 +1,4 @@
-"""Adapt objects with `execute(parameters)` and `get_schema()` to `Tool`."""
+"""Adapter of objects with `execute(parameters)` and `get_schema()` to `Tool`."""
 
 import inspect
 from collections.abc import Awaitable, Mapping

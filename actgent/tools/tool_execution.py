@@ -1,4 +1,4 @@
-"""Run the tool calls of one answer, in the order of the answer.
+"""Execution of the tool calls of one answer, in the order of the answer.
 
 Calls run one after the other. Adjacent calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
 run

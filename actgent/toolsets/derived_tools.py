@@ -1,4 +1,4 @@
-"""Derive tools from tools: select them, rename them, change options, or fill in parameters."""
+"""Tools derived from other tools: selected, renamed, with changed options, or with fixed values for parameters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

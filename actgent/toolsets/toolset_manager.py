@@ -1,4 +1,4 @@
-"""Run the toolsets of a runtime: one task per toolset, from its first agent to its last.
+"""`ToolsetManager`: runs the toolsets of a runtime, one task per toolset, from its first agent to its last.
 
 A toolset is `connecting`, then `connected` or `lost`. Lost toolsets are reconnected after growing delays. Published
 tools go to

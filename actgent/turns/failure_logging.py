@@ -44,7 +44,7 @@ _HOW: dict[str, str] = {
 
 @attrs.define(eq=False, repr=False)
 class FailureLogger(FieldRepr):
-    """Logs unhandled failures, late handlers and tool errors of one agent."""
+    """Logger of one agent's unhandled failures, late handlers and tool errors."""
 
     agent: str
     debug: bool = False

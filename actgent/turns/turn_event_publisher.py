@@ -51,7 +51,7 @@ class _Place(TypedDict):
 
 @attrs.frozen(repr=False)
 class Observer(FieldRepr):
-    """Publishes the events of one agent's turns."""
+    """Publisher of the events and spans of one agent's turns."""
 
     agent: str
     stream: EventStream
@@ -322,7 +322,7 @@ class Observer(FieldRepr):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _ObservedCall(CallWatch):
-    """Publishes the events of one model call."""
+    """Publisher of the events of one model call."""
 
     stream: EventStream
     place: _Place

@@ -1,4 +1,4 @@
-"""Begin, suspend, resume and end the turns of an agent, including the journal records and notifications of each step."""
+"""Lifecycle of turns: begin, suspend, resume and end, with the journal records and notifications of each step."""
 
 import math
 import time
@@ -60,7 +60,7 @@ _NOTHING = Context()
 
 
 class DepsMissingCheck(typing.Protocol):
-    """Returns the error of a session whose tools lack deps, or None.
+    """Function that returns the error of a session whose tools lack deps, or None.
 
     `was_given` is True if the session or its run had deps before a restart; the journal does not store deps.
     """

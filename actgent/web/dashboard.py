@@ -1,4 +1,4 @@
-"""Serves the static files of the dashboard, and the documentation page of the API. They contain no secrets and need no token."""
+"""Static files of the dashboard, and the documentation page of the API. They contain no secrets and need no token."""
 
 import functools
 import gzip

@@ -1,4 +1,4 @@
-"""Builds a gateway from its parts: tokens, host policy, endpoints, webhooks and HTTP server."""
+"""Construction of a gateway from its parts: tokens, host policy, endpoints, webhooks and HTTP server."""
 
 import re
 import ssl

@@ -1,4 +1,4 @@
-"""Converts exceptions to problem documents for clients: `application/problem+json` (RFC 9457).
+"""Conversion of exceptions to problem documents for clients: `application/problem+json` (RFC 9457).
 
 Documents contain no traceback and no message of an exception of other libraries. An exception without a mapping becomes a 500
 with the id of the request, under which the server log has the details.

@@ -1,4 +1,4 @@
-"""Builds the actor of an agent and the opener of its sessions."""
+"""Construction of an agent's actor, and of the opener of its sessions."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Builds the core of an agent: the message pipeline, with its model caller and tool caller."""
+"""Construction of an agent's core: the message pipeline, with its model caller and tool caller."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Runs of an agent: sending a message, waiting for its answer, streaming, and forwarding to other processes."""
+"""Runs of an agent: send a message, wait for the answer, stream the deliveries, forward to other processes."""
 
 from .await_reply import resume, send_and_wait
 from .prompt_enhancement import RewrittenMessage, rewrite_message

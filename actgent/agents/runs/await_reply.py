@@ -1,4 +1,4 @@
-"""Sends a message and waits for its reply, or decides approvals and waits for the reply of the resumed turn."""
+"""Runs that wait for one reply: to a new message, or to decisions on approvals of a suspended turn."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

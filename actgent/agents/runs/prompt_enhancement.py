@@ -1,4 +1,4 @@
-"""Rewrites the first message of a session with one model call (`enhance_prompt=`)."""
+"""Rewriting of a session's first message with one model call (`enhance_prompt=`)."""
 
 from collections.abc import Mapping
 from typing import Any

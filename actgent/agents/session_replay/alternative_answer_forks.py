@@ -37,7 +37,7 @@ MAX_FORK_CALLS = 20
 
 @attrs.frozen(kw_only=True)
 class ForkEnd:
-    """End of a fork: a copy of a session that continues from a decision with another answer."""
+    """Outcome of a fork: a copy of a session that continues from a decision with another answer."""
 
     calls: tuple[ToolCall, ...]
     """Tool calls of the fork after the other answer. Their results come from the recording."""

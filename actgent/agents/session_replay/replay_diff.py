@@ -1,4 +1,4 @@
-"""Finds the first difference between a replay and its recording."""
+"""Comparison of a replay with its recording, up to the first difference."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reconstructs the request that a model got before a recorded answer."""
+"""Reconstruction of the model request that led to a recorded answer."""
 
 import attrs
 

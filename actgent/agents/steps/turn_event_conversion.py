@@ -1,4 +1,4 @@
-"""Converts a turn of a `StepsAgent` to the events of its stream."""
+"""Conversion of a `StepsAgent`'s turn to the events of its stream."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from .stream_events import (
 
 @attrs.define
 class PartialStep:
-    """One answer that is being received. Its kind is decided once."""
+    """Answer that is being received. Its kind is decided once."""
 
     step_id: str
     """Id of the model's message."""
@@ -87,7 +87,7 @@ def _with_step_ids(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, .
 
 @attrs.define(eq=False)
 class Narrator:
-    """Converts the deliveries of a turn to stream events, in order. It does no I/O."""
+    """Converter of a turn's deliveries to stream events, in order. It does no I/O."""
 
     _growing: PartialStep | None = None
     _step_id: str = ""

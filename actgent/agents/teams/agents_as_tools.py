@@ -1,4 +1,4 @@
-"""Calls between agents: `AgentRef`, `AgentTool` and the delegation tools."""
+"""Agents that other agents call: `AgentRef`, `AgentTool` and the delegation tools."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -168,7 +168,7 @@ async def _wait_for_records(journal: Journal, key: SessionKey) -> None:
 
 
 class _View:
-    """Prints events as lines of text, with the answer streamed, or as JSON objects."""
+    """Printer of events: as lines of text with streamed answers, or as JSON objects."""
 
     def __init__(self, terminal: Terminal, *, is_json: bool) -> None:
         self._terminal = terminal

@@ -1,4 +1,4 @@
-"""Converts a `RemoteRequest` to an HTTP request, and an HTTP answer to JSON or a `Refused` error."""
+"""Conversion of a `RemoteRequest` to an HTTP request, and of an HTTP response to JSON or a `Refused` error."""
 
 import sys
 from collections.abc import Mapping

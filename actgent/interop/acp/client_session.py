@@ -90,7 +90,7 @@ class Prompt:
 
 
 class OpenSession:
-    """Follows a session and sends what happens in it to the client, for all of its turns."""
+    """Session that the client has opened: sends updates of all of its turns to the client."""
 
     def __init__(self, session: Session, cwd: str, connection: JSONRPCConnection, *, has_forms: bool) -> None:
         """Args: `cwd` is the client's working directory; `has_forms` is True if the client shows forms of approvals."""

@@ -21,7 +21,7 @@ from .json_rpc import Wire
 
 @attrs.define
 class UpdateEncoder:
-    """Converts what happens in one session to updates of ACP."""
+    """Encoder of one session's events and messages as updates of ACP."""
 
     _restarts: int = 0
     """Number of answer texts that were discarded and started again."""

@@ -35,7 +35,7 @@ Ask = Callable[[Approval], Awaitable[Decision | None]]
 
 @attrs.frozen(kw_only=True)
 class CallState:
-    """What continues a call after a question. The client returns it, sealed."""
+    """State with which a call continues after a question. The client stores the sealed state and returns it."""
 
     session_id: str
     """Id of the session."""

@@ -112,7 +112,7 @@ def _allows(_: Context) -> bool:
 
 @attrs.frozen
 class _Tools:
-    """Handlers of the server."""
+    """Handlers of the MCP server for listing and calling tools."""
 
     runtime: Runtime
     journal: Journal

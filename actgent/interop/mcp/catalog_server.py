@@ -95,7 +95,7 @@ class _CallState:
 
 @attrs.frozen(kw_only=True)
 class _Failed:
-    """The end of a call without a value."""
+    """Failure of a catalog call, which has no value."""
 
     text: str
     """Reason of the failure, for the client."""

@@ -24,7 +24,7 @@ _log = logger_of(__name__)
 
 @attrs.frozen(kw_only=True)
 class ToolOutcome:
-    """The end of a call, or the question that the call waits for."""
+    """Result of a finished call, or the question for which the call waits."""
 
     result: ToolResult | None = None
     """Result of the call; None if it asks a question."""

@@ -1,4 +1,4 @@
-"""Publish written steps to the readers of the feed in this process, in the order of the writes.
+"""Publisher of a journal's feed: sends written steps to the readers in this process, in the order of the writes.
 
 A step is published once its transaction is known to be on the disk, with its final record numbers. A rolled back step
 is never published. A reader that opens the feed first and then reads the journal misses nothing, and recognizes

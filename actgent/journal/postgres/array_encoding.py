@@ -1,4 +1,4 @@
-"""Encode columns of values as PostgreSQL arrays in binary form.
+"""Encoding of columns as PostgreSQL arrays in binary form.
 
 Each group of steps has about 24 arrays. psycopg encodes lists value by value, in Python and as text. This encoding
 needs a few calls, and keeps the parameter types constant, so each statement is prepared once.

@@ -1,4 +1,4 @@
-"""Read the tables of a cluster from outside its nodes, for operators."""
+"""Read access to the tables of a cluster, for operators outside of its nodes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

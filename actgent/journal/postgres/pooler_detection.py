@@ -1,4 +1,4 @@
-"""Detect connection poolers in transaction mode. A journal needs one server session for its whole lifetime.
+"""Detection of connection poolers in transaction mode. A journal needs one server session for its whole lifetime.
 
 The ownership lock of a journal belongs to a server session. A pooler in transaction mode gives the session to another
 client after each transaction, so a second process would acquire the lock of a journal in use.

@@ -1,4 +1,4 @@
-"""Count process deaths per session, to find sessions that crash their process.
+"""Counts of process deaths per session, to find sessions that crash their process.
 
 A death counts for a session if its turn was resumed since the previous death and completed no model call since the first
 counted death. A session with `SUSPECT_CRASHES` deaths is a suspect. While there are suspects, each session with a counted death is

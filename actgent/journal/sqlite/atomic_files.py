@@ -1,4 +1,4 @@
-"""Write files that get their name only when they are complete."""
+"""Atomic file writes: a file gets its name when its content is complete."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Copy a journal file, also while a process writes it.
+"""Backups of a journal file, also while a process writes it.
 
 Inside the owner process, SQLite copies page by page and keeps the copied pages up to date. From outside, no process
 may open the file, so its bytes are copied: first the file, then its log. A page that a checkpoint changed during the copy

@@ -1,4 +1,4 @@
-"""Open a journal file in any state. The file is checked for damage before anything is changed."""
+"""Opening of a journal file, with checks for damage before anything is changed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Translate errors of the operating system and of SQLite into errors of the journal, with a remedy."""
+"""Translation of errors of the operating system and of SQLite to errors of the journal, with a remedy."""
 
 import errno
 

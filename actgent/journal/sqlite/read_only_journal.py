@@ -1,4 +1,4 @@
-"""Read a journal file while another process owns and writes it.
+"""Read-only access to a journal file while another process owns and writes it.
 
 The owner holds SQLite's locks and keeps the index of its log in memory, so SQLite's own file sharing does not work.
 Three measures replace it. First, the file is opened through a VFS that takes no lock and cannot write, and SQLite

@@ -1,4 +1,4 @@
-"""Check a damaged journal file, and copy its undamaged records into a new file."""
+"""Recovery of a damaged journal file: its undamaged records are copied into a new file."""
 
 import shutil
 import tempfile

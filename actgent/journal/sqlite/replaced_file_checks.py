@@ -1,4 +1,4 @@
-"""Detect that a journal file or its log is missing, replaced or truncated, before and while the file is open."""
+"""Checks for a journal file or write-ahead log that is missing, replaced or truncated, also while the file is open."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ def check_alone(path: Path, commits: int) -> None:
 
 
 class Place:
-    """Identity of an open file and its log. Detects if they are removed, replaced or truncated."""
+    """Identity of an open file and its log, with checks if they were removed, replaced or truncated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()

@@ -1,4 +1,4 @@
-"""Inspect a SQLite file and its write-ahead log before SQLite opens them.
+"""Inspection of a SQLite file and its write-ahead log before SQLite opens them.
 
 SQLite uses any valid log next to a file, and silently drops everything after the first invalid frame, because it
 cannot know that more followed. Only the last transaction of a log may be invalid, since each one is synced before the

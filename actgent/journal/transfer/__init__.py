@@ -1,4 +1,4 @@
-"""Copy sessions to other journals or to new ids: export files, forks and id remapping."""
+"""Copies of sessions in other journals or under new ids: export files, forks and id remapping."""
 
 from .export_file import (
     ExportedSession,

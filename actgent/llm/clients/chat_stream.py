@@ -1,4 +1,4 @@
-"""Assembles the chunks of a streamed chat completion into the body of a complete one.
+"""Assembly of a streamed chat completion: its chunks become the body of a complete one.
 
 Servers that call themselves compatible number, name and cut the pieces of a tool call in many ways. `CallAssembler`
 assigns each piece to its call; a call that cannot be assembled keeps its text, which is an error to the model.

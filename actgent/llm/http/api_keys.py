@@ -1,4 +1,4 @@
-"""Finds the base URL and the API key of a provider: argument, else the provider's variables, else the general variable."""
+"""Base URL and API key of a provider: from the argument, else the provider's variables, else the general variable."""
 
 import os
 import re

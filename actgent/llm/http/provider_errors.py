@@ -1,4 +1,4 @@
-"""Converts error responses of providers to exceptions, by error code and HTTP status."""
+"""Conversion of error responses of providers to exceptions, by error code and HTTP status."""
 
 import email.utils
 import math

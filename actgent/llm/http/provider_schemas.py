@@ -1,4 +1,4 @@
-"""Rewrites JSON Schemas for the subset that each provider accepts.
+"""Rewriting of JSON Schemas to the subset that each provider accepts.
 
 A provider rejects a whole request for one unsupported schema. One pass rewrites a schema: it merges or wraps the root, adds
 `items`, turns tuples into lists, and inlines or renames references. The original schema is unchanged, and arguments and

@@ -1,4 +1,4 @@
-"""Removes keys and other secrets, whole or in part, from error texts that servers and libraries return."""
+"""Removal of keys and other secrets, whole or in part, from error texts of servers and libraries."""
 
 import base64
 import re

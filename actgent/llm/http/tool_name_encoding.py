@@ -1,4 +1,4 @@
-"""Encodes tool names and call ids for providers, which accept `^[a-zA-Z0-9_-]{1,64}$`. Ours may contain other characters.
+"""Encoding of tool names and call ids for providers, which accept only `^[a-zA-Z0-9_-]{1,64}$`.
 
 The encoded name depends on the name alone, so that the bytes of a prompt do not depend on the other tools of an agent. A valid
 name is unchanged; any other becomes a readable stem and a digest. A valid name that looks like an encoded one is encoded as

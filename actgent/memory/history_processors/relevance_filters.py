@@ -18,7 +18,7 @@ def _recent(history: Sequence[Message], count: int) -> set[str]:
 
 @attrs.frozen(kw_only=True)
 class TimeDecay:
-    """Keeps the messages whose weight is at least `keep`. The weight is 1 for the newest message and halves every `half_life` seconds.
+    """History processor that keeps the messages whose weight is at least `keep`. The weight is 1 for the newest message and halves every `half_life` seconds.
 
     The age is computed from the messages' timestamps, so the result is the same after a restart or a change of the clock.
     """
@@ -38,7 +38,7 @@ class TimeDecay:
 
 @attrs.frozen(kw_only=True)
 class RelevanceFilter:
-    """Keeps the newest messages, and older messages that share enough words with the newest.
+    """History processor that keeps the newest messages, and older messages that share enough words with the newest.
 
     The relevance of a message, from 0 to 1, is the weighted share of the newest message's words that it contains. The weight of a
     word is its inverse document frequency in the conversation. A question and its answer are kept together.

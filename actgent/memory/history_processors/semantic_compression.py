@@ -17,7 +17,7 @@ LEFT_OUT = "[...]"
 
 @attrs.frozen(kw_only=True)
 class SemanticCompression:
-    """Shows the last messages verbatim, and those sentences of older messages that are relevant to the newest message.
+    """History processor that keeps the last messages, and the sentences of older messages that are relevant to the newest.
 
     It takes effect above `trigger` tokens. A sentence scores by the rarity of its words in the conversation, divided by the square
     root of its length; words of the newest message count three times. The best sentences are kept in order until `max_tokens` are

@@ -13,7 +13,7 @@ CUT = "..."
 
 @attrs.frozen(kw_only=True)
 class Truncation:
-    """Keeps the newest messages that fit into `max_tokens`, but at least `keep` messages. If those do not fit, their texts are cut.
+    """History processor that keeps the newest messages that fit into `max_tokens`, but at least `keep` messages. If those do not fit, their texts are cut.
 
     A cut text loses its beginning, since later messages refer to the end of a long text, and starts with `...`. The journal keeps
     the complete messages. Tool calls and media are not cut. The defaults are those of acton's SimpleAgentMemory.

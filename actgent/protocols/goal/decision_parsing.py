@@ -1,4 +1,4 @@
-"""Parse the decisions of a goal agent's model, and describe their format to the model.
+"""Parser of a goal agent's decisions, and the description of their format for the model.
 
 A decision is `{"action", "params", "reasoning"}`. Action names must match exactly, and other keys are ignored.
 A decision that does not fit is a `ParseError`, never a guess.

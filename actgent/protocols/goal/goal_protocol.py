@@ -104,7 +104,7 @@ class _Final(Protocol):
 
 
 class Goal(Protocol):
-    """Plans, executes, summarizes and evaluates in a loop until the goal is achieved.
+    """Protocol that plans, executes, summarizes and evaluates in a loop until the goal is achieved.
 
     Args:
         max_iterations: Maximum number of model calls for one goal; the last one is an evaluation.

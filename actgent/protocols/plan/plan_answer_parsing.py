@@ -1,4 +1,4 @@
-"""Parse the planning and execution answers of the `plan` protocol.
+"""Parser of the planning and execution answers of the `plan` protocol.
 
 An answer is JSON: alone, in a code fence, within prose, or between the two markers; text outside of the markers is
 ignored. A planning answer may also consist of lines that begin with `Title:`, `Intent:` and `Plan:`. An invalid todo item

@@ -119,7 +119,7 @@ _NO_CALLS = CallTools(())
 
 
 class Planning(Protocol):
-    """Plans, executes and synthesizes, each with the model of that role if the agent has one.
+    """Protocol that plans, executes and synthesizes, each with the model of that role if the agent has one.
 
     Args:
         rounds: Maximum number of model answers for one item.

@@ -48,7 +48,7 @@ CLOSED_REASON = "the session was closed"
 
 
 class SessionLifecycle:
-    """Opens, interrupts, closes and unloads the sessions of one agent."""
+    """Lifecycle of one agent's sessions: opens, interrupts, closes and unloads them."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 @attrs.frozen(eq=False, repr=False)
 class PendingOpen(FieldRepr):
-    """Marks a session as being created, loaded or erased."""
+    """Marker of a session that is being created, loaded or erased."""
 
     erases: bool = False
     """True if the session is only being erased. Waiting for it cannot deadlock, because an erasure waits for the journal alone."""

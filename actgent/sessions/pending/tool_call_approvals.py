@@ -1,4 +1,4 @@
-"""Create approvals of tool calls from a tool's question, and convert decisions to permissions."""
+"""Approvals of tool calls: created from the question of a tool, and converted to permissions when decided."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Restores sessions from their journal records, and makes snapshots that speed it up."""
+"""Restoring of sessions from their journal records, and snapshots that speed it up."""
 
 from .record_replayer import TOOLS, RestoredSession, close_calls, is_unused, owner_of
 from .session_loader import (

@@ -1,4 +1,4 @@
-"""Load older messages of a session from its journal records."""
+"""Loader of a session's older messages, which only the journal has."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise

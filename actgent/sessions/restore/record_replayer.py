@@ -1,4 +1,4 @@
-"""Apply journal records to a session one after another, to restore the session.
+"""`RecordReplayer`: applies journal records to a session one after another, to restore the session.
 
 Earlier versions recorded the end of a turn whose journal had failed without the results of its calls, and providers
 reject such a conversation. The missing results are added when the session is restored, the same each time, so the
@@ -111,7 +111,7 @@ def owner_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
 
 
 class RecordReplayer:
-    """Applies the records of a session, in order, to the session's context."""
+    """Replayer that applies the records of a session, in order, to the session's context."""
 
     def __init__(self, context: SessionContext) -> None:
         self.context = self._context = context

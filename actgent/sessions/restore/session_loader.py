@@ -1,4 +1,4 @@
-"""Load and restore a session: from all its records, or from a snapshot and the records after it. Both give the same session."""
+"""Loading of a session from all its records, or from a snapshot and the records after it. Both give the same session."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Create snapshots of long sessions in the background, from their journal records."""
+"""`SessionSnapshotter`: creates snapshots of long sessions in the background, from their journal records."""
 
 from collections.abc import Callable
 from typing import Any

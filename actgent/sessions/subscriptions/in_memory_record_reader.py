@@ -1,4 +1,4 @@
-"""Read the recent records that a session without a journal keeps in memory."""
+"""Reader of the recent records that a session without a journal keeps in memory."""
 
 from actgent.journal.record_feed_backlog import Written
 from actgent.journal.record_types import (

@@ -1,4 +1,4 @@
-"""Converts values that JSON does not support to simpler values.
+"""Conversion of values that JSON does not support to simpler values.
 
 `result_text` imports this module with the first such value: most tools return text and plain data, and the classes that are
 recognized here come from 20 modules.

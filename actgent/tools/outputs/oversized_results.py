@@ -1,4 +1,4 @@
-"""Store results that exceed the model's limit in the session state, where the model reads them by `read_result`.
+"""Storage of results that exceed the model's limit, in the session state. The model reads them with `read_result`.
 
 The conversation contains only the beginning of such a result. The state is durable if the session has a journal. A
 result

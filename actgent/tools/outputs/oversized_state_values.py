@@ -1,4 +1,4 @@
-"""Move large values of the session state to stored results, and replace each with a reference.
+"""Large values of the session state, moved to stored results and replaced by references.
 
 Keeps the state of goal agents below its size limit. `read_result` reads the moved values. Functions over the state
 receive

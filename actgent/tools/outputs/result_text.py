@@ -1,4 +1,4 @@
-"""Convert values and exceptions of tools to text that a model reads."""
+"""Conversion of values and exceptions of tools to text that a model reads."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Convert text that a model sent for a number, a boolean or null.
+"""Conversion of arguments that a model sent as text to numbers, booleans or null.
 
 Small models send `"3"` for an integer and `"true"` for a boolean. A text is converted only if the schema does not
 accept text at

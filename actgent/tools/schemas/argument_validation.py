@@ -1,4 +1,4 @@
-"""Validate the arguments of tool calls against the tool's JSON Schema."""
+"""Validation of tool-call arguments against the tool's JSON Schema."""
 
 from collections.abc import Mapping
 from types import NoneType

@@ -1,4 +1,4 @@
-"""Derive the arguments of a function `(state, args)` from the type of `args`, or from its docstring.
+"""Argument schema of a function `(state, args)`, derived from the type of `args` or from the docstring.
 
 The docstring lists them in its arguments section, next to `state` and `args` or indented below `args`:
 

@@ -1,4 +1,4 @@
-"""Run a model's SELECT on PostgreSQL: read-only, with a deadline in this process and bounded results.
+"""Execution of a model's SELECT on PostgreSQL: read-only, with a deadline in this process and bounded results.
 
 The role of the connection decides which data a statement may read. In addition, this module
 - runs the statement in a READ ONLY transaction of a connection that is closed afterwards,

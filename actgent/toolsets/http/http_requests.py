@@ -1,4 +1,4 @@
-"""Send a tool's request and read the response, with limits on time, size and redirects. Secrets never go to another origin.
+"""HTTP requests of tools, with limits on time, size and redirects. Secrets never go to another origin.
 
 _send           follows redirects, each as a separate request
   _exchange     sends one request, and converts exceptions of httpx2 to actgent's

@@ -1,4 +1,4 @@
-"""Decide if an IP address is public. Tools do not connect to other addresses unless they are allowed explicitly.
+"""Check if an IP address is public. Tools connect to other addresses only if they are allowed explicitly.
 
 An IPv6 address that embeds an IPv4 address is judged by the IPv4 address: mapped and compatible (RFC 4291), NAT64
 (RFC 6052),

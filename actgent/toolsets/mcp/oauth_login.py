@@ -1,4 +1,4 @@
-"""Authorize an MCP server in a browser: a loopback HTTP server receives the redirect with the code (RFC 8252)."""
+"""Authorization of an MCP server in a browser: a loopback HTTP server receives the redirect with the code (RFC 8252)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Limit the size of HTTP responses of MCP servers to that of messages over pipes, and reject compressed responses.
+"""Size limit of HTTP responses of MCP servers, equal to that of messages over pipes. Compressed responses are rejected.
 
 The SDK limits single events of an event stream, but reads any other response to its end.
 """

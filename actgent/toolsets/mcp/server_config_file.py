@@ -1,4 +1,4 @@
-"""Create MCP servers from a file in the common `mcpServers` format of editors and assistants."""
+"""MCP servers defined by a file in the common `mcpServers` format of editors and assistants."""
 
 import json
 import os

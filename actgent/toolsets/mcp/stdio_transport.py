@@ -1,4 +1,4 @@
-"""Run an MCP server as a child process that exchanges one message per line over its pipes.
+"""Transport to an MCP server in a child process: one message per line over the pipes.
 
 Unlike the SDK's client, this one limits the size of messages, logs the last lines of standard error, and ends the
 connection when

@@ -1,4 +1,4 @@
-"""Read an OpenAPI document (3.0 or 3.1): its operations, references and schemas.
+"""Parsed OpenAPI document (3.0 or 3.1): its operations, references and schemas.
 
 Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. Schemas of 3.0 are a dialect and are converted to JSON
 Schema;

@@ -30,7 +30,7 @@ MAX_UNSEEN_TOKENS = 1000
 
 @attrs.define(eq=False, repr=False)
 class MeteredModelCaller(FieldRepr):
-    """Calls models and charges the calls to budgets."""
+    """Caller of models that charges the calls to budgets."""
 
     _estimator: PromptEstimator = attrs.field(factory=PromptEstimator)
     _unseen: dict[str, int] = attrs.field(factory=dict)

@@ -40,7 +40,7 @@ from .metered_calls import MeteredModelCaller
 
 @attrs.define(eq=False, repr=False)
 class AnswerStream(FieldRepr):
-    """Receives the text deltas of one model answer and emits the part that the protocol shows to users."""
+    """Stream of one model answer: receives text deltas, and emits the part that the protocol shows to users."""
 
     _dispatcher: Dispatcher
     _turn: Turn

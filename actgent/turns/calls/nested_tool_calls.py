@@ -36,7 +36,7 @@ NewBatch = Callable[[Turn, Sequence[ToolCall]], Batch]
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class NestedCalls(FieldRepr):
-    """Runs tool calls on behalf of a running tool call (the outer call)."""
+    """Tool calls that run on behalf of a running tool call (the outer call)."""
 
     outer: ToolCall
     """The running tool call that makes the nested calls."""

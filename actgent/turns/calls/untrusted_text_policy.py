@@ -34,7 +34,7 @@ _MAY_HAVE_RUN = ("success", "outcome_unknown")
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class PolicyCheck(FieldRepr):
-    """Checks the calls of one session."""
+    """Check of one session's tool calls against the policy of the agent."""
 
     policy: Policy
     context: SessionContext

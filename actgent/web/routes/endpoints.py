@@ -47,7 +47,7 @@ def _session_in_path(call: "HTTPCall") -> str:
 
 @attrs.frozen(kw_only=True)
 class Forwarding:
-    """How a gateway forwards requests of an endpoint to the cluster node that owns the session."""
+    """Rule by which a gateway forwards an endpoint's requests to the cluster node that owns the session."""
 
     session_of: "Callable[[HTTPCall], str]" = _session_in_path
     """Returns the id of the session of a request; empty if any node can answer it."""

@@ -1,4 +1,4 @@
-"""Converts sessions, agents, messages and other values to the JSON of the gateway's responses."""
+"""Conversion of sessions, agents, messages and other values to the JSON of the gateway's responses."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Generates the gateway's OpenAPI 3.1 document from the endpoint table against which requests are validated."""
+"""OpenAPI 3.1 document of the gateway, generated from the endpoint table against which requests are validated."""
 
 import re
 import types

@@ -1,4 +1,4 @@
-"""Converts the types of `actgent.web.json_response_types` to JSON Schemas of an OpenAPI document, and makes examples of schemas."""
+"""JSON Schemas of the types in `actgent.web.json_response_types`, for the OpenAPI document, and examples of schemas."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Parses listen addresses such as `127.0.0.1:8300`."""
+"""Parser of listen addresses such as `127.0.0.1:8300`."""
 
 import ipaddress
 

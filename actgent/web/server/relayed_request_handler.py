@@ -1,4 +1,4 @@
-"""Calls the gateway's endpoints for relayed requests of other nodes, which have already authenticated the caller.
+"""Handler of requests that other nodes relay: it calls the gateway's endpoints. The other node has authenticated the caller.
 
 Path, scope, query and body are checked as for a request over HTTP. No HTTP server is involved: a complete answer is sent as one
 piece, and only a stream is written with ASGI messages.

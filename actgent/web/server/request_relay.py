@@ -152,7 +152,7 @@ class OwnerClient(Protocol):
 
 
 class WaitReleased(Protocol):
-    """Waits until a session of this process is not held back, neither by the quarantine nor by pending messages."""
+    """Function that waits until neither the quarantine nor pending messages hold back a session of this process."""
 
     async def __call__(self, session_id: str, seconds: float = ..., /) -> None:
         """Wait until a held-back session is released, for at most `seconds`.
@@ -166,7 +166,7 @@ class WaitReleased(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Relay:
-    """Decides whether a gateway answers a request itself or relays it to the node that owns the session."""
+    """Relay of one gateway: answers a request in this process, or forwards it to the node that owns the session."""
 
     way: OwnerClient
     is_ours: Callable[[str], bool]

@@ -1,4 +1,4 @@
-"""Broadcasts session events to any number of readers: one journal reader per session, and each event is encoded once.
+"""Broadcasts of session events to any number of readers: one journal reader per session; each event is encoded once.
 
 A reader first reads the journal after its cursor. Then it becomes live and reads the journal once more, because records may
 have been written in between. An event that arrives twice has a number that was sent before, and is dropped.

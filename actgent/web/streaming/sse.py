@@ -110,7 +110,7 @@ class DirectConnection(Protocol):
 
 
 class StreamWriter:
-    """Writes one response: directly to the connection if the server provides it, otherwise as ASGI messages."""
+    """Writer of one response: directly to the connection if the server provides it, otherwise as ASGI messages."""
 
     def __init__(
         self, send: Send, direct: DirectConnection | None = None, *, is_chunked: bool = True

@@ -69,7 +69,7 @@ class _ReceiverQueue:
 
 
 class DeliveryQueue:
-    """Runs the deliveries of streams. Each stream has at most one running delivery.
+    """Queue that runs the deliveries of streams. Each stream has at most one running delivery.
 
     Args:
         deliver: Delivers notifications of a stream. Returns the seconds until a retry, or None if all succeeded.

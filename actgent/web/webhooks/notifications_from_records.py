@@ -1,4 +1,4 @@
-"""Converts records of a session to webhook notifications."""
+"""Conversion of a session's records to webhook notifications."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

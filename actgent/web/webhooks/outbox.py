@@ -52,7 +52,7 @@ _log = logger_of(__name__)
 
 
 class Outbox:
-    """Delivers the notifications of one webhook."""
+    """Outbox that delivers the notifications of one webhook."""
 
     def __init__(
         self, webhook: Webhook, journal: Journal, cursors: DeliveryCursors, clients: AsyncExitStack
