@@ -1,4 +1,4 @@
-"""Turns that a model schedules for itself: soon ones share the bound of a tree, later ones time bounds."""
+"""Turns that a model schedules for itself: delays under 60 seconds share the tree's model-call limit, longer ones do not."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -20,18 +20,18 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.limits_and_schedules import clock as clock_module
 
 AGAIN = 7
-"""Model calls that a tree may take here."""
+"""Limit of model calls of a session tree."""
 
 
 @pytest.fixture(autouse=True)
 def wall(monkeypatch):
-    """What time it is goes on from one runtime to the next."""
+    """Let the wall clock follow trio's clock across runtimes."""
     begin = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
     monkeypatch.setattr(clock_module, "time", SimpleNamespace(time=lambda: begin + trio.current_time()))
 
 
 def rescheduling(seconds, calls):
-    """A model that schedules itself in each turn, and answers when it is told that this is done or refused."""
+    """Return a model that schedules a task in each turn and then answers with the tool result."""
 
     def answer(chat):
         calls.append(trio.current_time())
@@ -44,7 +44,7 @@ def rescheduling(seconds, calls):
 
 
 def looking_again(seconds, calls, **settings):
-    """An agent of such a model, whose trees are small."""
+    """Return an agent with a `rescheduling` model and a small `tree_model_calls` limit."""
     return BareAgent(
         "a",
         llm=rescheduling(seconds, calls),
@@ -56,7 +56,7 @@ def looking_again(seconds, calls, **settings):
 
 @pytest.mark.parametrize("seconds", [0, 59])
 async def test_a_model_that_schedules_itself_soon_ends_at_the_bound_of_the_tree(seconds, autojump_clock):
-    """All that a turn leads to shares `tree_model_calls`, and the refusal names it and what to do."""
+    """Turns of soon schedules share `tree_model_calls` with the first turn, and `LimitReached` names that limit."""
     calls, said, failed = [], [], []
     async with looking_again(seconds, calls) as agent:
         session = await agent.create_session("ada")
@@ -74,7 +74,7 @@ async def test_a_model_that_schedules_itself_soon_ends_at_the_bound_of_the_tree(
 
 
 async def test_scheduling_fails_if_the_tree_has_no_model_call_left(autojump_clock):
-    """The model reads the name of the limit, and that a later time is allowed."""
+    """The error for the model names the limit and the delay from which scheduling is allowed."""
     calls, results = [], []
     async with looking_again(0, calls) as agent:
         session = await agent.create_session("ada")
@@ -88,7 +88,7 @@ async def test_scheduling_fails_if_the_tree_has_no_model_call_left(autojump_cloc
 
 @pytest.mark.parametrize("when", [{"seconds": 60}, {"seconds": 3600}])
 async def test_a_model_may_schedule_itself_later_without_limit(when, autojump_clock):
-    """Time bounds such a chain: an hourly schedule may continue for ever."""
+    """Schedules of 60 seconds or more do not share the limit, so a chain may continue indefinitely."""
     calls, failed = [], []
     async with looking_again(when["seconds"], calls) as agent:
         session = await agent.create_session("ada")
@@ -100,7 +100,7 @@ async def test_a_model_may_schedule_itself_later_without_limit(when, autojump_cl
 
 
 async def test_each_firing_of_a_cron_schedule_starts_a_new_chain(autojump_clock):
-    """The first firing may come soon; only it belongs to the turn that set the schedule."""
+    """Each firing of a cron schedule has its own limit. A first firing within 60 seconds counts for the turn that set the schedule."""
     calls = []
 
     def answer(chat):
@@ -124,7 +124,7 @@ async def test_each_firing_of_a_cron_schedule_starts_a_new_chain(autojump_clock)
 
 
 async def test_the_bound_holds_over_restarts(autojump_clock):
-    """What turns draw on that a schedule begins is in the journal, with what was spent of it."""
+    """The journal keeps the used part of the limit, so that restarts do not reset it."""
     calls = []
     async with MemoryJournal().running() as journal:
         for life in range(12):
@@ -138,7 +138,7 @@ async def test_the_bound_holds_over_restarts(autojump_clock):
 
 
 async def test_a_message_of_a_schedule_that_waits_keeps_its_bound_over_a_restart(autojump_clock):
-    """Between its time and its turn, too: what it draws on stands beside the message."""
+    """A restart between the firing and the turn also keeps the limit, because it is stored with the message."""
     calls = []
 
     def answer(chat):
@@ -166,7 +166,7 @@ async def test_a_message_of_a_schedule_that_waits_keeps_its_bound_over_a_restart
 
 
 async def test_a_program_schedules_what_it_wants_outside_of_turns(autojump_clock):
-    """Whoever is not in a turn begins a conversation of its own with each schedule."""
+    """Each schedule that a program sets outside of turns starts a new chain with its own limit."""
     calls = []
 
     def answer(chat):

@@ -1,4 +1,4 @@
-"""Cron lines in time zones: changes of the clock, and what is no cron line."""
+"""Cron expressions in time zones: daylight-saving changes and invalid expressions."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -12,7 +12,7 @@ BERLIN = "Europe/Berlin"
 
 
 def times(line, start, count, zone=BERLIN):
-    """The next times of a line, as they are shown in its zone."""
+    """Return the next times of a cron expression, formatted in its zone."""
     at = datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone)).timestamp()
     found = []
     for _ in range(count):
@@ -29,10 +29,10 @@ def times(line, start, count, zone=BERLIN):
         ("0 0 L * *", "2026-02-01T00:00", ["28 00:00+0100", "31 00:00+0200"]),
         ("0 12 * * MON#2", "2026-11-20T00:00", ["14 12:00+0100"]),
         ("0 0 29 2 *", "2026-11-20T00:00", ["29 00:00+0100"]),
-        # in the night to 29 March the clocks go from 2 to 3
+        # On 29 March the clocks change from 2:00 to 3:00.
         ("30 2 * * *", "2026-03-28T03:00", ["29 03:00+0200", "30 02:30+0200"]),
         ("*/30 * * * *", "2026-03-29T01:00", ["29 01:30+0100", "29 03:00+0200"]),
-        # in the night to 25 October they go from 3 to 2
+        # On 25 October the clocks change from 3:00 to 2:00.
         ("30 2 * * *", "2026-10-24T03:00", ["25 02:30+0200", "26 02:30+0100"]),
         (
             "0,30 * * * *",
@@ -43,12 +43,12 @@ def times(line, start, count, zone=BERLIN):
     ],
 )
 def test_the_next_times_of_a_line(line, start, expected):
-    """Each after the one before, none left out and none twice."""
+    """Successive times are in order, without omissions or repetitions."""
     assert times(line, start, len(expected)) == expected
 
 
 def test_inside_the_doubled_hour_time_does_not_go_back():
-    """A line for fixed times is over for that night, though the clock shows its hour again."""
+    """An expression for a fixed time fires once in the night with a repeated hour."""
     inside = datetime(2026, 10, 25, 2, 15, tzinfo=ZoneInfo(BERLIN), fold=1).timestamp()
     found = next_time("30 2 * * *", BERLIN, after=inside)
     assert datetime.fromtimestamp(found, UTC) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
@@ -59,13 +59,13 @@ def test_inside_the_doubled_hour_time_does_not_go_back():
     ["", "* * * *", "* * * * * *", "60 * * * *", "x * * * *", "0 0 31 2 *", "0 0 30 2 *", "-1 * * * *"],
 )
 def test_invalid_cron_expressions_are_rejected(line):
-    """Also expressions that never fire, and those with six fields."""
+    """Expressions that never fire or have a wrong number of fields also raise an error."""
     with pytest.raises(ConfigurationError, match=r"cron expression"):
         next_time(line, "UTC", after=0.0)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "Europe", "\0"])
 def test_an_unknown_time_zone_is_rejected(name):
-    """Even if its name looks like a file path."""
+    """Unknown zones and file paths raise an error."""
     with pytest.raises(ConfigurationError, match="time zone"):
         zone_of(name)

@@ -1,4 +1,4 @@
-"""The index of due sessions, held to a plain model of it, without an agent and without waiting."""
+"""`DueIndex` compared with a simple model, without agents and real time."""
 
 from hypothesis import example, given, settings, strategies as st
 
@@ -29,7 +29,7 @@ DEEDS = st.lists(
 
 
 class Hands(Clock):
-    """A clock that stands still until it is moved."""
+    """A clock whose time changes only by assignment."""
 
     def __init__(self):
         self.seconds = 1000.0
@@ -43,7 +43,7 @@ class Hands(Clock):
 
 
 class Model:
-    """Times by session, and those that are out."""
+    """Reference implementation: due times by session, and the sessions that were popped."""
 
     def __init__(self, clock):
         self.clock, self.at, self.out = clock, {}, set()
@@ -68,7 +68,7 @@ class Model:
 @example([("set", "a", 1), ("wait", 2), ("set", "a", 2), ("load", "b", 3), ("wait", 1), ("put_back", "a", 2)])
 @settings(deadline=None)
 def test_the_index_is_its_model(deeds):
-    """Each due session is handed out once, the earliest first, until it is put back; the last time that was set counts."""
+    """Each due session is popped once, earliest first, until it is put back. The last set time applies."""
     clock = Hands()
     index, model = DueIndex(clock), Model(clock)
     for deed, *arguments in deeds:
@@ -99,7 +99,7 @@ def test_the_index_is_its_model(deeds):
 
 
 def test_timer_fires_within_the_clock_tolerance():
-    """The tolerance is one millisecond; the timer uses the same rule."""
+    """Index and timer use the same tolerance of one millisecond."""
     clock = Hands()
     index = DueIndex(clock)
     for at, is_due in (
@@ -113,7 +113,7 @@ def test_timer_fires_within_the_clock_tolerance():
 
 
 def test_a_new_earliest_time_is_reported():
-    """The waiting service does not need to poll the index."""
+    """The index calls `on_push` for a new earliest time, so that the service need not poll."""
     told = []
     index = DueIndex(Hands())
     index.on_push = told.append
@@ -124,7 +124,7 @@ def test_a_new_earliest_time_is_reported():
 
 
 def test_changed_times_do_not_pile_up():
-    """A session whose time is set again and again has one entry, but for a bounded rest."""
+    """Repeated changes of one session's time keep a bounded number of stale entries."""
     index = DueIndex(Hands())
     for number in range(10 * MIN_COMPACT_ENTRIES):
         index.set("a", 2000.0 - number * 1e-3)
@@ -133,7 +133,7 @@ def test_changed_times_do_not_pile_up():
 
 
 def test_delays_do_not_follow_a_clock_that_is_set():
-    """A date is due when people say so, a delay when its seconds are over."""
+    """After a change of the wall clock a date is due by the new time, a delay after its seconds."""
     clock = Hands()
     date, delay = DurableTimer("date", 1010.0), DurableTimer("delay", 1010.0, is_delay=True)
     timers = {timer.id: timer for timer in (date, delay)}

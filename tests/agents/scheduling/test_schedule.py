@@ -1,4 +1,4 @@
-"""Schedules: a delay, a date, a cron line; each fires once, also over restarts."""
+"""Schedules with a delay, a date or a cron expression fire once at each due time, also across restarts."""
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
@@ -33,7 +33,7 @@ TASK = "Running scheduled task: "
 
 
 def make_agent(heard=None, **options):
-    """An agent that notes when it answered what."""
+    """Return an agent that records the time and the text of each message in `heard`."""
     heard = [] if heard is None else heard
 
     def answer(chat):
@@ -46,13 +46,13 @@ def make_agent(heard=None, **options):
 
 
 def asked(agent):
-    """When it was told to do what, without the mark of system messages."""
+    """Return the recorded (time, text) pairs without the marks of system messages."""
     return [(at, text.removeprefix("<system>\n").removesuffix("\n</system>")) for at, text in agent.heard]
 
 
 @pytest.fixture
 def at_wall_time(monkeypatch):
-    """`at_wall_time(seconds)`: runtimes opened from now on find this Unix time."""
+    """Return `at_wall_time(seconds)`, which sets the Unix time for runtimes that are opened later."""
 
     def set_time(seconds):
         monkeypatch.setattr(clock_module, "time", SimpleNamespace(time=lambda: seconds))
@@ -64,7 +64,7 @@ def at_wall_time(monkeypatch):
 async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
     autojump_clock, at_wall_time, journal_or_none
 ):
-    """Also over a restart: no message is queued, and the next run follows after the turn."""
+    """While a cron message is suspended no further one is queued, also after a restart. The next follows the turn."""
     asked = []
 
     @tool(approval=True)
@@ -102,7 +102,7 @@ async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
 
 
 async def decided(session, asked):
-    """After a decision the line is told once more, at its next time."""
+    """Reject the approval and check that the cron schedule fires once at its next time."""
     await session.answer(session.approvals[0], Reject("no"))
     await session.wait_idle()
     await trio.sleep(61)
@@ -111,7 +111,7 @@ async def decided(session, asked):
 
 
 class SlowJournal(WrappedJournal):
-    """A journal that takes a second for each step, once it is slow."""
+    """A journal whose commits take one second while `is_slow` is set."""
 
     is_slow = False
 
@@ -122,7 +122,7 @@ class SlowJournal(WrappedJournal):
 
 
 async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_clock):
-    """The session has no such schedule from then on, whether the journal had heard of it by then or not."""
+    """A cancelled `unschedule()` removes the schedule, in this process and after a restart."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
         async with open_runtime(journal=journal) as runtime:
@@ -143,7 +143,7 @@ async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_c
 
 
 async def test_a_removal_that_is_cancelled_is_written_by_itself(autojump_clock):
-    """Nothing has to be said in the session after it."""
+    """A cancelled removal is written without a further message in the session."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
         async with open_runtime(journal=journal) as runtime:
@@ -159,7 +159,7 @@ async def test_a_removal_that_is_cancelled_is_written_by_itself(autojump_clock):
 
 
 class UnsureJournal(WrappedJournal):
-    """A journal whose storage goes away behind a commit, once it is unsure: what fails is there all the same."""
+    """A journal that writes a commit and then raises `JournalFailed` while `is_unsure` is set."""
 
     is_unsure = False
 
@@ -170,7 +170,7 @@ class UnsureJournal(WrappedJournal):
 
 
 async def test_a_removal_that_failed_holds_in_no_life(autojump_clock):
-    """Whether it was written or not, the schedule is still set, as the caller was told."""
+    """If `unschedule()` raises, the schedule remains, in this process and after a restart."""
     async with MemoryJournal().running() as inner:
         journal = UnsureJournal(inner)
         async with open_runtime(journal=journal) as runtime:
@@ -188,7 +188,7 @@ async def test_a_removal_that_failed_holds_in_no_life(autojump_clock):
 
 @pytest.mark.parametrize("after", [0, 0.1, 0.7])
 async def test_a_cancelled_schedule_does_not_fire(autojump_clock, after):
-    """It becomes due while it is written: the cancelled caller sets nothing, and a second caller's schedule fires once."""
+    """A cancelled `schedule()` sets nothing, even if its time is over. A second call with the same key fires once."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
         async with open_runtime(journal=journal) as runtime:
@@ -209,7 +209,7 @@ async def test_a_cancelled_schedule_does_not_fire(autojump_clock, after):
 
 @pytest.fixture(params=[False, True], ids=["no journal", "journal"])
 async def journal_or_none(request):
-    """None, or a journal."""
+    """Yield None or an open in-memory journal."""
     if not request.param:
         yield None
         return
@@ -217,11 +217,11 @@ async def journal_or_none(request):
         yield opened
 
 
-# --- when it fires -----------------------------------------------------------------------
+# --- times of firing ---------------------------------------------------------------------
 
 
 async def test_a_delay_a_date_and_a_line_fire_at_their_times(autojump_clock, at_wall_time):
-    """Case 16 of the specification: each with its description, a cron line again and again."""
+    """Case 16 of the specification: each fires with its description, a cron expression repeatedly."""
     at_wall_time(datetime(2026, 11, 20, 8, 30, tzinfo=UTC).timestamp())
     async with make_agent() as agent:
         session = await agent.create_session("ada")
@@ -245,7 +245,7 @@ async def test_a_delay_a_date_and_a_line_fire_at_their_times(autojump_clock, at_
 
 
 async def test_removed_schedule_never_fires(autojump_clock):
-    """A second removal raises an error."""
+    """A second removal returns False."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         kept = await session.schedule("kept", after=10)
@@ -285,7 +285,7 @@ async def test_invalid_times_are_rejected(times, words):
 
 
 async def test_a_date_in_the_recent_past_fires_immediately(autojump_clock):
-    """It was computed a moment ago; an aware date needs no zone."""
+    """A date two seconds ago is accepted. A date with a UTC offset needs no zone."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         moment = datetime.fromtimestamp(session.clock.now(), timezone(timedelta(hours=5))) - timedelta(
@@ -297,7 +297,7 @@ async def test_a_date_in_the_recent_past_fires_immediately(autojump_clock):
 
 
 async def test_schedules_are_bounded(autojump_clock):
-    """One that has fired makes room."""
+    """A session with `MAX_SCHEDULES` schedules rejects more until one has fired."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         for number in range(MAX_SCHEDULES):
@@ -309,7 +309,7 @@ async def test_schedules_are_bounded(autojump_clock):
 
 
 async def test_where_nothing_can_be_scheduled(autojump_clock):
-    """In a closed session, and in a conversation that ends with its answer."""
+    """A closed session and a session that ends after its reply reject schedules."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         await session.schedule("never", after=10)
@@ -324,11 +324,11 @@ async def test_where_nothing_can_be_scheduled(autojump_clock):
     assert asked(agent) == []
 
 
-# --- when the session has no room --------------------------------------------------------
+# --- full inboxes -----------------------------------------------------------------------
 
 
 async def test_a_full_inbox_makes_it_wait_and_loses_nothing(autojump_clock):
-    """It comes as soon as there is room."""
+    """If the session inbox is full, a due schedule waits for a free slot."""
 
     async def slow(chat):
         await trio.sleep(30)
@@ -347,7 +347,7 @@ async def test_a_full_inbox_makes_it_wait_and_loses_nothing(autojump_clock):
 
 
 async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
-    """Nobody is opened in vain, and nothing is lost."""
+    """With a full agent inbox the due schedules of 60 sessions wait, and all fire."""
 
     async def slow(chat):
         await trio.sleep(1)
@@ -365,7 +365,7 @@ async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
 
 
 async def test_a_line_is_passed_over_while_its_last_message_waits(autojump_clock, at_wall_time):
-    """A turn of ten minutes and a line for each minute: one after the other, not ten at a time."""
+    """A cron schedule skips times at which its previous message is unfinished."""
     at_wall_time(datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp())
 
     async def slow(chat):
@@ -417,7 +417,7 @@ async def test_overdue_schedule_fires_once_at_the_start(autojump_clock, at_wall_
 
 
 async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
-    """Fifty sessions, three of them in memory: each fires at its time, before and after a restart."""
+    """Schedules of evicted sessions fire in time, before and after a restart."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
     heard = []
     async with MemoryJournal().running() as journal:
@@ -439,7 +439,7 @@ async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
 
 
 async def test_a_schedule_travels_with_its_session(autojump_clock):
-    """Case 20 of the specification: what is exported fires where it is imported."""
+    """Case 20 of the specification: an exported schedule fires in the runtime that imports it."""
     heard = []
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make_agent(heard))
@@ -456,7 +456,7 @@ async def test_a_schedule_travels_with_its_session(autojump_clock):
 
 
 async def live(journal, heard, effects):
-    """One life of the process, over all times that are scheduled; it sets them with keys, as a service does."""
+    """Run one process that sets schedules with keys and waits past their times. Append the fired messages to `effects`."""
     async with open_runtime(journal=journal) as runtime:
         agent = make_agent(heard)
         await runtime.start(agent)
@@ -473,7 +473,7 @@ async def live(journal, heard, effects):
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_crash_at_every_write_fires_each_exactly_once(autojump_clock, at_wall_time, late):
-    """The process ends at each write of the journal and starts again at once, or when all is over its time."""
+    """A process that crashes at any write and restarts at once or late fires each schedule once."""
     begin = datetime(2026, 11, 20, 8, 1, tzinfo=UTC).timestamp()
     writes = 1
     while True:
@@ -505,14 +505,14 @@ async def test_a_crash_at_every_write_fires_each_exactly_once(autojump_clock, at
 
 
 async def kill_when_dead(journal, scope):
-    """Ends a life where its journal has died."""
+    """Cancel the scope after the journal crashed."""
     await journal.died.wait()
     scope.cancel()
 
 
 @pytest.mark.parametrize("priority", ["urgent", "high", "normal", "low"])
 async def test_a_schedule_has_its_priority_after_a_restart(priority, tmp_path):
-    """A schedule that comes from the journal has a `Priority`, can be removed, and its session goes on."""
+    """A restored schedule has its `Priority` and can be removed, and its session stays usable."""
     address = f"sqlite:///{tmp_path}/j.db"
     async with open_runtime(journal=address) as runtime:
         agent = await runtime.start(make_agent())

@@ -1,4 +1,4 @@
-"""The model schedules: case 16 of the specification by its tools, and what models write that is no time."""
+"""Scheduling tools for models: case 16 of the specification, and invalid times."""
 
 import json
 from datetime import UTC, datetime
@@ -17,13 +17,13 @@ TASK = "Running scheduled task: "
 
 @pytest.fixture(autouse=True)
 def wall(monkeypatch):
-    """Each runtime finds the morning of 20 November 2026."""
+    """Set the wall clock to 08:00 UTC on 20 November 2026 for each runtime."""
     begin = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
     monkeypatch.setattr(clock_module, "time", SimpleNamespace(time=lambda: begin))
 
 
 def calling(name, /, **arguments):
-    """A model that calls a tool at the first message, and then says what came of it."""
+    """Return a model that calls a tool at the first message and then answers with the result."""
 
     def answer(chat):
         last = chat.messages[-1]
@@ -36,7 +36,7 @@ def calling(name, /, **arguments):
 
 
 async def call(name, /, **arguments):
-    """What the model reads of one call, in a session of its own."""
+    """Return the text of one tool result, from a run in a new session."""
     async with BareAgent("a", llm=calling(name, **arguments), tools=scheduling_tools()) as agent:
         session = await agent.create_session("ada")
         return (await agent.run("go", session=session)).text
@@ -56,7 +56,7 @@ async def call(name, /, **arguments):
     ],
 )
 async def test_each_kind_of_time(when, expected, autojump_clock):
-    """The model reads when it will be, or that the time is over."""
+    """The model reads the next firing time, or that the time is in the past."""
     text = await call("schedule_task", when=when, description="call home")
     if expected is None:
         assert "is in the past" in text
@@ -80,12 +80,12 @@ async def test_each_kind_of_time(when, expected, autojump_clock):
     ],
 )
 async def test_invalid_schedule_time_is_an_error_for_the_model(when, words, autojump_clock):
-    """The model can correct the time, and no schedule is set."""
+    """The model reads the reason, so that it can correct the time."""
     assert words in await call("schedule_task", when=when, description="x")
 
 
 async def test_a_task_is_run_and_a_cancelled_one_is_not(autojump_clock):
-    """Case 16: at 60 s the message is processed, in the session that scheduled it."""
+    """Case 16: a scheduled message is processed at 60 s in its session. A cancelled one is not."""
     said = []
 
     def answer(chat):
@@ -120,14 +120,14 @@ async def test_a_task_is_run_and_a_cancelled_one_is_not(autojump_clock):
 
 
 async def test_in_a_conversation_that_ends_nothing_can_be_scheduled(autojump_clock):
-    """`run` without a session: nobody would be there when it is time."""
+    """In a `run` without a session scheduling fails, because the session ends with the reply."""
     llm = calling("schedule_task", when={"type": "delayed", "seconds": 60}, description="x")
     async with BareAgent("a", llm=llm, tools=scheduling_tools()) as agent:
         assert "create_session" in (await agent.run("go")).text
 
 
 async def test_a_crash_at_every_write_sets_a_task_once(autojump_clock):
-    """A call that is repeated after a restart knows the task by its own id, fired or not."""
+    """A tool call that is repeated after a crash finds its schedule by id, so that the task fires once."""
     writes = 1
     while True:
         async with MemoryJournal().running() as inner:
@@ -147,13 +147,13 @@ async def test_a_crash_at_every_write_sets_a_task_once(autojump_clock):
 
 
 async def cancel_when_dead(journal, scope):
-    """Ends a life where its journal has died."""
+    """Cancel the scope after the journal crashed."""
     await journal.died.wait()
     scope.cancel()
 
 
 async def talk(journal):
-    """One life: the model schedules something, and does it; returns the ids of what it was told to do."""
+    """Run one process in which the model schedules a task and runs it. Return the ids of the fired messages."""
     llm = calling("schedule_task", when={"type": "delayed", "seconds": 60}, description="x")
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=llm, tools=scheduling_tools()))

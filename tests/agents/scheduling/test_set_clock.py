@@ -1,4 +1,4 @@
-"""A machine's clock that somebody sets: delays take as long as was said, dates follow the clock."""
+"""Changes of the machine's clock: delays keep their length, and dates follow the clock."""
 
 import gc
 import math
@@ -15,11 +15,11 @@ from actgent.runtime import runtime as runtime_module, timer_service
 from actgent.runtime.sessions import session_table
 
 SHORT = 0.3
-"""Seconds, on a clock that jumps: however busy a machine is, nothing comes late by that."""
+"""Seconds on an autojump clock, so that a busy machine causes no delay."""
 
 
 class Wall:
-    """The machine's own clock, which runs with trio's until somebody sets it."""
+    """The machine's clock: trio's clock plus the offset `ahead`."""
 
     def __init__(self, clock):
         self.ahead = 0.0
@@ -31,7 +31,7 @@ class Wall:
 
 
 class SystemClock(Clock):
-    """Takes the clock of this test for that of the system, which somebody may set."""
+    """A clock that treats the test's clock as the system clock, which can be set."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class SystemClock(Clock):
 
 @pytest.fixture
 def wall(monkeypatch, autojump_clock):
-    """`wall.ahead = seconds` sets the machine's clock; it is looked at often."""
+    """Return a `Wall`. An assignment to `wall.ahead` sets the machine's clock, which is checked every 0.05 s."""
     wall = Wall(autojump_clock)
     monkeypatch.setattr(time, "time", wall)
     monkeypatch.setattr(runtime_module, "Clock", SystemClock)
@@ -56,7 +56,7 @@ JUMPS = [-3600, 3600]
 
 @pytest.fixture(params=[None, "sqlite"])
 def journal(request, tmp_path):
-    """No journal, and one in a file."""
+    """Return None or the address of a journal file."""
     return f"sqlite:///{tmp_path}/a.db" if request.param else None
 
 
@@ -65,7 +65,7 @@ def clerk(**options):
 
 
 async def heard_within(session, seconds):
-    """The replies that come in so many seconds."""
+    """Return the replies of the next `seconds` seconds."""
     heard = []
     session.on_conversation(lambda reply: heard.append(reply.text))
     await trio.sleep(seconds)
@@ -74,7 +74,7 @@ async def heard_within(session, seconds):
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_delay_ignores_clock_adjustments(autojump_clock, wall, journal, jump):
-    """The clock is set back or forward by an hour after the delay was set."""
+    """Setting the clock back or forward by an hour does not change a running delay."""
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("look", after=2 * SHORT)
@@ -85,7 +85,7 @@ async def test_a_delay_ignores_clock_adjustments(autojump_clock, wall, journal, 
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_delay_that_is_set_after_the_jump(autojump_clock, wall, journal, jump):
-    """The next delay is as long as any."""
+    """A delay that is set after a clock change has its normal length."""
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("far away", after=10_000)
@@ -96,7 +96,7 @@ async def test_a_delay_that_is_set_after_the_jump(autojump_clock, wall, journal,
 
 
 async def test_a_date_follows_the_clock_forward(autojump_clock, wall, journal):
-    """What is due by then comes soon."""
+    """If the clock is set past a date, the schedule fires at the next check."""
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("look", at=datetime.fromtimestamp(wall() + 3600, UTC))
@@ -106,7 +106,7 @@ async def test_a_date_follows_the_clock_forward(autojump_clock, wall, journal):
 
 
 async def test_a_date_follows_the_clock_back(autojump_clock, wall, journal):
-    """It waits until the clock says so again, without being looked at all the time."""
+    """If the clock is set back, a date waits until the clock reaches it."""
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("look", at=datetime.fromtimestamp(wall() + SHORT, UTC))
@@ -118,7 +118,7 @@ async def test_a_date_follows_the_clock_back(autojump_clock, wall, journal):
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_a_delay_of_a_session_that_sleeps(autojump_clock, wall, tmp_path, jump, monkeypatch):
-    """Only the earliest time of it is in memory: it is looked at, and waits on where it is not due."""
+    """After a clock change an evicted session is loaded at most to check its timer, and fires after the delay."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
         agent = await runtime.start(clerk())
@@ -152,7 +152,7 @@ async def pay() -> str:
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_the_deadline_of_an_approval_is_a_delay(autojump_clock, wall, journal, jump):
-    """What nobody decides expires as late as was said."""
+    """An approval expires after its timeout, whatever time the clock is set to."""
     llm = ScriptedLLM([ToolCall("pay", {}), "as you like"])
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[pay]))
@@ -166,7 +166,7 @@ async def test_the_deadline_of_an_approval_is_a_delay(autojump_clock, wall, jour
 
 @pytest.mark.parametrize("jump", JUMPS)
 async def test_the_deadline_of_a_task_is_a_delay(autojump_clock, wall, journal, jump):
-    """A task ends as late as was said."""
+    """A delegated task ends after its deadline, whatever time the clock is set to."""
 
     async def forever(chat):
         await trio.sleep(math.inf)
@@ -181,7 +181,7 @@ async def test_the_deadline_of_a_task_is_a_delay(autojump_clock, wall, journal, 
 
 
 async def test_a_clock_adjustment_is_reported_once(monkeypatch):
-    """Small drift between two clocks is not an adjustment."""
+    """An adjustment is reported once. A drift of 0.2 seconds is not reported."""
     wall = Wall(trio.lowlevel.current_clock())
     monkeypatch.setattr(time, "time", wall)
     clock = Clock()
@@ -197,7 +197,7 @@ async def test_a_clock_adjustment_is_reported_once(monkeypatch):
 
 
 async def test_a_corrected_clock_is_right_for_dates_and_delays(wall, autojump_clock):
-    """As the database of a cluster has the time: also when the machine's clock is set right afterwards."""
+    """A clock corrected by a cluster database stays right for dates and delays, also if the machine's clock is set later."""
     clock = SystemClock()
     right = clock.now()
     for wrong in (3600, -3600):

@@ -1,4 +1,4 @@
-"""What has a date in a session is rung when it is due."""
+"""The timer service fires the timers of sessions when they are due."""
 
 import logging
 import random
@@ -15,7 +15,7 @@ from actgent.runtime import timer_service
 
 @attrs.frozen(eq=False)
 class Bell(DurableTimer):
-    """Fails as often as it is told, then notes when it fires, and is over by that."""
+    """A timer that raises its errors first and is dropped after a successful firing. Records the firing times."""
 
     rung: list = attrs.field(factory=list)
     errors: list = attrs.field(factory=list)
@@ -31,7 +31,7 @@ async def ring(context, bell):
 
 
 def handle(agent, kind, handler):
-    """Add a row to an agent's table of what timers do."""
+    """Register a timer handler for a kind of timer at an agent."""
     service = agent.__actgent_use__().running.timer_service
     make = service._make_handlers
     service._make_handlers = lambda: {**make(), kind: handler}
@@ -39,14 +39,14 @@ def handle(agent, kind, handler):
 
 @pytest.fixture
 async def session():
-    """A session of a running agent, at the time 0 of a clock that jumps."""
+    """Yield a session of a running agent, at time 0 of an autojump clock."""
     async with BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)) as agent:
         handle(agent, Bell, ring)
         yield await agent.create_session("ada")
 
 
 def bell(session, seconds, **options):
-    """A bell that is due after so many seconds."""
+    """Set and return a `Bell` that is due at `seconds` of trio's clock."""
     clock = session._agent.clock
     made = Bell(f"bell {seconds}", clock.now() + seconds - trio.current_time(), **options)
     session._context.set_timer(made)
@@ -54,7 +54,7 @@ def bell(session, seconds, **options):
 
 
 async def test_each_rings_once_at_its_time(session, autojump_clock):
-    """In any order of entering; those that were taken out never."""
+    """Timers fire once in time, in any order of their creation. Dropped timers do not fire."""
     bells = [bell(session, seconds) for seconds in (50, 3600 * 24 * 30, 10, 20)]
     session._context.drop_timer("bell 20")
     await trio.sleep(3600 * 24 * 31)
@@ -63,7 +63,7 @@ async def test_each_rings_once_at_its_time(session, autojump_clock):
 
 
 async def test_dates_that_follow_closely_are_rung_together(session, autojump_clock):
-    """A little late, so that they share the journal's work; one that stands alone rings at its time."""
+    """Timers that follow closely fire together, so that they share a journal commit. A lone timer fires in time."""
     bells = [bell(session, seconds) for seconds in (10, 10.01, 10.02, 10.04, 11, 11.5)]
     await trio.sleep(20)
     together = 10 + timer_service.COALESCE_SECONDS
@@ -74,7 +74,7 @@ async def test_dates_that_follow_closely_are_rung_together(session, autojump_clo
 
 
 async def test_a_date_may_be_moved(session, autojump_clock):
-    """To before and to after; only the last counts."""
+    """A timer that is set again fires at the last time only."""
     for seconds in (100, 10, 300):
         moved = Bell("moved", session._agent.clock.now() + seconds)
         session._context.set_timer(moved)
@@ -83,7 +83,7 @@ async def test_a_date_may_be_moved(session, autojump_clock):
 
 
 async def test_failed_timer_is_retried_without_delaying_others(session, autojump_clock, caplog):
-    """After a second if the inbox was full, later after other errors."""
+    """A timer is retried after 1 second if the inbox was full, and after 30 seconds for other errors."""
     full = bell(session, 10, errors=[InboxFull("x", 1)])
     broken = bell(session, 20, errors=[OSError("disk"), RuntimeError("bug")])
     good = bell(session, 20.0005)
@@ -96,7 +96,7 @@ async def test_failed_timer_is_retried_without_delaying_others(session, autojump
 
 
 async def test_a_closed_session_is_not_rung(session, autojump_clock):
-    """Neither when it is due, nor is it kept for that."""
+    """Closing a session removes its timers."""
     closed = bell(session, 10)
     await session.aclose()
     assert len(session._agent.timer_service.index) == 0
@@ -105,7 +105,7 @@ async def test_a_closed_session_is_not_rung(session, autojump_clock):
 
 
 async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
-    """A thousand sessions at one moment: none is left out, and never more than the workers are open."""
+    """A thousand timers of one moment all fire, at most `WORKERS` at a time."""
     running, most = set(), 0
 
     async def ring_slowly(context, bell):
@@ -129,7 +129,7 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
 
 
 async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
-    """Schedules are not delayed needlessly, the agent is always busy, and messages of users are accepted."""
+    """400 schedules fill at most half of the inbox, so that messages of users are accepted. The agent stays busy."""
 
     async def answer(chat):
         await trio.sleep(dice.uniform(0, 2))
@@ -138,7 +138,7 @@ async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
         return "done"
 
     async def call(context, bell):
-        """Say something in the session, which takes half a second."""
+        """Fire a `Bell` and send a message to its session after half a second."""
         await ring(context, bell)
         await trio.sleep(0.5)
         said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
@@ -170,7 +170,7 @@ async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
 
 
 async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypatch):
-    """Someone sets it forward by an hour: what is due by then is rung within half a minute."""
+    """After the clock is set forward, due timers fire within `CLOCK_CHECK_SECONDS`."""
     clock = session._agent.clock
     monkeypatch.setattr(clock, "may_be_set", True)
     late = bell(session, 3600)
@@ -181,7 +181,7 @@ async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypat
 
 
 async def test_changed_dates_do_not_pile_up(session, autojump_clock):
-    """A date that is moved ten thousand times costs no more than one."""
+    """A timer that is set ten thousand times keeps a bounded number of stale entries."""
     index = session._agent.timer_service.index
     for number in range(10_000):
         session._context.set_timer(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
@@ -191,7 +191,7 @@ async def test_changed_dates_do_not_pile_up(session, autojump_clock):
 
 
 async def test_draining_waits_for_no_date(autojump_clock):
-    """Leaving the block ends them."""
+    """A runtime closes without waiting for its timers, and they do not fire later."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         handle(agent, Bell, ring)
