@@ -1,4 +1,4 @@
-"""Agents on both sides of a wire: in process, and behind a gateway on loopback."""
+"""Fixtures: agents in this process, and agents behind a gateway on loopback."""
 
 from contextlib import asynccontextmanager
 
@@ -39,7 +39,7 @@ async def recite(length: int) -> str:
 
 
 def answer(chat):
-    """Calls the tool that it is told to, and says the last words of everybody else again."""
+    """Call the tool that the last message names, repeat the message, or return the tool result."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
     said = "".join(part.text for part in last.parts if isinstance(part, Text))
@@ -54,7 +54,7 @@ def answer(chat):
 
 
 class Counting(LLM):
-    """Streams what `answer` says, in words, and counts tokens."""
+    """A model that streams the result of `answer` word by word, and reports token usage."""
 
     name = "counting"
 
@@ -78,7 +78,7 @@ def make_agent(name="clerk", **options):
 
 @attrs.define
 class Served:
-    """A gateway that is open, its runtime, and a token of ada's."""
+    """An open gateway, its runtime, and a token of the user ada."""
 
     gateway: object
     runtime: object
@@ -102,7 +102,7 @@ async def open_served(*agents, journal="memory:", scopes=("chat", "approve"), li
 
 @pytest.fixture
 def serving():
-    """What opens a gateway with other agents or options."""
+    """Return a context manager that opens a gateway with other agents or options."""
     return open_served
 
 
@@ -114,6 +114,6 @@ async def served():
 
 @pytest.fixture
 async def clerk(served):
-    """The agent as a client has it."""
+    """Yield the agent of a connected client."""
     async with served.connect() as client:
         yield client.agent("clerk")

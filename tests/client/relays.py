@@ -1,4 +1,4 @@
-"""A relay of TCP connections that cuts them in the middle."""
+"""A TCP relay that breaks connections in the middle of the data."""
 
 import random
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import trio
 
 
 class Relay:
-    """Passes bytes on, and cuts each connection after so many of them, as often as it was told to."""
+    """Forwards bytes, and breaks each connection after a random number of them until `cuts` connections are broken."""
 
     def __init__(self, url, *, seed, cuts, longest=3000):
         self._target = urlsplit(url)
@@ -34,7 +34,7 @@ class Relay:
                     break
                 room = None if room is None else room - len(data)
         except trio.BrokenResourceError:
-            pass  # the other side has gone
+            pass  # the other side has closed the connection
         scope.cancel()
 
 

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, which are killed and started again."""
+"""Server processes that a test kills and restarts."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ clerk = BareAgent("clerk", llm=ScriptedLLM(answer))
 
 @pytest.fixture
 def start(tmp_path, commands, no_keys):
-    """What starts a server in a process of its own, at the address of the one before, and kills it."""
+    """Return a function that starts a server process on a port. All processes are killed at the end."""
     (tmp_path / "team.py").write_text(TEAM)
     running = []
 

@@ -1,4 +1,4 @@
-"""Requests whose connections break: which breaks count, when a request is given up, and what its error says."""
+"""Requests whose connections break: which breaks count, when a request is given up, and the text of its error."""
 
 import math
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ PROBE = "/v1/health/live"
 
 
 class Failing(Transport):
-    """Raises what `fail` returns for each request; counts the requests."""
+    """A transport that raises the result of `fail` for each request, and counts the requests."""
 
     def __init__(self, fail, *, is_up=True):
         self.fail, self.is_server_up, self.asked = fail, is_up, []
@@ -115,7 +115,10 @@ async def test_three_broken_connections_end_a_request(autojump_clock, ask, opera
 
 @pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, read_observations])
 async def test_breaks_by_the_network_do_not_end_a_request(autojump_clock, ask):
-    """No node has died since the last try was sent, so the request has crashed none. It is retried until it is answered."""
+    """No node has died since the last try was sent, so the request has killed none.
+
+    It is retried until it is answered.
+    """
 
     def fail_often():
         return broken() if len(transport.asked) <= 10 else Refused("gone", "", status=410, fields={})
@@ -168,7 +171,10 @@ async def test_the_last_try_waits_until_no_node_has_crashed_for_a_while(autojump
 
 @pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, read_observations, "download"])
 async def test_each_try_reports_the_breaks_of_earlier_tries(autojump_clock, tmp_path, ask):
-    """From the number a gateway decides whether it must first see the death of the node, or another break would count."""
+    """The number tells a gateway whether it must first detect the death of the node.
+
+    Otherwise another break would count.
+    """
 
     class Recording(Failing):
         async def call(self, request):
@@ -252,7 +258,7 @@ async def test_a_long_poll_that_waited_when_its_connection_broke_is_sent_again(a
     ids=["no server is up", "refused connection", "timeout", "unavailable"],
 )
 async def test_other_failures_do_not_count_as_broken_connections(autojump_clock, fail, is_up):
-    """The request is tried until the retry timeout ends."""
+    """The request is retried until the retry timeout ends."""
     transport = Failing(fail, is_up=is_up)
     async with open_client(transport, retry_timeout=100) as client:
         with pytest.raises(RemoteError) as error:
@@ -265,7 +271,7 @@ async def test_other_failures_do_not_count_as_broken_connections(autojump_clock,
 
 
 class Server:
-    """Records the path of each request of a connection, and sends what `answer` returns for it; None closes the connection."""
+    """Records the path of each request, and sends the result of `answer`; None closes the connection."""
 
     def __init__(self, answer):
         self._answer, self.paths, self.heads, self.url = answer, [], [], ""
@@ -411,7 +417,7 @@ async def test_error_states_whether_the_request_was_sent():
 
 
 class Hanging(Failing):
-    """Never answers."""
+    """A transport that never answers."""
 
     async def call(self, request):
         self.asked.append(request.operation)
@@ -429,7 +435,7 @@ FAILURES = {
 @pytest.mark.parametrize("retry_timeout", [1, 5, 30, 300])
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_request_ends_within_a_tenth_of_its_retry_timeout(autojump_clock, failure, retry_timeout):
-    """Measured with the virtual clock, whatever the server does."""
+    """The virtual clock measures the duration for each kind of server failure."""
     transport = FAILURES[failure]
     began = trio.current_time()
     async with open_client(transport, retry_timeout=retry_timeout) as client:
@@ -439,7 +445,10 @@ async def test_request_ends_within_a_tenth_of_its_retry_timeout(autojump_clock, 
 
 
 async def test_a_node_reports_for_how_long_no_node_has_crashed():
-    """A server outside a cluster does not report it. A server that answers none of three probes may have crashed just now."""
+    """A server outside a cluster does not report it.
+
+    A server that answers none of three probes may just have crashed.
+    """
     async with open_server(lambda: EMPTY) as server:
         transport = HTTPTransport(server.url, token="act_x")
         assert await transport.calm_seconds() == math.inf

@@ -1,4 +1,4 @@
-"""The place of a client's session in its events: it is kept without handlers, and begins where the session was opened."""
+"""The cursor of a client's session. It advances without handlers, and begins where the session was opened."""
 
 import trio
 

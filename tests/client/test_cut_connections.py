@@ -1,4 +1,4 @@
-"""Connections that are cut, servers that are killed, readers that are slow: nothing is lost, and nothing is told twice."""
+"""Broken connections, killed servers and slow readers. No message is lost, and no delivery is repeated."""
 
 import pytest
 import trio
@@ -19,7 +19,7 @@ from .servers import make_token, start  # noqa: F401 - a fixture
 
 
 async def talk(agent, session, name, number):
-    """Say so many things, each under an id of its own, by all ways of saying something."""
+    """Send the given number of messages in turn by `run`, `chat` and `stream`, each with a separate id."""
     for each in range(number):
         message_id, words = f"{name}-{each}", f"{name} {each}"
         if each % 3 == 0:
@@ -84,7 +84,7 @@ async def test_observations_survive_cut_connections(served):
 
 
 class Counted:
-    """Replies, and who waits for some number of them."""
+    """Collects replies, and lets tasks wait for a number of them."""
 
     def __init__(self):
         self.replies, self._came = [], trio.lowlevel.ParkingLot()
@@ -154,7 +154,7 @@ async def test_slow_handler_delays_no_other_and_loses_nothing(serving):
 
 
 async def test_unreachable_server_raises_within_retry_timeout():
-    """The client retries within its retry timeout. Then the error says that nothing was sent."""
+    """The client retries within its retry timeout. Then the error states that the request was not sent."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -165,7 +165,7 @@ async def test_unreachable_server_raises_within_retry_timeout():
 
 
 async def test_closed_client_names_the_remedy():
-    """A call after the block of `connect` is a wrong use, not an unreachable server."""
+    """The error of a call after the block of `connect` is a usage error, not an unreachable server."""
     async with connect("http://127.0.0.1:9", token="act_x", retry_timeout=60) as client:
         pass
     with pytest.raises(UsageError, match=r"inside its block `async with connect"):

@@ -1,4 +1,4 @@
-"""What a client has the server tell at once, as its handlers come and go."""
+"""The events that a client requests from the server while handlers are attached and removed."""
 
 import pytest
 import trio
@@ -13,11 +13,11 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import REFUSED, MessageEndRecord
 
 PATIENCE = 60
-"""Seconds for all of a test, on a machine that does much else."""
+"""Seconds for a whole test on a loaded machine."""
 
 
 class Halting(LLM):
-    """Says two words, the second one when it is let go."""
+    """A model that streams two words. The second word waits for `may_go`."""
 
     name = "halting"
 
@@ -32,7 +32,10 @@ class Halting(LLM):
 
 
 async def test_token_handler_attached_later_receives_tokens(serving):
-    """Another handler attaches it. It receives the tokens of the next answer before that answer is complete."""
+    """Another handler attaches it.
+
+    It receives the tokens of the next answer before that answer is complete.
+    """
     model = Halting()
     model.may_go.set()
     tokens, replies = [], []
@@ -77,7 +80,7 @@ async def test_wait_idle_ignores_events_without_handlers(clerk, monkeypatch):
 
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_failures_are_delivered_at_once(clerk, is_failing):
-    """Also to a session that has only an exception handler, among ends of messages that did not fail."""
+    """This also holds for a session with only an exception handler, and not for messages that succeed."""
     failures = []
     with trio.fail_after(PATIENCE):
         session = await clerk.create_session("ada")
@@ -111,7 +114,7 @@ def test_complete_answer_is_not_repeated_after_the_next_begins():
 
 
 class FailingOnce(MemoryJournal):
-    """Does not take the first step with a message, as a database that is killed meanwhile."""
+    """A journal that rejects the first turn step, like a database that is killed at that moment."""
 
     has_failed = False
 
@@ -124,7 +127,7 @@ class FailingOnce(MemoryJournal):
 
 @pytest.mark.parametrize("way", ["run", "stream", "chat"])
 async def test_rejected_try_of_an_answered_message_is_not_delivered(serving, way):
-    """The journal has the first try as rejected. Handlers receive only the outcome of the second try."""
+    """The journal records the first try as rejected. Handlers receive only the outcome of the second try."""
     failures, told = [], []
     with trio.fail_after(PATIENCE):
         async with FailingOnce().running() as journal, serving(journal=journal) as served:

@@ -1,4 +1,4 @@
-"""One scenario, in process and over the wire: the same words do the same."""
+"""The same scenarios in process and over HTTP. The same methods have the same effects."""
 
 import inspect
 from contextlib import asynccontextmanager
@@ -61,12 +61,12 @@ async def agent(request, open_cluster):
 
 
 async def look(value):
-    """What an attribute says in process, and an awaited method over the wire."""
+    """Return the value of a local attribute, or await the remote method of that name."""
     return await value() if callable(value) else value
 
 
 class Heard:
-    """What the handlers of a session got."""
+    """Collects the deliveries to the handlers of a session."""
 
     def __init__(self, session):
         self.replies, self.results, self.failures, self.tokens, self.approvals = [], [], [], [], []
@@ -326,7 +326,7 @@ async def test_run_with_a_timeout_stops_its_turn(agent):
     session, seconds = await agent.create_session("ada"), 0.3
     heard = Heard(session)
     with trio.fail_after(100):
-        while not heard.failures:  # on a slow machine the time may be over before anything is said
+        while not heard.failures:  # on a slow machine the timeout may end before the first token
             with pytest.raises(DeadlineExceeded):
                 await agent.run("wait", session=session, timeout=seconds)
             await session.wait_idle()
@@ -380,7 +380,7 @@ MISSING = {
     )
     | {"process": "run gives the reply, and the session and its observations tell the rest"},
 }
-"""What a client does not have, and why."""
+"""Members that a client does not have, with the reason."""
 LEFT_OUT = {
     "sender",
     "enhance_prompt",
@@ -394,12 +394,15 @@ LEFT_OUT = {
     "history",
     "parent",
 }
-"""Arguments that stay on the server's side."""
+"""Arguments that exist only on the server."""
 
 
 @pytest.mark.parametrize(("local", "remote"), [(Session, RemoteSession), (Agent, RemoteAgent)])
 def test_client_has_all_methods_of_the_runtime(local, remote):
-    """Every public method of the local class exists in the remote class with the same arguments, or is listed here as omitted."""
+    """Each public method of the local class exists in the remote class with the same arguments.
+
+    `MISSING` and `LEFT_OUT` list the exceptions.
+    """
     hints = "actgent.support.name_hints"
     words = {
         name
@@ -407,7 +410,7 @@ def test_client_has_all_methods_of_the_runtime(local, remote):
         if not name.startswith("_") and type(value).__module__ != hints
     }
     missing = {name for name in words if not hasattr(remote, name)}
-    words -= {"id", "owner", "agent_name"}  # which its instances have
+    words -= {"id", "owner", "agent_name"}  # attributes of its instances
     missing &= words
     assert missing == {name for name in MISSING[local] if name in words}
     for name in words - missing:

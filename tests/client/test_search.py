@@ -9,7 +9,7 @@ from .conftest import open_served
 
 @pytest.fixture
 async def both():
-    """The runtime of a served index with one conversation, and a client of its gateway."""
+    """Yield the runtime of a served index with one conversation, and a client of its gateway."""
     async with open_served(index=True) as served, served.connect() as client:
         session = await client.agent("clerk").create_session(description="where is the treasure")
         await session.wait_idle()

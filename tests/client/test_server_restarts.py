@@ -1,4 +1,7 @@
-"""Twenty sessions at once with a server in a process of its own that dies or hangs: nothing is lost, and nothing happens twice."""
+"""Twenty concurrent sessions with a server process that dies or hangs.
+
+No message is lost, and no effect is repeated.
+"""
 
 import os
 import signal
@@ -19,7 +22,7 @@ WAYS = ("run", "chat", "stream")
 
 @attrs.define
 class Told:
-    """What one session told: to its handlers, and to who asked."""
+    """The deliveries of one session to its handlers, and the answers to its callers."""
 
     name: str
     replies: list = attrs.field(factory=list)
@@ -27,7 +30,7 @@ class Told:
     tokens: list = attrs.field(factory=list)
     asked: list = attrs.field(factory=list)
     came: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-    """Who waits for more replies."""
+    """Tasks that wait for more replies."""
 
     def hear(self, reply):
         self.replies.append(reply)
@@ -35,7 +38,7 @@ class Told:
 
 
 async def talk(agent, told, over):
-    """Say so much in a session of its own, in all ways, and wait until the handlers have heard of it."""
+    """Send messages in one session by `run`, `chat` and `stream`, and wait until the handlers have received all replies."""
     session = await agent.ensure_session(None, told.name)
     session.on_conversation(told.hear)
     session.on_exception(told.failures.append)
@@ -56,7 +59,7 @@ async def talk(agent, told, over):
 
 
 async def check(agent, told):
-    """Compare what was heard with what the journal has: each message once, each answer once, in their order."""
+    """Assert that the journal, the callers and the handlers have each message and each answer once, in order."""
     session = await agent.open_session(told.name)
     history = await session.history()
     answers = [each for each in history if each.sender.kind == "assistant"]
@@ -76,7 +79,10 @@ async def check(agent, told):
 
 @asynccontextmanager
 async def talking(url, token):
-    """Twenty sessions that talk; gives what they heard, and at the end all of them have said what they had to say."""
+    """Yield twenty sessions that send messages, and the list of finished sessions.
+
+    After the block, wait until all sessions have finished, and check them.
+    """
     came, over = trio.lowlevel.ParkingLot(), []
     everything = [Told(f"s{number:02}", came=came) for number in range(SESSIONS)]
     async with connect(url, token=token, retry_timeout=120) as client:
@@ -92,7 +98,7 @@ async def talking(url, token):
 
 
 async def heard(everything, number):
-    """Wait until handlers have heard so many replies, of all sessions."""
+    """Wait until the handlers of all sessions have received the given number of replies."""
     while sum(len(told.replies) for told in everything) < number:
         await everything[0].came.park()
 

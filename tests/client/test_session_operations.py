@@ -1,4 +1,4 @@
-"""Sessions as they were, copies, comparisons, judgements, files and schedules, asked of a server: what a runtime says in process."""
+"""Past states, copies, comparisons, ratings, files and schedules over HTTP give the results of the runtime."""
 
 import stat
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ from .relays import open_relay
 
 @asynccontextmanager
 async def open_all(**options):
-    """A server whose token may read journals, and a client of it with a session that has said two things."""
+    """Yield a server whose token may read journals, a client, and a session that has received two messages."""
     given = {"scopes": ("chat", "approve", "journal"), **options}
     async with open_served(**given) as served, served.connect() as client:
         session = await client.agent("clerk").create_session("ada", session_id="s1")
@@ -84,7 +84,7 @@ async def test_fork_is_independent_of_the_original():
 
 
 async def test_fork_is_written_once_over_cut_connections():
-    """Whatever connections are cut, each call writes one copy."""
+    """Connections break at random positions. Each call writes one copy."""
     async with (
         open_all() as (served, client, _),
         open_relay(served.url, seed=3, cuts=5, longest=900) as relay,
@@ -116,7 +116,7 @@ async def test_compare_replays_with_the_current_code(tmp_path):
 
 
 async def test_rating_is_recorded():
-    """The latest rating of the token's owner counts. A missing message and an invalid rating are rejected."""
+    """The latest rating by the token's owner counts. A missing message and an invalid rating are rejected."""
     async with open_all() as (served, client, _):
         await client.rate("s1", "m1", score=0)
         await client.rate("s1", "m1", score=1, comment="well said", expected="word")
@@ -215,7 +215,10 @@ async def test_transport_without_downloads_raises(tmp_path):
 
 
 async def test_suspended_copy_is_resumed_and_interrupted():
-    """Reading a copy does not load it, but names its open turn. So `resume` returns its answer, and `interrupt` stops it."""
+    """Reading a copy does not load it, but returns its open turn.
+
+    So `resume` returns its answer, and `interrupt` stops it.
+    """
     async with open_all() as (served, client, session):
         agent = client.agent("clerk")
         with pytest.raises(Suspended):
@@ -233,7 +236,7 @@ async def test_suspended_copy_is_resumed_and_interrupted():
 
 
 async def test_sessions_are_annotated_and_selected():
-    """By their id, as a runtime does it."""
+    """The client annotates and selects sessions by id, like the runtime."""
     async with open_all() as (served, client, _):
         await client.annotate("s1", add_tags=["a", "b"], metadata={"k": "v, w"})
         await client.annotate("s1", agent="clerk", remove_tags=["b"])

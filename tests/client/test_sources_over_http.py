@@ -1,4 +1,4 @@
-"""Untrusted sources of a turn follow its requests to another process, and those of the answer come back."""
+"""Requests of an untrusted turn carry its sources to another process, and the answer carries its sources back."""
 
 import pytest
 import trio
@@ -108,7 +108,7 @@ async def test_a_request_to_an_agent_without_a_policy(serving, send):
 
 
 async def test_a_request_outside_of_a_turn_is_trusted(clerk, serving):
-    """A program that is no turn sends no sources."""
+    """A program outside a turn sends no sources."""
     payer = Payer([PAY, "ok"])
     async with serving(payer.agent) as served, served.connect() as client:
         remote = client.agent("payer")
@@ -152,7 +152,10 @@ async def test_readers_cross_the_gateway(serving):
 
 
 async def test_readers_of_a_turn_cross_the_gateway(serving):
-    """A request of a turn carries the readers of its session, and the answer of a session in another process has its readers."""
+    """A request of a turn carries the readers of its session.
+
+    The answer of the remote session has its readers.
+    """
 
     @tool(readers="owner", effect="pure")
     async def diary() -> str:
@@ -202,7 +205,7 @@ async def test_the_answer_of_an_untrusted_session(serving, read):
 
 
 async def test_the_approval_of_a_client_shows_the_sources(serving):
-    """An approver behind a gateway sees the same labels as one in the process."""
+    """An approver behind a gateway sees the same labels as an approver in the process."""
     agent = Payer([ToolCall("page", {}), PAY, "ok"], tools=[page]).agent
     seen = []
     async with serving(agent) as served, served.connect() as client:

@@ -1,4 +1,7 @@
-"""Another transport than HTTP: sessions need of it no more than one request, one stream, and where they break."""
+"""A custom transport.
+
+Sessions need one request method, one stream method and `ConnectionLost` errors from it.
+"""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +27,7 @@ MOMENT = "2026-11-26T12:00:00Z"
 
 
 class Wire(Transport):
-    """Answers and streams that were written down; each stream ends as a lost connection."""
+    """A transport with scripted responses and streams. Each stream ends with a lost connection."""
 
     def __init__(self, streams=(), answers=()):
         self.streams, self.answers, self.asked = list(streams), list(answers), []
@@ -60,26 +63,28 @@ def server(name, number=None):
 
 
 async def heard(*streams):
-    """What handlers hear of streams, and behind which numbers these were asked for."""
+    """Return the replies, the failures and the requested cursors of a session with these streams."""
     wire, replies, failures = Wire(streams), [], []
     async with open_client(wire) as client:
         session = await client.agent("clerk").open_session("s1", after=0)
         session.on_conversation(lambda each: replies.append(each.text))
         session.on_exception(failures.append)
-        await trio.sleep(1000)  # of the clock that jumps: all pauses are over, and nothing is left to hear
+        await trio.sleep(
+            1000
+        )  # seconds of the virtual clock: all pauses are over, and all events are delivered
     after = [each.query["after"] for each in wire.asked if each.operation == "get_events"]
     return replies, failures, after
 
 
 async def test_record_cut_in_the_middle_is_delivered_once(autojump_clock):
-    """The events of one record are delivered together. The first event is held until the last one with the number has arrived."""
+    """The events of one record are delivered together after the last event, which carries the record number, has arrived."""
     first = [reply("a", 1), reply("b")]
     second = [reply("b"), reply("c", 2), server("closed", 3)]
     assert await heard(first, second) == (["a", "b", "c"], [], [0, 1])
 
 
 async def test_repeated_record_is_delivered_once(autojump_clock):
-    """A record number that was delivered is dropped, whatever the server sends."""
+    """A record number that was delivered is dropped, although the server sends it again."""
     assert await heard(
         [reply("a", 1), reply("b", 2)], [reply("b", 2), reply("c", 3), server("closed", 4)]
     ) == (

@@ -60,7 +60,7 @@ def compile_package(node, *options):
 
 
 def test_types_are_current():
-    """They are generated from the OpenAPI document of this version."""
+    """The types are generated from the OpenAPI document of this version."""
     script = PACKAGE / "generate_types.py"
     done = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
@@ -172,7 +172,10 @@ def make_site(built, env):
 
 @contextmanager
 def serve_site():
-    """Serve a web site at another origin than the gateway. Yields its URL and its files by path, which the test adds."""
+    """Serve a web site at another origin than the gateway.
+
+    Yield its URL and its files by path, to which the test adds files.
+    """
     files = {}
 
     class Handler(BaseHTTPRequestHandler):

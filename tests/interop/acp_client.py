@@ -1,4 +1,7 @@
-"""A client of ACP for tests: sends requests over a stream, collects updates, and checks all lines by the models of the schema."""
+"""An ACP client for tests.
+
+It sends requests over a stream, collects updates, and checks all lines against the schema.
+"""
 
 import json
 from contextlib import asynccontextmanager
@@ -11,7 +14,7 @@ from actgent.interop import serve_acp
 
 try:
     from acp import schema
-except ImportError:  # without the development extra, the lines are not checked
+except ImportError:  # the lines are not checked without the development extra
     schema = None
 
 RESULTS = {
@@ -33,7 +36,7 @@ CWD = "/srv/ada/project"
 
 
 class Refused(Exception):
-    """An error that the agent answered a request with."""
+    """An error response of the agent."""
 
     def __init__(self, error):
         super().__init__(error["code"], error["message"])
@@ -41,7 +44,7 @@ class Refused(Exception):
 
 
 def check(model, value):
-    """Check that a value is one of a model of the schema, without fields that the schema does not have."""
+    """Check that a value matches a model of the schema and has no other fields."""
     if schema is not None:
         read = getattr(schema, model).model_validate(value)
         assert json.loads(read.model_dump_json(by_alias=True, exclude_unset=True)) == value
@@ -49,12 +52,12 @@ def check(model, value):
 
 @attrs.define
 class Client:
-    """The client's end of a connection."""
+    """The client end of a connection."""
 
     send_stream: object
     receive_stream: object
     lines: list = attrs.field(factory=list)
-    """All messages of the agent."""
+    """All messages from the agent."""
     arrived: object = attrs.field(factory=trio.lowlevel.ParkingLot)
     decide: object = None
     """Async function that answers requests of the agent; None leaves them open."""
@@ -129,7 +132,7 @@ class Client:
         return await self.result(await self.start_prompt(session_id, text))
 
     async def permission(self):
-        """Wait for a request of a permission."""
+        """Wait for a permission request."""
         return await self.until(lambda each: each.get("method") == "session/request_permission")
 
     def updates(self, kind=None):
@@ -150,7 +153,7 @@ def selecting(option):
 
 @asynccontextmanager
 async def connected(runtime, agent, **options):
-    """A client of a served agent, after `initialize`."""
+    """Yield a client of a served agent after `initialize`."""
     to_agent, agent_in = trio.testing.memory_stream_one_way_pair()
     agent_out, from_agent = trio.testing.memory_stream_one_way_pair()
     async with trio.open_nursery() as nursery:

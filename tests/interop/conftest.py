@@ -1,4 +1,4 @@
-"""A gateway with all outside protocols, and agents whose scripted model reacts to words of the last message."""
+"""Fixtures: a gateway with all outside protocols, and agents with a model that reacts to words of the last message."""
 
 import pytest
 import trio
@@ -13,11 +13,14 @@ USAGE = Usage(input_tokens=12, output_tokens=5)
 OWN = ("add", "pay", "break_down", "read_result")
 runs = {"pay": 0}
 seen = []
-"""Requests of the model."""
+"""Requests to the model."""
 
 
 def answer(chat):
-    """Call the tool that the last message names; else repeat the words. `where` calls the tools of the client."""
+    """Call the tool that the last message names, or repeat the message.
+
+    `where` calls the tools of the client.
+    """
     seen.append(chat)
     last = chat.messages[-1]
     words = "".join(part.text for part in last.parts if isinstance(part, Text))
@@ -80,6 +83,6 @@ async def served():
 
 @pytest.fixture
 def chats():
-    """The requests that the model gets in the test."""
+    """Return the requests to the model during the test."""
     seen.clear()
     return seen

@@ -1,4 +1,4 @@
-"""Wrong requests: a valid body in which values are replaced by values of other types, or are left out."""
+"""Invalid requests: a valid body in which values have other types or are missing."""
 
 import copy
 
@@ -9,7 +9,7 @@ VALUES = [
 
 
 def places_of(value):
-    """Yield the container and the key of each value in a body, also of the nested ones."""
+    """Yield the container and the key of each value in a body, including nested values."""
     members = value.items() if isinstance(value, dict) else enumerate(value)
     for key, each in list(members):
         yield value, key

@@ -1,10 +1,10 @@
-"""Reads server-sent events of a response."""
+"""A reader of server-sent events."""
 
 import json
 
 
 def events_of(text):
-    """Return the data of each event as JSON; the end marker of some protocols stays a text."""
+    """Return the data of each event as JSON. The end marker of some protocols stays a text."""
     found = []
     for block in text.split("\n\n"):
         for line in block.split("\n"):

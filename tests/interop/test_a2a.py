@@ -37,7 +37,7 @@ PATHS = {
 
 
 async def call_rpc(client, method, params, agent="clerk"):
-    """Call a method over JSON-RPC. Return its result, or its events, or its error."""
+    """Call a method over JSON-RPC. Return its result, its events or its error."""
     body = {"jsonrpc": "2.0", "id": "r1", "method": method, "params": params}
     response = await client.post(f"/a2a/{agent}", json=body, headers=VERSION)
     if response.headers["content-type"].startswith("text/event-stream"):
@@ -50,7 +50,7 @@ async def call_rpc(client, method, params, agent="clerk"):
 
 
 async def call_rest(client, method, params, agent="clerk"):
-    """Call a method over HTTP+JSON. Return its result, or its events, or its error."""
+    """Call a method over HTTP+JSON. Return its result, its events or its error."""
     verb, path = PATHS[method]
     path = f"/a2a/{agent}/v1{path.replace('{id}', str(params.get('id')))}"
     if verb == "POST":
@@ -103,7 +103,7 @@ def reason_of(error):
 
 
 def fold(events):
-    """Return the task that a client has after the events of a stream, as the SDKs compute it."""
+    """Return the task of a client after the events of a stream, as the SDKs compute it."""
     task = {**events[0]["task"], "artifacts": []}
     for event in events[1:]:
         if update := event.get("artifactUpdate"):
@@ -236,7 +236,7 @@ async def test_subscription_replays_the_run_and_resumes_after_a_decision(served,
                 await wait_until(lambda: served.gateway.app.context.streams.open == 2)
                 await ask(client, "SendMessage", decide(task, {"approve": True}))
     first, second = ([each for each in events if "artifactUpdate" not in each] for events in followed)
-    assert first == second  # text may come in other pieces
+    assert first == second  # the text may arrive in other chunks
     states = [state_of(each["statusUpdate"]) for each in first[1:]]
     assert followed[0][0]["task"]["status"] == task["status"]
     assert states == ["WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
@@ -244,7 +244,7 @@ async def test_subscription_replays_the_run_and_resumes_after_a_decision(served,
 
 
 async def test_running_task_is_returned_at_once_followed_and_cancelled(ask):
-    """The model answers when the test lets it."""
+    """The model answers after the test releases it."""
     gate = trio.Event()
 
     async def wait(_chat):
@@ -469,7 +469,7 @@ def typed(kind, content):
 
 
 async def test_answers_without_text_have_no_text_part(ask):
-    """An image alone, an event alone, and an image with an answer whose text is extracted from the model's."""
+    """Cases: only an image, only an event, and an image with an answer whose text is extracted from the model's text."""
     image = Image(media_type="image/png", data=b"png")
     script = [[image], typed("Count", {"count": 2}), [typed("DIRECT_RESPONSE", "Here."), image]]
     agent = SimpleAgent("clerk", llm=ScriptedLLM(script, chunk=4), instructions=[COUNT])
@@ -550,7 +550,7 @@ def test_wrong_media_types_of_a_card_are_refused(modes):
 
 
 async def test_names_of_the_proto_file_are_accepted(served, ask):
-    """ProtoJSON parsers accept `history_length` too. Data of the client keeps its names."""
+    """Like ProtoJSON parsers, the server accepts `history_length` too. Data of the client keeps its names."""
     async with served.client() as client:
         sent = message("x", "m1", context_id="c")
         sent["message"]["parts"] = [{"data": {"snake_case": 1}, "media_type": "application/json"}]

@@ -1,4 +1,4 @@
-"""A2A tasks of `actgent serve` when the process is killed: in a tool, in a text, and while an approval is open."""
+"""A2A tasks of `actgent serve` when the process is killed: in a tool, in a text, and during an open approval."""
 
 import re
 import subprocess
@@ -54,7 +54,7 @@ clerk = BareAgent("clerk", llm=ScriptedLLM(answer, chunk=5, chunk_delay=0.1), to
 
 @pytest.fixture
 def served(tmp_path, commands, no_keys):
-    """Serves the agent with one journal. Each call kills the process before and starts another one."""
+    """Return a function that kills the running server and starts a new one with the same journal."""
     (tmp_path / "team.py").write_text(AGENT, encoding="utf-8")
     running, errors = [], (tmp_path / "errors.txt").open("ab")
 
@@ -102,7 +102,7 @@ def subscribe(client, task):
     """Return the task after the last event of its stream."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task["id"]}}
     answer = client.post("", json=body)
-    if answer.headers["content-type"].startswith("application/json"):  # it has ended
+    if answer.headers["content-type"].startswith("application/json"):  # the task has ended
         return call(client, "GetTask", {"id": task["id"]})
     events = [each["result"] for each in events_of(answer.text)]
     ends = [each for each in events if state_of_update(each) == "COMPLETED"]
@@ -130,7 +130,7 @@ def begin_text(client, sent):
     ("words", "text"), [("wait", "The result is in."), ("write", "a long text " * 5)], ids=["tool", "text"]
 )
 def test_running_task_survives_kill_and_ends_once(served, tmp_path, words, text):
-    """The task continues without a request. A repeated message is the same task, with the same answer."""
+    """The task continues without a request. A repeated message returns the same task with the same answer."""
     sent = message(f"please {words}", contextId="c")
     with served() as client:
         if words == "write":

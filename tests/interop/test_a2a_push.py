@@ -29,7 +29,7 @@ PUSH_PATHS = {
 
 
 async def call_push_rest(client, method, params):
-    """Call a method for configurations over HTTP+JSON."""
+    """Call a configuration method over HTTP+JSON."""
     if method not in PUSH_PATHS:
         return await call_rest(client, method, params)
     verb, path = PUSH_PATHS[method]
@@ -172,7 +172,7 @@ async def test_configurations_of_another_owner_do_not_exist(ask):
     ],
 )
 async def test_invalid_configurations_are_refused(ask, field, change):
-    """An internal address is refused by the guard of webhooks, unless `allow` has it."""
+    """The webhook check rejects an internal address unless `allow` lists it."""
     async with open_pushing(allow=()) as served, served.client() as client:
         task = (await ask(client, "SendMessage", message("please pay")))["task"]
         given = {"id": "c1", "url": "https://example.com/hook", **change}
@@ -201,7 +201,10 @@ async def test_number_of_configurations_is_limited(monkeypatch):
 
 
 async def test_deliveries_are_retried_and_survive_a_restart(tmp_path, monkeypatch):
-    """Each receiver of a task gets it, also if another one fails first. Configurations are compacted meanwhile."""
+    """Each receiver of a task gets the notification, also if another receiver fails first.
+
+    Configurations are compacted meanwhile.
+    """
     monkeypatch.setattr(push_notification_configs, "MAX_RECORDS", 2)
     journal, status = f"sqlite:///{tmp_path}/j.db", [503]
     with open_receiver(lambda *_: status[0]) as first, open_receiver() as second:
@@ -222,11 +225,11 @@ async def test_deliveries_are_retried_and_survive_a_restart(tmp_path, monkeypatc
                 while listed["configs"] != []:
                     listed = await call_rpc(client, "ListTaskPushNotificationConfigs", {"taskId": task["id"]})
     assert set(states_of(second)) == {"COMPLETED"}
-    assert len({headers["webhook-id"] for headers, _ in second.got}) == 1  # repetitions have the same id
+    assert len({headers["webhook-id"] for headers, _ in second.got}) == 1  # retries have the same id
 
 
 async def test_past_updates_are_not_sent(tmp_path):
-    """A configuration is about later updates, also after a restart, when the journal is scanned again."""
+    """A configuration applies to later updates, also after a restart, when the journal is scanned again."""
     journal = f"sqlite:///{tmp_path}/j.db"
     with open_receiver() as receiver:
         for _ in range(2):
@@ -287,7 +290,7 @@ async def test_removed_configuration_gets_nothing_during_a_delivery(change):
                 await call_rpc(client, "CreateTaskPushNotificationConfig", given)
             else:
                 assert (await admin.delete("/v1/sessions/c")).status_code == 204
-                await trio.sleep(0.2)  # until the outbox has read the erasure
+                await trio.sleep(0.2)  # wait until the outbox has read the erasure
             is_open.set()
             await wait_until(lambda: slow.got)
             if change == "replace":
@@ -344,7 +347,7 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
 
 @pytest.mark.parametrize("number", [0, 1], ids=["compaction", "change"])
 async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, number):
-    """Other configurations stay stored, also if the refused write was the one that compacts them."""
+    """Other configurations stay stored, also if the failed write was the compaction."""
     monkeypatch.setattr(push_notification_configs, "MAX_RECORDS", 1)
 
     def make(config_id):

@@ -1,4 +1,7 @@
-"""A2A: the client of `a2a-sdk`, unchanged, on asyncio in a thread, over both bindings; and `a2aops` for the cards."""
+"""A2A with the unchanged client of `a2a-sdk` over both bindings, and with `a2aops` for the cards.
+
+The client runs on asyncio in a thread.
+"""
 
 import asyncio
 import subprocess
@@ -37,7 +40,7 @@ def said(text, message_id="m1", **more):
 
 
 async def last_task(client, request):
-    """Send a message, and return the task as it is after the last event, and the kinds of events."""
+    """Send a message. Return the task after the last event, and the kinds of events."""
     kinds, task = [], None
     async for event in client.send_message(request):
         kinds.append(event.WhichOneof("payload"))
@@ -52,7 +55,7 @@ def text_of(task):
 
 @pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
 def sdk(served, request):
-    """Runs an async function with a client of the SDK, on asyncio in a thread."""
+    """Return a function that runs an async function with an SDK client, on asyncio in a thread."""
 
     async def work(function, token, *, streaming):
         headers = {"authorization": f"Bearer {served.tokens[token]}"}

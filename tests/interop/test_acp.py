@@ -45,7 +45,7 @@ async def client(clerk):
 
 
 def slow_agent(**options):
-    """An agent that streams its answer in many pieces, slowly."""
+    """An agent that streams its answer slowly in many chunks."""
     return BareAgent("slow", llm=ScriptedLLM(lambda _: "word " * 1000, chunk=5, chunk_delay=0.05), **options)
 
 
@@ -215,7 +215,7 @@ async def test_open_permission_is_requested_again_by_the_next_client(clerk):
 async def test_list_has_title_and_folder_and_pages(client, clerk):
     for number in range(60):
         await client.prompt(await client.new(), f"title {number}")
-    await client.new()  # without a message, it is not listed
+    await client.new()  # a session without a message is not listed
     first = await client.ask("session/list", cwd=CWD)
     second = await client.ask("session/list", cursor=first["nextCursor"])
     titles = [each["title"] for each in (*first["sessions"], *second["sessions"])]
@@ -340,7 +340,7 @@ async def book(context: ToolContext) -> str:
 
 @pytest.fixture
 async def booking():
-    """A client of an agent that asks by a form."""
+    """Yield a client of an agent that asks with a form."""
 
     def script(chat):
         has_result = any(isinstance(part, ToolResult) for part in chat.messages[-1].parts)
@@ -471,7 +471,7 @@ def test_models_of_the_schema_refuse_unknown_fields():
 
 
 class NarrowStream(trio.abc.SendStream):
-    """A stream that takes a few bytes, and the rest of a line only after an event."""
+    """A stream that writes the first ten bytes of a line, and the rest after an event."""
 
     def __init__(self):
         self.data = bytearray()

@@ -1,4 +1,4 @@
-"""`actgent acp` as an editor starts it: standard streams, the journal, and processes that are killed."""
+"""`actgent acp` as an editor starts it: standard streams, the journal, and killed processes."""
 
 import os
 import signal
@@ -60,7 +60,10 @@ def folder(tmp_path):
 
 @pytest.fixture
 def started(folder, commands):
-    """Start the command in the folder, with a client, after `initialize`. It ends after the client has closed its stream."""
+    """Start the command in the folder.
+
+    Yield a client after `initialize`. The command ends after the client closes its stream.
+    """
 
     @asynccontextmanager
     async def start(*options, target="clerk.py", **client_options):
@@ -149,7 +152,7 @@ async def test_turn_that_was_running_resumes_when_its_session_is_loaded(folder, 
 
 
 async def test_killed_editor_leaves_no_process(folder):
-    """The editor is a process that starts the agent, and holds its streams."""
+    """The editor is a process that starts the agent and holds its streams."""
     program = (
         "import subprocess, sys, time\n"
         "agent = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
@@ -169,7 +172,7 @@ async def test_killed_editor_leaves_no_process(folder):
         descriptor = os.pidfd_open(pid)
         editor.kill()
         with trio.fail_after(30):
-            await trio.lowlevel.wait_readable(descriptor)  # readable when the process has ended
+            await trio.lowlevel.wait_readable(descriptor)  # readable after the process has ended
         os.close(descriptor)
     finally:
         editor.kill()

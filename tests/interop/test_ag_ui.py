@@ -24,7 +24,7 @@ async def run(client, body, status=200):
 
 
 def check_order(events):
-    """Check that texts and calls are begun before they are ended, and that the run ends last with nothing open."""
+    """Check that texts and calls begin before they end, and that the run ends last without open items."""
     is_open = {}
     assert events[0]["type"] == "RUN_STARTED"
     assert events[-1]["type"] in ("RUN_FINISHED", "RUN_ERROR")
@@ -199,7 +199,7 @@ async def test_wrong_requests_are_explained(served):
 
 
 async def test_repeated_run_of_a_guarded_message_is_the_same_run():
-    """The journal has the message as the guard of inputs rewrote it."""
+    """The journal has the message after its rewrite by the guard of inputs."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["once"]))
     agent.guard(lambda message: message.text.replace("secret", "***"), on="input")
     async with open_served(agents=[agent], protocols=PROTOCOLS) as served, served.client() as client:

@@ -1,4 +1,4 @@
-"""Tools of the client in each protocol: calls, results, repetitions, mixed calls, wrong requests, crashes."""
+"""Tools of the client in each protocol: calls, results, repetitions, mixed calls, invalid requests, crashes."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ USER = {"role": "user", "content": "where am I?"}
 
 @pytest.fixture
 def sdk(served):
-    """Runs a function with an OpenAI client of a token, in a thread."""
+    """Return a function that runs a function with an OpenAI client, in a thread."""
 
     async def call(function, token="ada"):
         def work():
@@ -291,7 +291,7 @@ async def test_approval_response_of_responses(sdk):
 
 
 async def test_result_cannot_decide_an_approval(sdk):
-    """A result needs no scope `approve`, so it must not approve what a person has to."""
+    """A result needs no scope `approve`, so it cannot decide an approval."""
 
     def talk(client):
         first = client.responses.create(model="clerk", input="please pay")
@@ -339,7 +339,10 @@ async def test_ag_ui_error_of_a_tool_rejects_its_call(served):
 
 
 async def test_ag_ui_shows_results_of_the_agents_own_calls(served):
-    """The agent runs its own tool in the first run, and waits for the client with the other."""
+    """The first run executes the agent's tool and waits for the client's tool.
+
+    The second run does not repeat the result.
+    """
     async with served.client() as client:
         first = await run_ag_ui(client, ag_ui_run("where am I? add it", tools=[LOCATE]))
         results = [each["content"] for each in first if each["type"] == "TOOL_CALL_RESULT"]
@@ -403,7 +406,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_calls_survive_a_kill(lives, tmp_path):
-    """Kill -9 between the call and its result: the next process takes the result, in each protocol."""
+    """The process is killed between the call and its result.
+
+    The next process accepts the result, in each protocol.
+    """
     command = [sys.executable, "-c", LIFE.format(root=str(ROOT)), f"sqlite:///{tmp_path}/agents.db"]
     waiting = []
     for is_second in (False, True):
@@ -418,7 +424,10 @@ def test_calls_survive_a_kill(lives, tmp_path):
 
 
 def talk(url, token, waiting=None):
-    """Make a call in each protocol, or send the results of these calls and return the answers."""
+    """Make a call in each protocol.
+
+    With `waiting`, send the results of these calls and return the answers.
+    """
     with (
         OpenAI(base_url=f"{url}/openai/v1", api_key=token, max_retries=0) as client,
         openai.DefaultHttpxClient(base_url=url, headers={"authorization": f"Bearer {token}"}) as http,

@@ -1,4 +1,4 @@
-"""Values that not each JSON library encodes: integers of more than 64 bits, unpaired surrogates and foreign objects."""
+"""Values that some JSON libraries cannot encode: integers of more than 64 bits, unpaired surrogates, foreign objects."""
 
 import json
 
@@ -16,7 +16,7 @@ VALUES = {"n": 2**70, "text": "half \ud800", "objects": {range(3)}, 7: None}
 
 
 async def acp_line(value):
-    """Return the parameters of a notification that a client of ACP receives."""
+    """Return the parameters of a notification as an ACP client receives them."""
     to_agent, agent_in = trio.testing.memory_stream_one_way_pair()
     agent_out, from_agent = trio.testing.memory_stream_one_way_pair()
     connection = JSONRPCConnection(agent_in, agent_out, handlers={}, notification_handlers={})

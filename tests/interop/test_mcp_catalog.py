@@ -1,4 +1,4 @@
-"""Tools, prompts and resources of a program by an MCP server, with the client of the MCP SDK in this process."""
+"""Tools, prompts and resources of a program over an MCP server, with the client of the MCP SDK in this process."""
 
 import sys
 from contextlib import asynccontextmanager
@@ -59,7 +59,7 @@ async def connected(catalog, mode=MODERN, *, agents=(), owner="ada", may_decide=
 
 
 def filling(*contents, action="accept", seen=None):
-    """Return a callback that answers forms with contents, the last one again and again."""
+    """Return a callback that answers forms with the given contents in order, and then repeats the last one."""
     left = list(contents)
 
     async def elicit(_context, params):
@@ -137,7 +137,7 @@ async def test_results_carry_their_labels(name, arguments, meta):
 
 @pytest.mark.parametrize("by", ["as_tool", "run"])
 async def test_results_of_tools_that_ask_agents_carry_the_labels_of_the_answers(by):
-    """Neither the agent `reader` nor the agent `desk` repeats a word of the page and the diary."""
+    """The label applies though neither the agent `reader` nor the agent `desk` repeats a word of the page and the diary."""
     script = [[ToolCall("page", {}), ToolCall("diary", {})], "done"]
     reader = BareAgent("reader", llm=ScriptedLLM(script), tools=[page, diary])
 

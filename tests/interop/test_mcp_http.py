@@ -150,7 +150,7 @@ async def test_open_stream_ends_with_the_gateway():
 
 
 async def test_agent_of_another_runtime_uses_tools_and_answers_their_questions(tmp_path):
-    """The client of actgent at `/mcp`: a tool asks, the calling program restarts, a person answers, and the tool continues."""
+    """A tool asks a question, the client program restarts, an approver answers, and the tool continues."""
 
     @tool
     async def greet() -> str:

@@ -1,4 +1,4 @@
-"""Agents as MCP tools: calls, sessions, approvals, repeated calls and owners, by the client of the MCP SDK in this process."""
+"""Agents as MCP tools: calls, sessions, approvals, repeated calls and owners, with the MCP SDK client in this process."""
 
 import sys
 from contextlib import asynccontextmanager
@@ -173,7 +173,7 @@ async def test_altered_state_is_refused(runtime):
         for wrong in (state[:-2] + ("AA" if state[-2:] != "AA" else "BB"), state + "=", "x", ""):
             with pytest.raises(mcp.MCPError):
                 await continue_payment(client, responses, wrong)
-        with pytest.raises(mcp.MCPError):  # it belongs to other arguments
+        with pytest.raises(mcp.MCPError):  # the state belongs to other arguments
             await continue_payment(client, responses, state, message="hello")
     assert runs["pay"] == 0
 
@@ -221,7 +221,7 @@ async def test_equal_calls_at_once_are_one_turn(runtime, chats, session_id):
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(call, client)
-            await call(client)  # also after the end
+            await call(client)  # a repeated call after the first one has ended
     assert texts == ["you said: hello"] * 21
     assert len(chats) == 1
 
@@ -243,7 +243,7 @@ async def test_cancelled_call_without_a_session_is_stopped(runtime):
 
 @asynccontextmanager
 async def held_agent(runtime):
-    """An agent whose tool waits for an event. Gives the event."""
+    """Yield the event for which the tool of an agent waits."""
     release = trio.Event()
 
     @tool(effect="pure")
@@ -261,7 +261,10 @@ async def held_agent(runtime):
 
 
 async def test_reader_that_leaves_does_not_stop_the_call_of_another_one(runtime):
-    """Three equal calls at once: one is cancelled, the other ones get the answer, and the session ends."""
+    """One of three equal concurrent calls is cancelled.
+
+    The other calls get the answer, and the session ends.
+    """
     texts = []
 
     async def call(client, cancelled):

@@ -1,4 +1,7 @@
-"""Clients from npm against a gateway: OpenAI SDK, Vercel AI SDK, AG-UI client, A2A SDK. The scripts in `node/` check each outcome."""
+"""Clients from npm against a gateway: OpenAI SDK, Vercel AI SDK, AG-UI client, A2A SDK.
+
+The scripts in `node/` check each outcome.
+"""
 
 import json
 

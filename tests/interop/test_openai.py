@@ -1,4 +1,4 @@
-"""OpenAI-compatible addresses: the SDK as the client, `llm-comply` as the judge, and what the server keeps."""
+"""OpenAI-compatible addresses: the SDK as the client, `llm-comply` as the judge, and the responses that the server stores."""
 
 import sys
 from functools import partial
@@ -19,7 +19,7 @@ HISTORY = [
 
 @pytest.fixture
 def sdk(served):
-    """Runs a function with an OpenAI client of a token, in a thread."""
+    """Return a function that runs a function with an OpenAI client, in a thread."""
 
     async def call(function, token="ada"):
         def work():
@@ -138,7 +138,7 @@ async def test_response_continues_by_its_id_and_is_read_again(sdk):
 
 
 async def test_response_stream_can_be_read_again_from_any_number(sdk):
-    """Also within a text, whatever the pieces were in which the client has received it."""
+    """The position may be within a text, whatever chunks the client received before."""
 
     def talk(client):
         events = list(client.responses.create(model="clerk", input="hello", stream=True))

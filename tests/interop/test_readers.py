@@ -1,4 +1,7 @@
-"""Several requests that read one run of a session without a name: one that leaves does not stop it, and the last one ends it."""
+"""Several requests read one run of an unnamed session.
+
+A closed request does not stop the run, and the last one ends it.
+"""
 
 import json
 
@@ -13,7 +16,7 @@ USER = {"role": "user", "content": "where am I?"}
 
 
 def make_agent(release):
-    """An agent that calls a tool of the client, and then its own tool, which waits for an event."""
+    """Return an agent that calls a tool of the client, and then a tool that waits for an event."""
 
     @tool(effect="pure")
     async def hold() -> str:

@@ -1,4 +1,4 @@
-"""The reader of one run: what records and growing text become, in orders that a fast scripted model does not produce."""
+"""The reader of one run: events for orders of records and partial text that a fast scripted model does not produce."""
 
 import pytest
 
@@ -34,7 +34,10 @@ def said(reply_id, *parts, sender=("clerk", "assistant"), stop="stop"):
 
 
 def read(*items, message_id="m1", waiting=(), is_whole=False):
-    """Return the events of items: records of the turn of the message, or pairs of a reply id and growing text."""
+    """Return the reader and the events for these items.
+
+    An item is a record of the turn, or a tuple of a reply id, a position and partial text.
+    """
     reader, events = RunReader(message_id, lambda: waiting, is_whole=is_whole), []
     for number, item in enumerate(items, 1):
         if isinstance(item, tuple):
@@ -110,7 +113,7 @@ def approval(call_id):
 
 
 def test_whole_run_goes_past_suspensions_that_are_over():
-    """As a client reads that reconnects: the turn waited for `c1`, resumed, and waits for `c2` now."""
+    """A client that reconnects reads on: the turn waited for `c1`, resumed, and now waits for `c2`."""
     first, second = approval("c1"), approval("c2")
     records = (
         BEGIN,

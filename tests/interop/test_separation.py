@@ -1,4 +1,4 @@
-"""The same promises for each protocol over HTTP: foreign error texts, sessions of other owners, and repeated messages."""
+"""Rules for each protocol over HTTP: foreign error texts, sessions of other owners, and repeated messages."""
 
 import json
 from functools import partial
@@ -75,7 +75,7 @@ class Asker:
             return await client.post(address, json=body, headers=headers)
 
     async def sent(self, session_id="s1"):
-        """Texts of the user's messages in a session of ada."""
+        """Return the texts of the user's messages in a session of the owner ada."""
         async with self.served.client() as client:
             found = (await client.get(f"/v1/sessions/{session_id}/messages?roles=user")).json()
         return [each["parts"][0]["text"] for each in found["items"]]
@@ -83,7 +83,7 @@ class Asker:
 
 @pytest.fixture
 async def ask(served, name):
-    """Messages by the protocol of the test, to a session of ada that exists."""
+    """Return an `Asker` of the tested protocol for an existing session of the owner ada."""
     async with served.client() as client:
         made = await client.put("/v1/sessions/s1", json={"agent": "clerk"})
         assert made.status_code == 201, made.text
@@ -98,11 +98,14 @@ def refuses(found):
 @each_protocol
 @pytest.mark.parametrize("text", ["please break", "please fail"])
 async def test_error_text_of_a_tool_or_model_stays_inside(ask, served, text):
-    """The token may send messages, and has no scope `journal`; a token that may only read sees no more."""
+    """The token may send messages, and has no scope `journal`.
+
+    A token with only the scope `read` sees no more.
+    """
     found = await ask(text, token="chatter")
     assert found.text
     assert CANARY not in found.text
-    again = await ask(text, token="chatter")  # the run is read from the journal
+    again = await ask(text, token="chatter")  # the repeated run is read from the journal
     assert CANARY not in again.text
     async with served.client("watcher") as client:
         for address in (
@@ -118,7 +121,7 @@ async def test_session_of_another_owner_looks_like_none(ask):
     assert "you said: hello" in answer_of(await ask(f"hello {CANARY}"))
     found = await ask("hello", "m2", token="bob")
     assert refuses(found), found.text
-    repeated = await ask(f"hello {CANARY}", token="bob")  # with the id of ada's message
+    repeated = await ask(f"hello {CANARY}", token="bob")  # the same message id as that of ada
     assert refuses(repeated), repeated.text
     for each in (found, repeated):
         assert "you said" not in answer_of(each)
@@ -127,7 +130,7 @@ async def test_session_of_another_owner_looks_like_none(ask):
 
 
 def answer_of(found):
-    """Return the text of the answer: the pieces of a stream, or the document."""
+    """Return the text of the answer from a stream or a document."""
     pieces = []
     for line in found.text.splitlines():
         if line.startswith("data: {"):
@@ -149,7 +152,7 @@ async def test_repeated_message_is_answered_once(ask, chats):
 
 @each_protocol
 async def test_approval_of_another_owner_is_not_decided(served, name, ask):
-    """The id of an approval is no permission: the decision takes a token of its owner."""
+    """The id of an approval grants nothing: the decision needs a token of its owner."""
     await ask("please pay")
     async with served.client() as client:
         (approval,) = (await client.get("/v1/approvals")).json()["items"]

@@ -1,4 +1,4 @@
-"""Turns that wait for their client several times: repeated requests, and responses that are cancelled."""
+"""Turns that wait for their client several times: repeated requests, and cancelled responses."""
 
 import pytest
 import trio
@@ -19,13 +19,13 @@ OPENAI_TOOLS = [{"type": "function", **each} for each in TOOLS]
 
 @pytest.fixture
 def release():
-    """Ends the calls of the tool `hold`."""
+    """Return the event that ends the calls of the tool `hold`."""
     return trio.Event()
 
 
 @pytest.fixture
 async def served(release):
-    """An agent that calls `first`, then `second`, then answers."""
+    """Yield a server with an agent that calls `first`, then `second`, then answers."""
 
     @tool(effect="pure")
     async def hold() -> str:

@@ -1,4 +1,4 @@
-"""Bodies with values of wrong types: each protocol refuses them with a client error that names the field, and never fails itself."""
+"""Bodies with values of wrong types. Each protocol rejects them with a client error that names the field."""
 
 import base64
 import random

@@ -1,8 +1,8 @@
-"""The agent that the A2A compatibility kit tests: the start of a message's id says what the agent answers.
+"""The agent that the A2A compatibility kit tests. The start of a message id selects the answer of the agent.
 
-`python -m tests.interop.a2a.fixture_server` prints its URL and serves until Ctrl-C.
-The kit sends no token, and uses an id only to select the answer, in many messages. The program therefore adds the token of the
-gateway to each request, and a number to each message id.
+`python -m tests.interop.a2a.fixture_server` prints its URL and serves until Ctrl-C. The kit sends no token,
+and repeats a message id in many messages, because the id only selects the answer. The program therefore adds
+the token of the gateway to each request, and a number to each message id.
 """
 
 import itertools
@@ -39,7 +39,7 @@ INSTRUCTIONS = [
     Instruction("Count", "Structured data.", {"key": "<a word>", "count": "<a number>"}),
 ]
 OPEN_SECONDS = 4
-"""Time for which a task stays open for a second subscriber."""
+"""Seconds for which a task stays open for a second subscriber."""
 
 
 def typed(kind, content):
@@ -82,7 +82,7 @@ async def answer(chat):
     if results:
         more = "history message" in results[-1].text
         return ToolCall("ask", {}) if more else text("Hello from TCK")
-    words = "".join(part.text for part in chat.messages[-1].parts)  # with the id, from `on_query`
+    words = "".join(part.text for part in chat.messages[-1].parts)  # the id comes from `on_query`
     if "tck-reject-task" in words:
         raise Refusal("rejected")
     if "test-resubscribe-message-id" in words:
@@ -133,7 +133,7 @@ def make_app(gateway):
 
 @asynccontextmanager
 async def serve_fixture(**options):
-    """Serve the agent on loopback. Yields the URL of the gateway. `options` are those of `A2AProtocol`."""
+    """Serve the agent on loopback. Yield the URL of the gateway. `options` are those of `A2AProtocol`."""
     limits = GatewayLimits(rate=1_000, burst=1_000)
     webhook = Webhook(None, secrets=new_webhook_secret(), allow=["127.0.0.1", "localhost"])
     protocols = [A2AProtocol(message_types=["Greeting"], **options)]

@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=MISSING)
 
 
 async def test_the_server_conforms(tmp_path):
-    """All tests pass but the contradictory one, where the server answers with the error that its description demands."""
+    """All tests pass except the contradictory one, for which the server returns the error of the description."""
     async with serve_fixture() as url:
         results = await run_kit(tmp_path, url)
     failed = failures(results)
@@ -69,4 +69,4 @@ async def test_a_card_with_all_media_types_passes_the_contradictory_test(tmp_pat
     async with serve_fixture(input_modes=["*/*"]) as url:
         results = await run_kit(tmp_path, url, "-k", CONTRADICTORY)
     assert not failures(results)
-    assert list(results.values()).count("passed") == 2  # one of each binding
+    assert list(results.values()).count("passed") == 2  # one result of each binding

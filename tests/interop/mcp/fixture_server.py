@@ -1,7 +1,7 @@
-"""The program that the server scenarios of the MCP conformance suite call: tools, prompts and resources with the suite's names.
+"""The server for the MCP conformance suite: tools, prompts and resources with the names of the suite.
 
-`python -m tests.interop.mcp.fixture_server` prints its URL and serves until Ctrl-C.
-The suite sends no token, so that the program adds the token of the gateway to each request.
+`python -m tests.interop.mcp.fixture_server` prints its URL and serves until Ctrl-C. The suite sends no token,
+so the program adds the token of the gateway to each request.
 """
 
 import base64
@@ -33,7 +33,7 @@ PNG = base64.b64decode(
 )
 WAV = b"RIFF$\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00@\x1f\x00\x00@\x1f\x00\x00\x01\x00\x08\x00data\x00\x00\x00\x00"
 PAUSE_SECONDS = 0.05
-"""Pause between notifications, as the suite demands."""
+"""Seconds between notifications, as the suite requires."""
 OPTIONS = ["option1", "option2", "option3"]
 
 
@@ -298,7 +298,7 @@ def json_schema_2020_12_tool(**values: object) -> str:
 
 @tool(parameters=object_of(region={"type": "string", "x-mcp-header": "Region"}))
 def region_of(region: str) -> str:
-    """Return the region that the request's header names."""
+    """Return the region in the header of the request."""
     return region
 
 
@@ -404,7 +404,7 @@ def make_catalog():
 
 @asynccontextmanager
 async def serve_fixture():
-    """Serve the program on loopback. Yields the URL of the MCP endpoint."""
+    """Serve the program on loopback. Yield the URL of the MCP endpoint."""
     limits = GatewayLimits(rate=1_000, burst=1_000)  # the suite sends 200 requests in a second
     protocols = [MCPProtocol(catalog=make_catalog())]
     async with open_runtime(journal="memory:") as runtime:

@@ -1,6 +1,7 @@
-"""Program that the suite starts as the client of a scenario: it has the test's process run the client, for speed.
+"""The program that the suite starts as the client of a scenario. The test process runs the client, for speed.
 
-Arguments: the path of the test's socket, and the URL of the suite's server. Exits with the code of the client.
+Arguments: the path of the test's socket, and the URL of the suite's server. The exit code is that of the
+client.
 """
 
 import json

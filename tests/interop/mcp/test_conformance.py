@@ -1,8 +1,9 @@
 """The MCP conformance suite against `MCPServer` as the client, for both revisions.
 
-The suite starts a program for each scenario. The program connects to a socket of this test, which runs the client in
-this process: it calls the listed tools with values of their schemas, reads a resource and a prompt, answers questions
-with the defaults of their forms, and follows OAuth redirects without a browser.
+The suite starts a program for each scenario. The program connects to a socket of this test, which runs the
+client in this process. The client calls the listed tools with values of their schemas, and reads a resource
+and a prompt. It answers questions with the defaults of their forms, and follows OAuth redirects without a
+browser.
 """
 
 import json
@@ -54,7 +55,10 @@ async def sample(_messages, _system, _most):
 
 
 class Browser:
-    """Browser that opens the authorization URL and reads the redirect; the suite's server approves at once."""
+    """A browser that opens the authorization URL and reads the redirect.
+
+    The suite's server approves immediately.
+    """
 
     def __init__(self):
         self.response = {}
@@ -81,7 +85,7 @@ class Browser:
 
 
 async def attempt(call, *arguments):
-    """Make a call; None if the server or the client refuses it, which many scenarios expect."""
+    """Await the call. Return None if it raises `ToolError`, which many scenarios expect."""
     try:
         return await call(*arguments)
     except ToolError:
@@ -118,7 +122,7 @@ async def play(asked, tokens):
 
 
 async def serve(tmp_path, stream):
-    """Run the client that a started program asks for, and send the failure; nothing if there is none."""
+    """Run the client for a started program, and send the text of the failure; empty after a success."""
     received = b""
     while not received.endswith(b"\n"):
         received += await stream.receive_some(65_536)

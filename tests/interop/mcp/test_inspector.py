@@ -73,7 +73,7 @@ async def inspect(home, *arguments):
 
 @asynccontextmanager
 async def inspecting(home):
-    """Serve a gateway. Yields a function that runs the inspector against it with the token of an owner."""
+    """Serve a gateway. Yield a function that runs the inspector against it with the token of an owner."""
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "good day"))
     async with open_served(agents=[agent], protocols=[MCPProtocol(catalog=CATALOG)]) as served:
 

@@ -1,4 +1,4 @@
-"""The packages from npm that `make test` installs here, and a Node that runs them."""
+"""The npm packages that `make test` installs in this folder, and a Node that runs them."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ OLDEST_NODE = 22
 
 
 def find_node():
-    """Return the path of a Node that runs the packages; None if there is none."""
+    """Return the path of a Node that runs the packages; None if no such Node exists."""
     if NODE_22.is_file():
         return str(NODE_22)
     if (node := shutil.which("node")) is None:
