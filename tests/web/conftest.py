@@ -21,7 +21,7 @@ from actgent.web.routes.openapi import document_of
 
 ALL = ("chat", "approve", "journal")
 OWNERS = {"chatter": "ada", "auditor": "ada", "watcher": "ada"}
-"""Tokens of an owner with another name."""
+"""Owners of the tokens whose name differs from their owner."""
 
 
 @tool(approval=True)
@@ -31,7 +31,7 @@ def deploy(place: str) -> str:
 
 
 def answer(chat):
-    """Deploys where it is told to, and says the last words of everybody else again."""
+    """Call `deploy` if the message contains "deploy". Otherwise, repeat the message or the tool result."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
     said = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
@@ -42,7 +42,7 @@ def answer(chat):
 
 @attrs.define
 class Served:
-    """A gateway that is open, with tokens of ada and bob, and of an admin."""
+    """An open gateway with tokens of ada, bob and an admin."""
 
     gateway: object
     runtime: object
@@ -75,12 +75,12 @@ def find_document():
 
 @cache
 def find_validator(schema):
-    """Return the validator of a schema, given as JSON text."""
+    """Return the validator of a schema that is passed as JSON text."""
     return jsonschema_rs.validator_for({**json.loads(schema), "components": find_document()[0]})
 
 
 async def check_answer(answer):
-    """Compare each JSON answer of the gateway with the OpenAPI document. Answers outside of it are not checked."""
+    """Compare each JSON response of the gateway with the OpenAPI document. Responses outside of the document are not checked."""
     components, patterns = find_document()
     path = answer.request.url.raw_path.partition(b"?")[0].decode()
     found = [operations for pattern, operations in patterns if pattern.fullmatch(path)]
@@ -130,16 +130,16 @@ async def open_served(*, journal="memory:", agents=None, limits=None, index=Fals
 
 @attrs.define
 class Receiver:
-    """A server that keeps what it gets, and does with each request what `behave` says: a status, or a way to fail."""
+    """A webhook receiver that stores each request. `behave` returns the status of the response, "hang" or "die"."""
 
     url: str = ""
     got: list = attrs.field(factory=list)
-    """Bodies that it took, with their headers."""
+    """Headers and bodies of the accepted requests."""
     tried: list = attrs.field(factory=list)
     """The ids of all requests."""
     behave: object = staticmethod(lambda *_: 200)
     release: threading.Event = attrs.field(factory=threading.Event)
-    """Ends what hangs."""
+    """Set to end the hanging requests."""
 
     def bodies(self, event=None):
         return [body for _, body in self.got if event in (None, body["type"])]
@@ -195,13 +195,13 @@ def open_receiver(behave=None):
 
 @pytest.fixture
 def receiving():
-    """What opens a receiver of webhooks on loopback, in a thread."""
+    """Return the function that opens a webhook receiver on loopback, in a thread."""
     return open_receiver
 
 
 @pytest.fixture
 def serving():
-    """What opens a gateway with other options."""
+    """Return the function that opens a gateway with chosen options."""
     return open_served
 
 

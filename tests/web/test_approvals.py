@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 async def ada(served):
-    """Ada, in whose session a deployment waits for her."""
+    """Yield a client of ada, in whose session a `deploy` call waits for an approval."""
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         assert (await story(client))["status"] == "suspended"
@@ -13,7 +13,7 @@ async def ada(served):
 
 
 async def story(client):
-    """What the message came to: that a person is waited for, or the answer."""
+    """Send the message `m1` again. Return its status and outcome."""
     body = {"input": "deploy", "message_id": "m1"}
     said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
     return said.json()
@@ -33,7 +33,7 @@ async def decide(client, body, approval_id=None):
     ],
 )
 async def test_decision_resumes_the_turn(ada, body, said):
-    """Each kind of decision has its effect, and the message ends with it."""
+    """Each kind of decision has its effect, and the turn of the message ends."""
     waiting = (await ada.get("/v1/approvals")).json()["items"]
     assert [(each["tool"], each["arguments"]) for each in waiting] == [("deploy", {"place": "mars"})]
     assert (await decide(ada, body)).status_code == 204
@@ -42,7 +42,7 @@ async def test_decision_resumes_the_turn(ada, body, said):
 
 
 async def test_approvals_are_listed_oldest_first(serving):
-    """Whatever their sessions are called, page by page, and so does one that was asked meanwhile."""
+    """The order is independent of the session ids and of the pages. It includes an approval that was requested between two pages."""
     async with serving() as served, served.client() as ada, served.client("bob") as bob:
         asked = []
         for client, name in ((ada, "s9"), (bob, "s5"), (ada, "s1"), (ada, "s4")):
@@ -50,7 +50,7 @@ async def test_approvals_are_listed_oldest_first(serving):
             said = {"input": "deploy"}
             await client.post(f"/v1/sessions/{name}/messages", json=said, headers={"prefer": "wait=20"})
             asked.append(name)
-        # A message that waits behind the question changes the session, and not how long it waits.
+        # A message that is queued after the approval changes the session, and not the age of the approval.
         await ada.post("/v1/sessions/s9/messages", json={"input": "and?"})
         found, after = [], {}
         while True:
@@ -100,7 +100,7 @@ async def test_second_decision_is_a_conflict(ada):
     ],
 )
 async def test_repeated_decision_reports_the_effective_one(served, ada, body, others):
-    """So a caller whose first answer was lost knows whether its decision was made, or another one."""
+    """A caller that lost the first response learns whether its own decision or another one was recorded."""
     approval_id = (await ada.get("/v1/sessions/s1/approvals")).json()["items"][0]["id"]
     assert (await decide(ada, body, approval_id)).status_code == 204
     for each, is_same in ((body, True), *((other, False) for other in others)):
@@ -109,7 +109,7 @@ async def test_repeated_decision_reports_the_effective_one(served, ada, body, ot
 
 
 async def test_decision_is_recorded_for_the_tokens_owner(served, ada):
-    """The journal has the name of the token's owner."""
+    """The journal contains the name of the token's owner."""
     from actgent.journal.record_types import ApprovalDecisionRecord
 
     assert (await decide(ada, {"reject": "no"})).status_code == 204

@@ -1,4 +1,4 @@
-"""Tools of the client for one turn over HTTP: `tools` of a message, open calls, results, scopes and owners."""
+"""Client tools for one turn over HTTP: `tools` of a message, open calls, results, scopes and owners."""
 
 from contextlib import asynccontextmanager
 

@@ -37,7 +37,7 @@ async def test_message_is_accepted_and_answered(ada):
 
 
 async def test_key_sends_a_message_once(ada):
-    """The same key returns the same message and outcome. Another content with the key is rejected."""
+    """The same key returns the same message and outcome. The same key with another content is rejected."""
     asked = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     first, again = [await ada.post("/v1/sessions/s1/messages", **asked) for _ in range(2)]
     assert first.json() == again.json()
@@ -49,9 +49,7 @@ async def test_key_sends_a_message_once(ada):
         "/v1/sessions/s1/messages", json={"input": "x", "message_id": "a"}, headers={"idempotency-key": "b"}
     )
     assert both.status_code == 422
-    assert (await ada.get("/v1/sessions/s1")).json()[
-        "records"
-    ] == 6  # of one turn, and the first of the session
+    assert (await ada.get("/v1/sessions/s1")).json()["records"] == 6  # of the creation and one turn
 
 
 async def test_retry_of_a_message_changed_by_a_guard(serving):
@@ -92,7 +90,7 @@ async def test_guard_runs_once_for_a_repeated_message(serving):
 
 
 async def test_hundred_requests_with_one_key_are_one_turn(serving):
-    """Concurrent repetitions are one message and one answer."""
+    """Concurrent repetitions create one message and one answer."""
     calls = 0
 
     def count(chat):
@@ -161,7 +159,7 @@ async def test_short_wait_returns_the_unfinished_message(serving):
 
 
 async def test_full_inbox_is_429_at_once(serving):
-    """The request does not wait, and the response names the time of a retry."""
+    """The gateway rejects the request without waiting. `Retry-After` has the delay."""
 
     async def slow(chat):
         await trio.sleep_forever()
@@ -176,7 +174,7 @@ async def test_full_inbox_is_429_at_once(serving):
 
 
 async def test_message_above_the_agents_limit_is_413(serving):
-    """Its text and the data of its pictures count together; the answer names the limit, and nothing is accepted."""
+    """The text and the data of the pictures count together. The response names the limit, and the message is not accepted."""
     agent = BareAgent(name="small", llm=ScriptedLLM(["ok"], repeat=True), message_bytes=100)
     picture = {"type": "image", "media_type": "image/png", "data": base64.b64encode(bytes(90)).decode()}
     async with serving(agents=[agent]) as served, served.client() as ada:
@@ -233,7 +231,7 @@ PAGE = File(media_type="application/x-page", data=b"<script>alert(1)</script>", 
 
 @pytest.fixture
 async def gallery(serving):
-    """A session in which a person sent a picture, and two tools at once returned some, as its clients read it."""
+    """Yield a client of a session with a picture of the user and pictures of two concurrent tool calls."""
 
     @tool(thread=False)
     def show(name: str) -> list:
@@ -255,7 +253,7 @@ async def gallery(serving):
 
 
 async def test_pictures_and_files_are_downloaded_by_media_id(gallery):
-    """Those of people and those of tools: by type and size in the events, and their bytes behind a link."""
+    """Events have the type and size of pictures from users and tools. A link returns the bytes."""
     _, ada, events = gallery
     (picture, linked) = next(each["data"]["parts"] for each in events if each["event"] == "message")
     assert (picture["type"], picture["media_type"], picture["bytes"]) == ("image", "image/png", len(PNG))
@@ -279,7 +277,7 @@ async def test_pictures_and_files_are_downloaded_by_media_id(gallery):
 
 
 async def test_unknown_media_id_is_404(gallery):
-    """Numbers of other records, places that are not there, other forms, and the sessions of others."""
+    """Numbers of other records, unknown positions, other formats, and sessions of other owners are not found."""
     served, ada, events = gallery
     (picture, _) = next(each["data"]["parts"] for each in events if each["event"] == "message")
     known = picture["media_id"]
@@ -322,5 +320,5 @@ async def test_invalid_message_is_422(ada, content):
 
 
 async def test_unknown_message_is_404(ada):
-    """Only accepted messages have a path."""
+    """Only an accepted message has a path."""
     assert (await ada.get("/v1/sessions/s1/runs/never")).status_code == 404

@@ -1,4 +1,4 @@
-"""Requests as nobody means them, made from the description of the gateway itself: none is answered by a 500."""
+"""Random requests from the gateway's OpenAPI document. No request causes a 500."""
 
 import random
 import string
@@ -10,14 +10,14 @@ import trio
 STRANGE = (
     None, True, 0, -1, 2**53, 1e308, "", " ", "s1", "\x00", "\r\nx: y", "../..", "%2e%2e", "🜁" * 40, "'; DROP TABLE--", "x" * 5000, [], [[]], {}, {"$ref": "#"}, {"type": "text"},
 )  # fmt: skip
-"""Values that come where others are meant."""
+"""Values of wrong types, and hostile texts."""
 WORDS = ("s1", "m1", "clerk", "helper", "act", "x", "0.s1", "1", "2027-01-31T12:00:00Z")
 MALFORMED = ("{", "[1", '{"a": 1, "a": 2}', "\ud800", "nul")
 SEEDS = 4
 
 
 def made(draw, schema):
-    """A value that a schema describes, more or less."""
+    """Return a random value that usually matches the schema."""
     if draw.random() < 0.15:
         return draw.choice(STRANGE)
     several = schema.get("oneOf") or schema.get("anyOf")
@@ -63,13 +63,13 @@ MAKERS = {
 
 
 def text_of(draw, value):
-    """A value as it stands in an address."""
+    """Return a value as text for a URL."""
     text = value if isinstance(value, str) else str(value)
     return quote(text, safe="" if draw.random() < 0.9 else "/:@") or "%20"
 
 
 def request_of(draw, path, verb, operation):
-    """A request to an operation: its path, query, headers and body."""
+    """Return the path, query, headers and body of a request to an operation."""
     query, headers = [], {}
     for each in operation["parameters"]:
         value = made(draw, each["schema"])
@@ -98,7 +98,7 @@ def request_of(draw, path, verb, operation):
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", ["ada", "root"])
 async def test_no_request_causes_an_internal_error(serving, seed, name, caplog):
-    """What fails is a problem with its type, status and request id; streams begin; and the gateway works as before."""
+    """A failed request returns a problem with type, status and request id. Streams start, and the gateway works afterwards."""
     from actgent.web.gateway_limits import GatewayLimits
 
     draw = random.Random(f"{seed} {name}")
@@ -132,7 +132,7 @@ async def test_no_request_causes_an_internal_error(serving, seed, name, caplog):
 
 
 async def ask(client, verb, path, sent):
-    """Send a request; of a stream the beginning is enough."""
+    """Send a request. Of a stream, only the beginning is read."""
     request = client.build_request(verb, "/", timeout=20, **sent)
     request.url = request.url.copy_with(raw_path=path.encode())
     with trio.fail_after(60):

@@ -1,4 +1,4 @@
-"""Dead letters over HTTP and by the client: listed for administrators, and sent again."""
+"""Dead letters over HTTP and in the client: administrators list them and send them again."""
 
 import pytest
 import trio
@@ -8,7 +8,7 @@ from actgent.actors import Actor
 
 
 class Parser(Actor):
-    """Reads numbers, once it is repaired."""
+    """An actor that parses numbers once it is repaired."""
 
     is_repaired = False
 
@@ -18,7 +18,7 @@ class Parser(Actor):
 
 @pytest.fixture
 async def failed(served, monkeypatch):
-    """A gateway whose actor has failed at one message."""
+    """Yield a gateway whose actor failed to process one message."""
     monkeypatch.setattr(Parser, "is_repaired", False)
     parser = await served.runtime.spawn(Parser, name="parser")
     with pytest.raises(ActorFailed):
@@ -33,7 +33,7 @@ async def letters_of(client):
 
 
 async def test_a_letter_is_sent_again(failed):
-    """It leaves the list once it is accepted, and a letter that is not in the list is not found."""
+    """An accepted letter leaves the list. An unknown letter is not found."""
     async with failed.client("root") as root:
         (letter,) = await letters_of(root)
         assert (letter["actor"], letter["error"]) == ("parser", "ValueError")

@@ -1,4 +1,4 @@
-"""Errors that are answered before the body of the request was read."""
+"""Errors that are sent before the body of the request was read."""
 
 import pytest
 import trio
@@ -7,7 +7,7 @@ from .conftest import open_served
 
 
 async def exchange(stream, request):
-    """Send a request, and return the head of its response in lower case; the body is read and dropped."""
+    """Send a request. Return the head of the response in lower case, and drop the body."""
     await stream.send_all(request)
     data = b""
     while b"\r\n\r\n" not in data:
@@ -26,7 +26,7 @@ async def exchange(stream, request):
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/nothing", "/openai/v1/nothing"])
 @pytest.mark.parametrize("size", [10, 60_000, 300_000])
 async def test_early_error_keeps_the_connection_or_announces_its_end(path, size):
-    """A small body is received and dropped. The end of a connection with a large one is announced, so clients open another."""
+    """The server receives and drops a small body. With a large body it announces the end of the connection, so clients open another."""
     async with open_served() as served:
         host, port = served.gateway.url.removeprefix("http://").split(":")
         head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\n"

@@ -1,4 +1,4 @@
-"""What failed, over HTTP."""
+"""Failures over HTTP."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ async def fail(client, session_id):
 
 
 async def test_errors_are_limited_to_the_owner(serving):
-    """They are grouped by kind and class, the newest session first; another owner's are not counted, an admin's are all."""
+    """Errors are grouped by kind and class, with the newest session first. An owner sees its own errors, and an admin sees all."""
     errors = [ProviderUnavailable("503"), ProviderUnavailable("down"), ProviderUnavailable("of bob")]
     agent = BareAgent(name="scout", llm=ScriptedLLM(errors))
     async with serving(agents=[agent]) as served, served.client() as ada, served.client("bob") as bob:
@@ -38,7 +38,7 @@ async def test_errors_are_limited_to_the_owner(serving):
 
 
 async def test_dead_letters_are_shown_to_admins(served):
-    """A message that nobody took is an error of its own kind, which has no session and so no owner."""
+    """An undelivered message is an error of a separate kind. It has no session and no owner."""
     async with served.client() as ada, served.client("root") as root:
         served.runtime.dead_letter(DeadLetter("helper", "hello", "it was stopped"))
         letters = [
@@ -66,7 +66,7 @@ def advise() -> str:
 
 
 async def words_of(served, name, session_id):
-    """All that a token is shown of a session, as text: pages, streams, messages and errors."""
+    """Return all text that a token can read of a session: pages, streams, messages and errors."""
     json, stream = {"accept": "application/json"}, {"accept": "text/event-stream"}
     async with served.client(name) as client:
         path = f"/v1/sessions/{session_id}"
@@ -81,7 +81,7 @@ async def words_of(served, name, session_id):
 
 
 async def test_exception_messages_require_the_scope_journal(serving):
-    """A token without it sees our words and the class; the model, the scope journal and an admin see what was raised."""
+    """A token without the scope sees the class and a fixed text. The model, the scope journal and an admin see the raised message."""
     shown = []
 
     def answer(chat):
@@ -124,7 +124,7 @@ async def test_exception_messages_require_the_scope_journal(serving):
 
 
 async def test_readers_with_two_scopes_follow_one_session(serving):
-    """Each of two streams that are open at the same time has the words that its own scope shows."""
+    """Each of two concurrent streams has the error text that its scope permits."""
     agent = BareAgent(
         name="scout", llm=ScriptedLLM([ToolCall("connect", {}), "it cannot be reached"]), tools=[connect]
     )
@@ -149,7 +149,7 @@ async def test_readers_with_two_scopes_follow_one_session(serving):
 
 @pytest.mark.parametrize("was_sent", [False, True])
 def test_request_that_no_node_answered_can_be_retried(was_sent):
-    """The session moved while the request was at work, and its owner did not answer: that is no failure of the gateway."""
+    """The session moved during the request, and its owner did not answer. The response is not an internal error of the gateway."""
     problem = problem_of(ServerUnreachable("no node serves this session", was_sent=was_sent))
     assert (problem.status, problem.kind) == (503, "unavailable")
     assert problem.fields.get("may_be_done", False) is was_sent

@@ -1,4 +1,4 @@
-"""What readers think of answers, over HTTP."""
+"""Ratings of answers over HTTP."""
 
 import pytest
 
@@ -9,14 +9,14 @@ PLACE = "/v1/sessions/s1/messages/m1/feedback"
 
 @pytest.fixture
 async def ada(served):
-    """Ada, who was answered."""
+    """Yield a client of ada with an answered message."""
     async with served.client() as client:
         await answered(client)
         yield client
 
 
 async def answered(client):
-    """Have the message `m1` answered."""
+    """Send the message `m1`, and wait for the answer."""
     await client.put("/v1/sessions/s1", json={"agent": "clerk"})
     body = {"input": "hello", "message_id": "m1"}
     said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
@@ -24,12 +24,12 @@ async def answered(client):
 
 
 async def records(client):
-    """The number of the session's records."""
+    """Return the number of records of the session."""
     return (await client.get("/v1/sessions/s1")).json()["records"]
 
 
 async def test_latest_rating_of_an_owner_counts(ada, served):
-    """The same again writes nothing; another one of the same owner replaces it, one of somebody else stands beside it."""
+    """An equal rating writes nothing. A different rating of the same owner replaces the first one. A rating of another owner is added."""
     good = {"score": 1, "comment": "right"}
     assert (await ada.post(PLACE, json=good)).status_code == 204
     number = await records(ada)
@@ -49,7 +49,7 @@ async def test_latest_rating_of_an_owner_counts(ada, served):
 
 
 async def test_rating_does_not_change_the_conversation(ada):
-    """A judgement between two messages, and one behind the end, change nothing of the conversation."""
+    """A rating between two messages and a rating after the end do not change the conversation."""
     assert (await ada.post(PLACE, json={"score": 1})).status_code == 204
     said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"}, headers={"prefer": "wait=20"})
     assert said.json()["outcome"]["text"] == "you said: more"
@@ -71,7 +71,7 @@ async def test_rating_does_not_change_the_conversation(ada):
     ],
 )
 async def test_invalid_rating_is_rejected(served, name, message_id, body, status):
-    """A wrong scope, a session of another owner, what is no judgement, and what was never said."""
+    """A wrong scope, a session of another owner, an invalid rating, and an unknown message are rejected."""
     async with served.client() as ada, served.client(name) as client:
         await answered(ada)
         number = await records(ada)
@@ -81,7 +81,7 @@ async def test_invalid_rating_is_rejected(served, name, message_id, body, status
 
 
 async def test_rating_survives_a_restart(serving, tmp_path):
-    """After a restart it is there; a message that is not answered, and a session that is not there, take none."""
+    """The rating exists after a restart. An unanswered message and an unknown session accept no rating."""
     journal = f"sqlite:///{tmp_path}/a.db"
     async with serving(journal=journal) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})

@@ -1,4 +1,4 @@
-"""The Grafana dashboard in the examples: it uses only metrics and labels that the gateway has."""
+"""The Grafana dashboard of the examples uses only metrics and labels of the gateway."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def queries(dashboard):
 
 
 def base_of(name):
-    """The metric of a sample: histograms have samples with three endings."""
+    """Return the metric of a sample. Histogram samples have three suffixes."""
     base = re.sub("_(bucket|sum|count)$", "", name)
     return base if HELP.get(base, ("",))[0] == "histogram" else name
 

@@ -1,4 +1,4 @@
-"""Whether a gateway takes messages, and why not; what agents may take at most."""
+"""Readiness of a gateway with its reason, and the limits of agents."""
 
 import pytest
 import trio
@@ -10,7 +10,7 @@ from actgent.web.routes import agents_and_server_status as health
 
 
 class Failing(MemoryJournal):
-    """Fails each write by an error, as long as there is one."""
+    """A journal that fails each write while an error is set."""
 
     error = None
 
@@ -30,7 +30,7 @@ async def reasons_of(client):
 
 
 async def test_not_ready_while_an_inbox_is_full(serving):
-    """It is ready again when the inbox has room."""
+    """The gateway is ready again when the inbox has room."""
     gate = trio.Event()
 
     async def answer(_):
@@ -61,7 +61,7 @@ async def test_not_ready_while_an_inbox_is_full(serving):
     ],
 )
 async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypatch):
-    """From the first write that fails; after a while others may try, and it is ready when one has succeeded."""
+    """The gateway is not ready after a failed write. A fenced journal becomes ready after a write that succeeds, and other failures also expire."""
     async with Failing().running() as journal, serving(journal=journal) as served, served.client() as ada:
         assert await reasons_of(ada) == []
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -79,14 +79,14 @@ async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypat
 
 
 async def test_not_ready_without_agents(serving):
-    """No agent would answer."""
+    """A gateway without agents is not ready."""
     async with serving(agents=[]) as served, served.client() as ada:
         assert await reasons_of(ada) == ["no agent runs here"]
         assert (await ada.get("/v1/health/live")).status_code == 200
 
 
 async def test_agent_shows_its_limits(serving):
-    """The limits of each turn, as they are counted."""
+    """The agent document has the limits of each turn."""
     agents = [BareAgent("clerk", llm=ScriptedLLM([]), limits=Limits(model_calls=7, seconds=30))]
     async with serving(agents=agents) as served, served.client() as ada:
         limits = (await ada.get("/v1/agents/clerk")).json()["limits"]

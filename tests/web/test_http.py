@@ -1,4 +1,4 @@
-"""HTTP as RFC 9110 and 9112 have it: HEAD, absolute targets, errors with a body, and limits of tokens and addresses."""
+"""HTTP as in RFC 9110 and 9112: HEAD, absolute targets, errors with a body, and limits of tokens and addresses."""
 
 import json
 
@@ -12,7 +12,7 @@ HEAD = "GET /v1/health/live HTTP/1.1\r\nHost: HOST\r\n"
 
 
 async def exchange(served, text):
-    """All that comes for a text; the connection ends behind it."""
+    """Send raw text, and return all data up to the end of the connection."""
     host = served.gateway.url.removeprefix("http://")
     filled = text.replace("HOST", host).replace("TOKEN", served.tokens["ada"])
     name, _, port = host.rpartition(":")
@@ -40,7 +40,7 @@ async def exchange(served, text):
     ],
 )
 async def test_head_is_answered_as_get_without_a_body(served, path):
-    """Status and headers are those of GET, with the length of its body; there is no body."""
+    """HEAD has the status and the headers of GET, with the length of its body and without the body."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         head, get = await ada.head(path), await ada.get(path)
@@ -107,7 +107,7 @@ async def test_server_errors_are_problem_documents(served, text):
     """A malformed request is answered with a problem document that has the status of the response."""
     try:
         head, body = await exchange(served, text)
-    except trio.BrokenResourceError:  # more was sent than was read
+    except trio.BrokenResourceError:  # the server did not read all bytes
         return
     assert head.startswith("HTTP/1.1 4")
     assert "content-type: application/problem+json" in head.lower()
@@ -151,7 +151,7 @@ async def test_unknown_tokens_of_an_address_are_limited(serving):
 
 
 async def test_streams_have_a_separate_limit(serving):
-    """More streams than requests may be open; beyond the limit of streams one more is a 429, and requests go on."""
+    """More streams than requests can be open. A stream above the stream limit is a 429, and requests are accepted."""
     limits = GatewayLimits(grace=1, requests=2, streams=4)
     async with serving(limits=limits) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -179,7 +179,7 @@ async def test_streams_have_a_separate_limit(serving):
 
 
 async def test_statistics_cover_the_callers_sessions(served):
-    """An owner sees what its own sessions do, in statistics, agents and the stream of agents; metrics and admin see all."""
+    """In statistics, agents and the stream of agents, an owner sees its own sessions. The scopes metrics and admin see all."""
     async with served.client() as ada, served.client("bob") as bob, served.client("root") as root:
         for number in range(3):
             await ada.put(f"/v1/sessions/a{number}", json={"agent": "clerk", "mode": "act"})

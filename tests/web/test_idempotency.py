@@ -1,4 +1,4 @@
-"""Requests with an `Idempotency-Key`: what they create is created once, and a key stands for one body."""
+"""Requests with an `Idempotency-Key` create an object once. A key belongs to one body."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ CREATING = {
 
 
 async def counts(client):
-    """How much there is: sessions of each kind, messages of all, schedules."""
+    """Return the numbers of sessions of each kind, of all messages, and of schedules."""
     heads = (await client.get("/v1/sessions")).json()["items"]
     page = {"accept": "application/json"}
     events = [
@@ -45,13 +45,13 @@ async def begin(client):
 
 
 def without_times(made):
-    """An answer without what goes on meanwhile."""
+    """Return the fields of a response that are equal in each repetition."""
     return {name: value for name, value in made.items() if name in ("id", "message_id", "agent", "due")}
 
 
 @pytest.mark.parametrize("name", CREATING)
 async def test_key_creates_once_for_one_body(served, name):
-    """The same request again is answered as the first one; the key with another body is a 422 and creates nothing."""
+    """A repeated request gets the first response. The key with another body is a 422 and creates nothing."""
     path, body, other = CREATING[name]
     key = {"idempotency-key": "k1"}
     async with served.client() as ada, served.client("root") as root:
@@ -71,7 +71,7 @@ async def test_key_creates_once_for_one_body(served, name):
 
 @pytest.mark.parametrize("name", ["sessions", "schedules", "tasks", "forks", "told"])
 async def test_key_survives_a_restart(serving, tmp_path, name):
-    """After a restart the key still belongs to its request, and nothing is created twice."""
+    """After a restart the key still belongs to its request, and a repetition creates no second object."""
     path, body, other = CREATING[name]
     journal, key = f"sqlite:///{tmp_path}/a.db", {"idempotency-key": "k1"}
     async with serving(journal=journal) as served, served.client() as ada:
@@ -114,7 +114,7 @@ async def test_keys_of_two_owners_are_independent(served):
 
 
 async def test_different_key_and_id_are_rejected(served):
-    """The key is another way to name the created object, so both must be equal."""
+    """The key also names the created object, so the key and the id must be equal."""
     async with served.client() as ada:
         await begin(ada)
         for path, body in (

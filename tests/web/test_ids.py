@@ -1,4 +1,4 @@
-"""The ids that clients may choose."""
+"""Ids that clients choose."""
 
 import re
 
@@ -11,7 +11,7 @@ from actgent.web.problem_documents import Problem
 from actgent.web.routes.shared_schemas import CLIENT_ID, ID, check_client_id
 
 _SAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")
-"""The same said by looking ahead."""
+"""The same pattern written with a lookahead."""
 
 
 @given(
@@ -32,5 +32,5 @@ def test_client_ids_are_url_safe_and_at_most_128_characters(dots, text, more):
 
 
 def test_ids_are_checked_in_linear_time():
-    """Otherwise each body would need a limit on the work of its validation."""
+    """The pattern does not backtrack, so request bodies need no limit on the work of validation."""
     assert not is_backtracking(CLIENT_ID)

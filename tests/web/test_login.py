@@ -1,4 +1,4 @@
-"""The one-time key of the dashboard: once, in one process, for half a day."""
+"""The login key of the dashboard is valid once, in one process, and its token for twelve hours."""
 
 import json
 
@@ -87,7 +87,7 @@ async def test_other_sites_cannot_use_the_login_key(serving):
 
 
 def test_login_token_expires_after_twelve_hours():
-    """It is valid up to the last moment."""
+    """The token is valid up to the last moment."""
     store = TokenStore()
     logins = Logins(store)
     secret, token = logins.exchange(logins.new_key(), now=1000.0)
@@ -102,7 +102,7 @@ def test_login_token_expires_after_twelve_hours():
 
 @pytest.mark.parametrize("key", ["", "once_", "x" * 501, "\ud800", "once_\n"])
 async def test_malformed_login_key_is_rejected(serving, key):
-    """The correct key stays valid."""
+    """The correct key remains valid."""
     async with serving(tokens=None) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         body, headers = json.dumps({"key": key}), {"content-type": "application/json"}
         refused = await client.post("/v1/login", content=body, headers=headers)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Prometheus metrics."""
 
 import re
 import socket
@@ -14,7 +14,7 @@ ROW = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (
 
 
 def parsed(text):
-    """The samples of a text, checked as the format says: each metric in one piece, behind its type."""
+    """Return the samples of a text. Check the format: the lines of a metric are contiguous and follow its type."""
     kinds, found, over = {}, {}, set()
     current = None
     for line in text.splitlines():
@@ -44,13 +44,13 @@ async def scrape(served, name="root"):
 
 
 def value(text, name, **labels):
-    """The sum of the samples that have these labels."""
+    """Return the sum of the samples that have the labels."""
     wanted = set(labels.items())
     return sum(number for (each, has), number in parsed(text).items() if each == name and wanted <= has)
 
 
 async def scrape_until(served, number, name, **labels):
-    """Scrape until a figure has come to this: what happened is counted a moment later."""
+    """Scrape repeatedly until a metric has the expected value, because events are counted with a delay."""
     with trio.fail_after(60):
         while value(text := await scrape(served), name, **labels) != number:  # noqa: ASYNC110 - asked over HTTP
             await trio.sleep(0.02)
@@ -58,7 +58,7 @@ async def scrape_until(served, number, name, **labels):
 
 
 async def test_metrics_have_the_names_of_the_conventions(served):
-    """From the first request on: turns, model calls, tools, tokens and requests, with no session and no word of anybody."""
+    """From the first request on, metrics count turns, model calls, tools, tokens and requests. They contain no session id and no text of users."""
     await scrape(served)
     async with served.client() as ada:
         await ada.put("/v1/sessions/canary-session", json={"agent": "clerk", "mode": "act"})
@@ -84,7 +84,7 @@ async def test_metrics_have_the_names_of_the_conventions(served):
 
 
 async def test_histogram_buckets_add_up(served):
-    """The buckets of a histogram rise to its count, which the bucket `+Inf` has."""
+    """Histogram buckets increase up to the count, which equals the bucket `+Inf`."""
     await scrape(served)
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -124,14 +124,14 @@ async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
 
 
 def test_labels_are_escaped():
-    """As the text format requires."""
+    """Labels are escaped as the text format requires."""
     from actgent.web.prometheus_metrics import to_row
 
     assert to_row("a", [("b", 'c"' + chr(92) + chr(10))], 1) == r'a{b="c\"\\\n"} 1'
 
 
 async def test_streamed_answers_and_tool_calls_are_counted(serving):
-    """Time to the first chunk of a streamed answer, tool calls of a turn, and the journal's transactions."""
+    """Metrics contain the time to the first chunk of a streamed answer, the tool calls of a turn, and the journal's transactions."""
 
     @tool
     def look(place: str) -> str:
@@ -202,7 +202,7 @@ def counting_agents():
 
 
 class PricedLLM(ScriptedLLM):
-    """A model whose answers cost half a dollar."""
+    """A model whose answers cost half a dollar each."""
 
     async def complete(self, chat, **options):
         answer = await super().complete(chat, **options)
@@ -210,7 +210,7 @@ class PricedLLM(ScriptedLLM):
 
 
 async def work(served):
-    """Three turns: one in which a tool fails, one that is answered, and one whose model fails."""
+    """Run three turns: one with a failed tool, one that is answered, and one with a failed model."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for words in ("divide", "again", "and again"):

@@ -1,4 +1,4 @@
-"""What an agent intends, thinks, calls and answers, over HTTP: pages of history, streams, several subscribers."""
+"""Plans, thoughts, calls and answers of an agent over HTTP: history pages, streams, several subscribers."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def planner(llm):
 
 
 async def observed(client, **query):
-    """All observations, page by page."""
+    """Return all observations, read page by page."""
     found, after = [], 0
     while after is not None:
         page = await client.get(
@@ -51,7 +51,7 @@ async def observed(client, **query):
 
 @pytest.fixture
 async def looked(serving):
-    """A gateway whose agent has looked something up for ada, and her client."""
+    """Yield a gateway whose agent ran a lookup for ada, and her client."""
     async with serving(agents=[planner(ScriptedLLM([PLAN, ANSWER] * 9))]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for name in ("m1", "m2"):
@@ -76,7 +76,7 @@ async def test_observations_are_read_with_and_without_a_filter(looked):
 
 
 async def test_each_subscriber_receives_its_filtered_observations(looked):
-    """Two subscribers with their own filters hear history and what comes; each has the observations of the pages."""
+    """Two subscribers with different filters receive history and new observations. Each stream equals the pages."""
     _, ada = looked
     answers, tools = Events(), Events()
     async with trio.open_nursery() as nursery:
@@ -110,7 +110,7 @@ async def test_subscriber_resumes_after_its_cursor(looked):
 
 
 class Slow(LLM):
-    """Writes a plan in pieces, and behind the first one waits until it is told to go on."""
+    """A model that emits a plan in pieces. After the first piece it waits for a signal."""
 
     name = "slow"
 
@@ -129,7 +129,7 @@ class Slow(LLM):
 
 
 async def subscribe(client, path, task_status):
-    """Read a stream to its end, which is open when this has started."""
+    """Read a stream to its end. The task starts when the stream is open."""
     events, is_open = Events(), False
     async with client.stream("GET", path) as stream:
         async for piece in stream.aiter_text():

@@ -1,4 +1,4 @@
-"""The description of the gateway, and what it says of itself."""
+"""The OpenAPI document of the gateway, and its documentation page."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ async def test_openapi_document_has_each_endpoint(served):
 
 
 def walk(value, place="#"):
-    """Yield each place of a document with its value."""
+    """Yield each location of a document with its value."""
     yield place, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in items:
@@ -50,7 +50,7 @@ def walk(value, place="#"):
 
 
 def schemas_in(document):
-    """Yield each schema of an OpenAPI document with its place: of parameters, bodies, answers, events and components."""
+    """Yield each schema of an OpenAPI document with its location: parameters, bodies, responses, events and components."""
     starts = [
         (f"#/components/schemas/{name}", each) for name, each in document["components"]["schemas"].items()
     ]
@@ -74,7 +74,7 @@ TYPED = ({"$ref"}, {"type"}, {"const"}, {"enum"}, {"oneOf"}, {"anyOf"}, {"allOf"
 
 
 def test_every_schema_names_its_type():
-    """Objects have fields, or are explicitly open; arrays have items. So client generators find no untyped value."""
+    """Objects have fields, or are explicitly open. Arrays have items. So client generators find no untyped value."""
     document = document_of(ENDPOINTS)
     untyped = []
     for place, schema in schemas_in(document):
@@ -117,7 +117,7 @@ def find_mistakes(events, schema):
 
 
 async def test_events_of_streams_match_the_document(served):
-    """Those of a session with live ones, its observations, and the changes in all sessions, with an approval and a failure."""
+    """The document describes session events with live events, observations, and changes in all sessions. The events include an approval and a failure."""
     watch = "/v1/events?watch=heads,agents,approvals,errors"
     live = {
         "actgent-events": "message,turn,answer,tools,result,reply,approval,decision,ended,closed,token,growing,progress"
@@ -152,7 +152,7 @@ async def test_events_of_streams_match_the_document(served):
 
 
 def test_answers_events_and_errors_have_types():
-    """Each JSON answer refers to a component, each stream names its events, and each error is a problem."""
+    """Each JSON response refers to a component, each stream names its events, and each error is a problem."""
     document = document_of(ENDPOINTS)
     for path, verbs in document["paths"].items():
         for verb, operation in verbs.items():
@@ -167,7 +167,7 @@ def test_answers_events_and_errors_have_types():
 
 
 def test_examples_match_their_schemas():
-    """The document has an example of each body and answer, and each is valid."""
+    """The document has a valid example of each body and response."""
     document = document_of(ENDPOINTS)
     checked = 0
     for place, value in walk({"paths": document["paths"], "responses": document["components"]["responses"]}):
@@ -256,7 +256,7 @@ async def test_gateway_requires_a_journal():
 
 
 async def test_application_can_be_mounted(served):
-    """Below a prefix of another application it answers as without it."""
+    """Below a prefix of another application the gateway sends the same responses."""
     import httpx2
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -289,7 +289,7 @@ async def get_weather(call: HTTPCall) -> JSON[Weather]:
 
 
 async def test_endpoint_is_written_down_once(served, monkeypatch):
-    """From one row follow its route, scope, documentation with the type of its answer, and the headers for other origins."""
+    """One row defines the route, the scope, the documentation with the response type, and the CORS headers."""
     planted = Endpoint(
         verb="GET",
         path="/weather/{id}",
@@ -325,7 +325,7 @@ async def test_endpoint_is_written_down_once(served, monkeypatch):
 
 
 class PageReader(HTMLParser):
-    """Collects the tags, ids, links and external resources of a page."""
+    """A parser that collects the tags, ids, links and external resources of a page."""
 
     def __init__(self):
         super().__init__()
@@ -344,7 +344,7 @@ class PageReader(HTMLParser):
 
 @pytest.mark.parametrize("dashboard", [True, False])
 async def test_docs_page_shows_every_operation_without_outside_resources(serving, dashboard):
-    """The page needs no token. Its links lead to places of the page or to the document, and its policy permits only its style."""
+    """The page needs no token. Its links lead to anchors of the page or to the document. Its policy permits only its style."""
     async with (
         serving(dashboard=dashboard) as served,
         httpx2.AsyncClient(base_url=served.gateway.url) as client,
@@ -369,7 +369,7 @@ async def test_docs_page_shows_every_operation_without_outside_resources(serving
 
 
 def test_docs_page_escapes_texts():
-    """Texts of the document are no markup."""
+    """Texts of the document are not markup."""
     document = json.loads(json.dumps(document_of(ENDPOINTS)))
     document["info"]["description"] = "<script>alert(1)</script>"
     document["components"]["schemas"]["Turn"]["description"] = "`a<b>`"

@@ -1,4 +1,4 @@
-"""Runs of pipelines over HTTP: sessions with children, by the addresses that all sessions have."""
+"""Pipeline runs over HTTP: sessions with children, on the paths of all sessions."""
 
 import trio
 
@@ -6,7 +6,7 @@ from actgent import BareAgent, Pipeline, PipelineStep, ScriptedLLM
 
 
 async def test_pipeline_run_is_a_session_with_children(serving):
-    """It is started, followed, read and resumed like any other session."""
+    """A run is started, followed, read and resumed like any other session."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: f"<{chat.messages[0].parts[0].text}>"))
     steps = [
         PipelineStep("find", agent=clerk, message="find {topic}"),
@@ -31,7 +31,7 @@ async def test_pipeline_run_is_a_session_with_children(serving):
 
 
 async def _idle(client):
-    """The session, once nothing of it runs."""
+    """Return the session after all of its turns ended."""
     while (about := (await client.get("/v1/sessions/r1")).json())["status"] != "idle":  # noqa: ASYNC110 - in another process
         await trio.sleep(0.01)
     return about

@@ -1,4 +1,4 @@
-"""What of a connection reaches the server."""
+"""The bytes of a connection that reach the server."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -20,7 +20,7 @@ def test_requests_pass_unchanged():
 
 @given(st.lists(st.sampled_from([GET, POST, CHUNKED]), max_size=4), st.data())
 def test_chunking_of_input_has_no_effect(requests, data):
-    """However a stream is split, the server gets the same bytes, and each head in one piece."""
+    """For each split of a stream, the server gets the same bytes, and each head in one piece."""
     stream, passed = b"".join(requests), []
     framing = RequestParser(32_768)
     while stream:
@@ -63,7 +63,7 @@ def test_chunking_of_input_has_no_effect(requests, data):
     ids=lambda each: repr(each)[:60],
 )
 def test_ambiguous_requests_are_rejected(head):
-    """The server gets bytes that it answers with 400, and nothing after them."""
+    """The server gets bytes that it rejects with 400, and nothing after them."""
     framing = RequestParser(32_768)
     assert framing.feed(GET + head + GET) == GET + INVALID_REQUEST
     assert framing.feed(GET) == b""

@@ -39,7 +39,7 @@ def numbered(found):
 
 
 async def test_the_request_that_sends_a_message_streams_its_run(ada):
-    """It has the events of the session's stream from the message on, and ends after the run."""
+    """The stream has the session's events from the message on, and ends after the run."""
     await ada.post(MESSAGES, json={"input": "before"}, headers=WAIT)
     found = await stream(ada, {"input": "hello", "message_id": "m1"})
     assert [name for _, name, _ in found if name != "token"] == [
@@ -80,7 +80,7 @@ async def test_stream_of_a_run_has_the_events_that_the_client_selects(serving):
 
 
 async def test_stream_of_a_run_resumes_after_the_last_event(ada):
-    """A repeated request with the same key sends no second message, and has only the later events."""
+    """A repeated request with the same key sends no second message, and gets only the later events."""
     headers = {"idempotency-key": "k1"}
     whole = numbered(await stream(ada, {"input": "hello"}, headers=headers))
     for place, (number, _) in enumerate(whole, 1):

@@ -73,7 +73,7 @@ async def test_delegated_task_reports_its_result(ada):
 
 
 async def test_removal_of_a_fired_schedule_reports_it(ada):
-    """So a caller whose first answer was lost knows that nobody removed it; of one that was removed nothing is said."""
+    """A caller that lost the first response learns that the schedule fired before its removal. A removed schedule has no such field."""
     fired, removed = [
         (await ada.post("/v1/sessions/s1/schedules", json={"input": "look", "after": after})).json()["id"]
         for after in (0.001, 3600)
@@ -87,7 +87,7 @@ async def test_removal_of_a_fired_schedule_reports_it(ada):
 
 
 async def test_running_task_is_listed_and_cancelled(serving):
-    """A task stands in the list while it works, and not when it was stopped; its message has the metadata that it was given with."""
+    """A running task is listed, and a cancelled task is not. Its message has the metadata of the request."""
     import trio
 
     from actgent import BareAgent, ScriptedLLM

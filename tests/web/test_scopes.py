@@ -1,4 +1,4 @@
-"""What each scope opens, and nothing else: each address with a token of each scope alone, from the table of addresses."""
+"""Each scope allows exactly its endpoints. The test requests each endpoint with a token of each scope."""
 
 import pytest
 
@@ -13,7 +13,7 @@ OPENS = {
     "metrics": {"metrics"},
     "admin": {"read", "chat", "approve", "journal", "metrics", "admin"},
 }
-"""As the documentation has it."""
+"""Allowed scopes as in the documentation."""
 
 
 @pytest.mark.parametrize("scope", OPENS)

@@ -7,7 +7,7 @@ from .conftest import open_served
 
 @pytest.fixture
 async def indexed():
-    """A gateway with an index, and a session of each of two owners."""
+    """Yield a gateway with an index, and a session of each of two owners."""
     async with open_served(index=True) as served:
         for owner in ("ada", "bob"):
             async with served.client(owner) as client:

@@ -1,4 +1,4 @@
-"""What comes from strangers: foreign pages, wrong names, tokens, bodies and paths that are meant to break something."""
+"""Hostile requests: cross-origin pages, wrong host names, tokens, bodies and paths."""
 
 import gzip
 import json
@@ -146,7 +146,7 @@ async def test_form_content_types_are_rejected(served, kind):
     ids=lambda each: repr(each)[:40],
 )
 async def test_malformed_bodies_are_problems(served, body, status):
-    """A body that is not JSON, or does not match the schema, has no effect, and the response is a problem document."""
+    """A body that is not JSON or does not match the schema has no effect. The response is a problem document."""
     async with served.client() as ada:
         answer = await ada.post("/v1/sessions", content=body, headers=JSON)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -188,7 +188,7 @@ async def test_long_and_encoded_bodies_are_rejected(served):
     ],
 )
 async def test_encoded_paths_stay_in_their_segment(served, path):
-    """Encoded characters stay in their segment, and no path leaves the table."""
+    """Encoded characters stay in their segment, and each path is matched by the route table."""
     async with served.client() as ada:
         answer = await ada.send(
             ada.build_request("GET", httpx2.URL(served.gateway.url).copy_with(raw_path=path.encode()))
@@ -222,7 +222,7 @@ async def test_queries_are_validated(served, query, status):
 
 
 async def test_tokens_appear_in_no_log_and_no_response(served, caplog):
-    """Valid and invalid tokens, in each possible place."""
+    """Requests have valid and invalid tokens in each possible position."""
     caplog.set_level(logging.DEBUG)
     token = served.tokens["ada"]
     async with served.client() as ada:
@@ -238,7 +238,7 @@ async def test_tokens_appear_in_no_log_and_no_response(served, caplog):
 
 
 async def test_unexpected_exception_shows_only_the_request_id(served, monkeypatch, caplog):
-    """An exception of a stranger's is a 500 with the request's id, under which the log has it; its words do not go out."""
+    """An unexpected exception is a 500 with the request id. The log has the message under that id, and the response does not."""
 
     async def broken(*args, **options):
         raise RuntimeError("secret words")
@@ -276,7 +276,7 @@ async def test_token_has_a_request_rate(serving):
 
 
 async def test_messages_sent_during_a_recount_are_counted():
-    """Only what was sent before may have ended; a token without a bound leaves nothing here, however long it sends."""
+    """The recount removes only messages that were sent before it. A token without a limit is not counted."""
     from actgent.errors import ConfigurationError
     from actgent.journal.session_list_queries import SessionKey
     from actgent.web.gateway_limits import OpenMessages
@@ -306,7 +306,7 @@ async def test_messages_sent_during_a_recount_are_counted():
 
 
 async def test_token_has_a_limit_of_open_messages(serving):
-    """Unfinished messages are counted for each token. When messages end, there is room again."""
+    """Unfinished messages are counted per token. Ended messages free their slots."""
     from actgent import BareAgent, ScriptedLLM
 
     go = trio.Event()

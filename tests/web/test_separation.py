@@ -1,4 +1,4 @@
-"""What belongs to another owner is nowhere to be seen."""
+"""Objects of another owner are invisible."""
 
 import re
 
@@ -18,7 +18,7 @@ BODIES = {
     "/sessions/{id}/messages/{m}/feedback": {"score": 1},
     "/sessions/{id}/calls/{call}": {"reject": "no"},
 }
-"""What the endpoints take that take something."""
+"""Bodies of the endpoints that require a body."""
 OF_SESSIONS = [each for each in ENDPOINTS if "{id}" in each.path]
 
 
@@ -36,7 +36,7 @@ async def ask(client, endpoint, session_id, approval_id):
 
 @pytest.fixture
 async def asked(served):
-    """Ada's session, in which a call waits for her; the id of its approval."""
+    """Create ada's session with a call that waits for her approval. Return the approval id."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         await ada.post("/v1/sessions/s1/messages", json={"input": "deploy", "message_id": "m1"})
@@ -57,7 +57,7 @@ async def test_session_of_another_owner_is_404(asked, endpoint):
         theirs = await ask(bob, endpoint, "s1", approval_id)
         none = await ask(bob, endpoint, "s2", "0.s2")
         assert theirs.status_code == (403 if endpoint.scope == "admin" else 404)
-        if not made:  # an id that is free can be taken
+        if not made:  # a PUT with a free id creates a session
             known = ("instance",)
             first, second = (
                 {k: v for k, v in each.json().items() if k not in known} for each in (theirs, none)
@@ -68,7 +68,7 @@ async def test_session_of_another_owner_is_404(asked, endpoint):
 
 
 async def test_agent_parameter_selects_one_session(served):
-    """Of a session of this id of another agent, or of another owner, there is nothing, as of one that is not there."""
+    """The same id with another agent or another owner is a 404, like an unknown session."""
     async with served.client() as ada, served.client("bob") as bob:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for client, agent, status in ((ada, "clerk", 202), (ada, "helper", 404), (bob, "clerk", 404)):
@@ -77,7 +77,7 @@ async def test_agent_parameter_selects_one_session(served):
 
 
 async def test_owner_check_takes_one_read_with_the_agent_named(serving):
-    """A message is not to cost a look through all agents, nor wait for what others write."""
+    """If the request names the agent, the gateway does not look the session up among all agents."""
     asked = []
 
     class Noting(MemoryJournal):
@@ -95,7 +95,7 @@ async def test_owner_check_takes_one_read_with_the_agent_named(serving):
 
 
 async def test_lists_have_only_the_owners_objects(asked):
-    """No list of sessions or approvals has objects of another owner, whatever the query. An admin's lists have all."""
+    """For each query, lists of sessions and approvals have only the owner's objects. An admin's lists have all."""
     served, approval_id = asked
     async with served.client("bob") as bob, served.client("root") as root:
         for query in ("", "?q=s1", "?agent=clerk", "?status=suspended"):
@@ -108,7 +108,7 @@ async def test_lists_have_only_the_owners_objects(asked):
 
 
 async def test_child_session_belongs_to_the_roots_owner(served):
-    """A session below another one is reached by the owner of the top, and not by who is called like its agent."""
+    """The root session's owner can access a child session. An owner with the name of the child's agent cannot."""
     from actgent.web.access_tokens import new_token
 
     secret, token = new_token("imposter", owner="clerk", scopes=("chat",))
@@ -130,7 +130,7 @@ async def test_child_session_belongs_to_the_roots_owner(served):
 
 
 async def test_impersonating_token_reaches_the_owners_sessions(served):
-    """A back end with `impersonate:*` is the owner that it names, and nobody without that scope is."""
+    """A back end with `impersonate:*` acts as the named owner. A token without that scope cannot."""
     async with served.client() as ada, served.client("service", **{"actgent-owner": "ada"}) as service:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         assert (await service.get("/v1/sessions/s1")).status_code == 200

@@ -24,7 +24,7 @@ clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: "WORDS"))
 
 @pytest.fixture
 def team(tmp_path, commands, no_keys):
-    """A folder with a Python file of an agent, and what starts `actgent` there."""
+    """Create a folder with a Python file of an agent. Return a function that starts `actgent` in the folder."""
     (tmp_path / "team.py").write_text(TEAM)
     running = []
 
@@ -45,7 +45,7 @@ def team(tmp_path, commands, no_keys):
 
 
 def until(process, pattern):
-    """Read what a process prints up to a line that fits; returns the first group."""
+    """Read a process's output up to a line that matches. Return the first group."""
     said = b""
     while line := process.stdout.readline():
         said += line
@@ -86,7 +86,7 @@ def test_agent_folder_is_served_with_tokens(team, tmp_path):
 
 
 def test_killed_server_loses_nothing(team):
-    """A reader that comes back by its last number after kill -9 sees each event once, and keys say a message once."""
+    """A reader that resumes after kill -9 with its last number sees each event once. A repeated key sends the message once."""
     numbers, last, url = [], "0", None
     bind, keys = "127.0.0.1:0", iter(range(1000))
     for _ in range(4):
@@ -186,7 +186,7 @@ def test_reload_ignores_a_broken_file(team, tmp_path):
 
 
 def test_reload_waits_for_a_file_broken_at_the_start(team, tmp_path):
-    """With --reload the output says that nothing is served yet, and names the remedy."""
+    """With --reload the output reports that no agent is served yet, and names the remedy."""
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     deadline = time.monotonic() + 60
@@ -205,7 +205,7 @@ def test_reload_waits_for_a_file_broken_at_the_start(team, tmp_path):
 
 
 def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
-    """Over kill -9 at any moment each reply is told at least once, under one id, and in the order of its session."""
+    """With kill -9 at any moment, each reply is delivered at least once, under one id, in the order of its session."""
     chance = random.Random(15)
     with receiving(lambda *_: 200 if chance.random() < 0.8 else 503) as receiver:
         options = ("--notify", receiver.url, "--notify-secrets", "secrets", "--notify-allow", "127.0.0.1")
@@ -291,7 +291,7 @@ def test_mistakes_are_named(team, tmp_path, arguments, said):
 
 
 def test_help_does_not_import_the_web_packages():
-    """The web is not imported for the help of the command."""
+    """The help of the command does not import the web packages."""
     import sys
 
     code = "import sys; from actgent.cli.main import app; app(['serve', '--help']); assert 'starlette' not in sys.modules"
@@ -302,7 +302,7 @@ def test_help_does_not_import_the_web_packages():
 
 
 def test_service_manager_is_notified(team, tmp_path, monkeypatch):
-    """At readiness and at shutdown, through the socket of the service manager."""
+    """The process notifies the service manager's socket at readiness and at shutdown."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -316,7 +316,7 @@ def test_service_manager_is_notified(team, tmp_path, monkeypatch):
 
 
 def _commands():
-    """The command lines of `actgent` that the guides to deploying and securing have."""
+    """Return the `actgent` command lines of the guides to deploying and securing."""
     for name in ("deployment.md", "securing.md"):
         for line in (GUIDES / name).read_text(encoding="utf-8").splitlines():
             entry = re.fullmatch(r"ENTRYPOINT (\[.*\])", line)

@@ -1,4 +1,4 @@
-"""`actgent serve` as a service, as processes: its log, its grace, its start without a database, wrong values."""
+"""`actgent serve` as a service process: log, grace period, start without a database, invalid values."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 @pytest.fixture
 def serve(tmp_path, commands, no_keys):
-    """`serve(*options)` starts `actgent serve` in the test's folder; standard error is a pipe."""
+    """Return a function that starts `actgent serve` in the test's folder. Standard error is a pipe."""
     (tmp_path / "team.py").write_text(TEAM)
     running = []
 
@@ -65,7 +65,7 @@ def client_of(url, token):
 
 
 def end(process):
-    """Send SIGTERM, and return what is left of standard error; the exit code has to be that of the signal."""
+    """Send SIGTERM, check that the exit code is that of the signal, and return the rest of standard error."""
     process.send_signal(signal.SIGTERM)
     lines = process.stderr.read().decode().splitlines()
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
@@ -73,7 +73,7 @@ def end(process):
 
 
 def test_json_log_has_requests_without_secrets(serve):
-    """Each line of standard error is an object; requests have their path template, and no id, query value or token."""
+    """Each line of standard error is an object. Requests have their path template, and no id, query value or token."""
     process = serve("--log-format", "json")
     key = until(process.stdout, r"(act_\S+)")
     url = until(process.stderr, r"at (http\S+)/v1")
@@ -101,7 +101,7 @@ def test_json_log_has_requests_without_secrets(serve):
 
 
 def test_text_log_has_time_and_level(serve):
-    """With --log-level debug probes have lines, too; with warning there is none but for problems."""
+    """With --log-level debug, probes are logged. With warning, only problems are logged."""
     process = serve("--log-level", "debug")
     url = until(process.stdout, r"at (http\S+)/v1")
     httpx2.get(f"{url}/v1/health/live")
@@ -138,7 +138,7 @@ def test_invalid_values_are_rejected(serve, arguments, named):
 
 
 def test_turn_ends_within_the_grace(serve, tmp_path):
-    """--grace counts for all agents, also for one whose `grace=0`: its turn ends, and is answered in the journal."""
+    """--grace applies to all agents, also to an agent with `grace=0`. The running turn ends, and the journal has its answer."""
     process = serve("--grace", "100", "--journal", "agents.db")
     url = until(process.stdout, r"at (http\S+)/v1")
     key = until(process.stdout, r"(act_\S+)")
@@ -209,7 +209,7 @@ def test_offline_folder_is_served_without_a_model(tmp_path, commands, no_keys):
 
 
 def test_start_waits_for_the_database(serve, postgres_url):
-    """The log says that the database cannot be reached, and the agents answer as soon as it can."""
+    """The log reports that the database cannot be reached. The agents answer after the database is reachable."""
     parts = urllib.parse.urlsplit(postgres_url)
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
@@ -229,7 +229,7 @@ def test_start_waits_for_the_database(serve, postgres_url):
 
 
 def test_signal_ends_the_wait_for_the_database(serve):
-    """No agent has started, so nothing is drained."""
+    """No agent has started, so the process drains nothing."""
     pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
@@ -241,7 +241,7 @@ def test_signal_ends_the_wait_for_the_database(serve):
 
 @pytest.mark.parametrize("seconds", ["0", "600"])
 def test_permanent_database_error_fails_at_once(serve, postgres_url, seconds):
-    """A database that does not exist is an error of the address."""
+    """A nonexistent database is an error of the address."""
     address = postgres_url.replace("/test?", "/no_such_database?")
     assert address != postgres_url
     process = serve("--journal", address, "--wait-for-journal", seconds)
@@ -269,7 +269,7 @@ def _wait_for(path):
 
 
 def _forward(listener, host, port):
-    """Carry connections to a server until the listener is shut down; all of them are closed then."""
+    """Forward connections to a server until the listener is shut down. Then close all connections."""
     with contextlib.ExitStack() as connections:
         while True:
             try:

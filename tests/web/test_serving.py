@@ -1,4 +1,4 @@
-"""Connections as attackers use them: slow, broken, too many; and with TLS."""
+"""Slow, broken and too many connections, and TLS."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def filled(served, text):
 
 
 async def answers(served, text):
-    """All that comes for a text, up to the end of the connection; None where nothing ends it for long."""
+    """Return the response up to the end of the connection. Return None if the connection is open after 10 seconds."""
     stream = await connect(served)
     async with stream:
         said = b""
@@ -62,7 +62,7 @@ async def test_ambiguous_request_is_400(served, text):
     said = await answers(served, text + HEAD + "\r\n")
     assert (
         said is not None
-    )  # it ended; what a client sends on breaks the connection, perhaps before it has read
+    )  # the connection ended; later bytes of the client can break it before the client reads the response
     assert said.startswith("HTTP/1.1 4") or not said
     assert said.count("HTTP/1.1") <= 1
     assert "live" not in said
@@ -84,7 +84,7 @@ async def test_protocol_upgrade_is_ignored(served):
 
 
 async def test_slow_head_is_disconnected(serving):
-    """However steadily its bytes arrive, a head has a time limit, and so has an idle connection."""
+    """A head has a time limit, even if its bytes arrive steadily. An idle connection has a time limit."""
     async with serving(limits=QUICK) as served:
         for piece in (b"", b"A: b\r\n"):
             stream = await connect(served)
@@ -133,7 +133,7 @@ async def test_connections_above_the_limit_get_503(serving):
 
 
 async def test_closed_connection_is_released_at_once(served):
-    """A disconnected client uses no slot, although the connection could still be idle."""
+    """A disconnected client releases its slot before the time limit of idle connections."""
     async with served.client() as ada:
         await ada.get("/v1/sessions")
         assert served.gateway.connections == 1
@@ -157,7 +157,7 @@ async def test_certificate_enables_tls(serving, tmp_path):
 
 
 def certificate(folder):
-    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    """Create a self-signed certificate of 127.0.0.1, and its key."""
     import ipaddress
 
     from cryptography import x509

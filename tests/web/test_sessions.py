@@ -48,7 +48,7 @@ async def test_key_creates_one_session(served):
 
 
 async def test_session_with_an_id_belongs_to_its_creator(served):
-    """PUT with an Idempotency-Key is answered again as the first time, also behind what was said; another key is refused."""
+    """A repeated PUT with the same Idempotency-Key gets the first response. Another key is rejected."""
 
     async def put(client, key):
         return await client.put("/v1/sessions/s1", json={"agent": "clerk"}, headers={"idempotency-key": key})
@@ -74,7 +74,7 @@ async def test_unknown_mode_is_rejected_with_the_nearest(served):
 
 
 async def test_session_is_read_until_it_is_erased(served):
-    """GET returns the session, and 304 without changes. After close it is closed, after DELETE a 404."""
+    """GET returns the session, and 304 without changes. After a close the status is closed, and after a DELETE the session is a 404."""
     async with served.client() as ada, served.client("root") as root:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         got = await ada.get("/v1/sessions/s1")
@@ -120,7 +120,7 @@ async def test_invented_cursor_is_rejected(served):
 
 
 async def test_client_ids_are_validated(served):
-    """Ids that need escaping in URLs and logs are rejected."""
+    """An id that needs escaping in URLs and logs is rejected."""
     async with served.client() as ada:
         for name in ("a%20b", "%2e%2e%2fx", "a%0d%0aSet-Cookie:x", "x" * 129, "%C3%A4", "a%2Fb"):
             made = await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk"})
@@ -161,7 +161,7 @@ async def test_agent_parameter_selects_among_equal_ids(served):
 
 
 async def test_concurrent_close_is_retried(serving):
-    """It is there until the journal knows that it is not: nobody hears that there is none, or that it is closed by then."""
+    """While the first close runs, a second close is a 503. It is a 204 after the journal has recorded the close."""
     agent, told, may_end = BareAgent("clerk", llm=Held()), trio.Event(), trio.Event()
 
     @agent.on_session
@@ -188,7 +188,7 @@ async def test_concurrent_close_is_retried(serving):
 
 
 async def test_second_close_closes_open_children(serving, tmp_path):
-    """The process that closed it was stopped in between; a request that comes twice would else say that all is done."""
+    """The process that closed the root stopped before it closed the children. A repeated close must close them."""
     journal = f"sqlite:///{tmp_path}/j.db"
     agents = [BareAgent(name, llm=Held()) for name in ("clerk", "helper")]
     async with open_runtime(journal=journal) as runtime:
@@ -213,7 +213,7 @@ async def test_second_close_closes_open_children(serving, tmp_path):
 
 
 class Held(LLM):
-    """Never answers."""
+    """A model that never answers."""
 
     name = "held"
 
@@ -222,7 +222,7 @@ class Held(LLM):
 
 
 async def test_rejected_message_has_no_status_until_accepted():
-    """Who asks for it is not told that it has failed, as it may be sent again; then it stands where it got in."""
+    """A rejected message can be sent again, so it has no status of failure. After the retry it has the cursor of its acceptance."""
     message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
     key, tries = (
         SessionKey("clerk", "s1"),
@@ -244,7 +244,7 @@ async def test_rejected_message_has_no_status_until_accepted():
 
 
 async def test_retried_message_hides_the_failure_of_the_first_try():
-    """Its sender has sent it once more: the failure is that of the first try."""
+    """The sender sent the message again, so its status is that of the second try."""
     message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
     key, accepted = SessionKey("clerk", "s1"), MessageAcceptedRecord(message=message)
     first, last = [MessageEndRecord(message_id=message.id, failed=failed) for failed in (NOT_KEPT, None)]
@@ -261,7 +261,7 @@ async def test_retried_message_hides_the_failure_of_the_first_try():
 
 
 async def test_tags_and_metadata_are_set_changed_and_found(served):
-    """By PUT, POST and PATCH, also of a closed session; lists select by all given tags and values."""
+    """PUT, POST and PATCH set tags and metadata, also of a closed session. Lists select by several tags and values."""
     async with served.client() as ada:
         body = {"agent": "clerk", "tags": ["b", "a"], "metadata": {"ticket": "4711"}}
         made = await ada.put("/v1/sessions/s1", json=body)
@@ -292,7 +292,7 @@ async def test_tags_and_metadata_are_set_changed_and_found(served):
 
 
 async def test_invalid_tags_and_metadata_are_rejected(served):
-    """In bodies and in queries."""
+    """Bodies and queries with invalid tags or metadata are rejected."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for body in (

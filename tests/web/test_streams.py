@@ -1,4 +1,4 @@
-"""The events of sessions as streams: nothing is lost, nothing comes twice, and no reader matters."""
+"""Event streams of sessions: no event is lost or repeated, and no reader affects others."""
 
 import json
 import random
@@ -31,14 +31,14 @@ from actgent.web.streaming.sse import MAX_FRAMES, FrameBatch, FrameQueue, Stream
 
 
 class Events:
-    """What a stream of server-sent events says, as the HTML standard reads it."""
+    """A parser of server-sent events, as in the HTML standard."""
 
     def __init__(self, last=""):
         self.last = last
         self.found = []
-        """Those with a number."""
+        """Events with a record number."""
         self.grown = []
-        """Those without."""
+        """Events without a record number."""
         self._text, self._fields = "", {}
 
     def has(self, name):
@@ -63,7 +63,7 @@ class Events:
 
 
 async def read(client, path, events, until, drops=None):
-    """Read a stream until an event of this name has come, and come back behind the last number after each break."""
+    """Read a stream until an event of this name arrives. After each disconnection, resume after the last number."""
     while not events.has(until):
         headers = {"last-event-id": events.last} if events.last else {}
         async with client.stream("GET", path, headers=headers) as stream:
@@ -147,7 +147,7 @@ async def test_turn_start_without_followers_has_the_right_time(serving):
 
     async def think(_):
         called.append(time.time())
-        await trio.sleep(0.02)  # the time of the model
+        await trio.sleep(0.02)  # duration of the model call
         return "done"
 
     agents = [BareAgent(name="slow", llm=ScriptedLLM(think))]
@@ -266,7 +266,7 @@ async def test_curl_reads_a_stream(served, ada):
 
 
 async def test_cursor_above_the_end_gets_resync(ada):
-    """Who has seen more than there is, as an older copy was put back, is told so, and gets what comes from here on."""
+    """After a restore of an older copy, a cursor above the last record gets `resync`, and then the new events."""
     events = Events("99")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
@@ -311,7 +311,7 @@ async def _open_client(served, task_status):
 
 
 async def test_late_reader_gets_the_whole_partial_answer(serving):
-    """An answer that grows is told piece by piece; a late reader gets what has grown first, and the record voids it."""
+    """A partial answer is sent piece by piece. A late reader first gets the text so far, and the final record replaces it."""
     go = trio.Event()
 
     class Slow(LLM):
@@ -382,7 +382,7 @@ async def test_reader_that_never_reads_is_disconnected(serving):
 
 
 async def mute_reader(served, session_id="s1"):
-    """A connection that asks for a stream and never reads it."""
+    """Open a connection that requests a stream and never reads it."""
     mute = trio.socket.socket()
     mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, port = served.gateway.url.removeprefix("http://").split(":")
@@ -393,7 +393,7 @@ async def mute_reader(served, session_id="s1"):
 
 
 async def test_lagging_reader_costs_nothing(serving):
-    """A reader that lags is told nothing of what follows, long before its connection ends; the last one ends the following."""
+    """A lagging reader gets no further events, long before its connection ends. The session's broadcast ends with its last reader."""
     limits = GatewayLimits(send_seconds=300, grace=0.2)
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
@@ -483,7 +483,7 @@ async def test_watch_reports_changes_of_own_sessions(serving):
 
 
 class Held:
-    """A connection that takes as many bytes at once as it is told, and keeps all that it got."""
+    """A connection that accepts `room` bytes at once, and stores all accepted bytes."""
 
     def __init__(self, room=0):
         self.room, self.got, self.is_cut = room, b"", False
@@ -500,7 +500,7 @@ class Held:
 
 
 async def test_stream_of_a_moved_session_ends_without_a_warning(serving, caplog):
-    """Its client comes back to where the session lives: for those who run the process nothing has happened."""
+    """The client reconnects to the session's new node, so operators get no warning."""
     async with (
         MemoryJournal().running() as journal,
         serving(journal=journal) as served,
@@ -539,7 +539,7 @@ async def test_reader_queue_is_bounded(size):
 
 @pytest.mark.parametrize("room", [0, 1, 7, 12, 13, 40, 10_000])
 async def test_partial_sends_are_completed(room):
-    """Each frame is complete and in order, whether the socket accepts all, some or none of it."""
+    """Each frame is complete and in order, whether the socket accepts all, some or no bytes."""
     held = Held(room)
     frames = FrameQueue(StreamWriter(None, held))
     frames.is_live = True
@@ -551,7 +551,7 @@ async def test_partial_sends_are_completed(room):
             frames.put(piece, 0.0)
             if piece.last % 2:
                 await trio.testing.wait_all_tasks_blocked()
-        frames.put(pieces[2], 0.0)  # comes twice
+        frames.put(pieces[2], 0.0)  # is sent twice
         frames.close(b"bye")
     assert held.got == b"".join(piece.chunk for piece in pieces) + chunked(b"bye")
 
@@ -572,7 +572,7 @@ async def test_idle_stream_sends_keep_alives(serving, monkeypatch):
 
 
 async def test_later_reader_gets_its_events_at_once(serving):
-    """Also where those who read already wait for something else, which has not come."""
+    """A reader gets its events even if an earlier reader still waits for a different event."""
 
     class Waiting(LLM):
         name = "waiting"
@@ -622,7 +622,7 @@ async def test_later_reader_gets_its_events_at_once(serving):
     ],
 )
 async def test_along_header_limits_the_other_events(serving, along, told):
-    """And that the session was closed; who says nothing is told all, as clients of other releases are."""
+    """The reader also gets the close of the session. Without the header it gets all events, as clients of other releases do."""
     events = Events()
     headers = {"actgent-events": "reply"} | ({} if along is None else {"actgent-events-along": along})
 
@@ -652,12 +652,12 @@ async def test_along_header_limits_the_other_events(serving, along, told):
 
 
 def reader_of(*wanted):
-    """A connection whose client waits for these events, and is told nothing else; all of them where none is named."""
+    """Return a frame queue that is woken by the named events only. Without names, all events wake it."""
     return FrameQueue(StreamWriter(None), frozenset(wanted) or None, frozenset())
 
 
 async def test_broadcast_uses_the_names_of_its_current_readers():
-    """One who has just come counts from the next record on, one who has left no more."""
+    """A new reader counts from the next record on. A reader that left no longer counts."""
     told = MessageAcceptedRecord(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),)))
     tail, encoder = event_broadcast.SessionBroadcast(SessionKey("clerk", "s")), EventEncoder()
     tail.subscribe(reader_of("answer"))

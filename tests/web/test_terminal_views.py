@@ -1,4 +1,4 @@
-"""`actgent top` and `actgent watch`: of a server that runs, of one that comes back, and of a journal beside its owner."""
+"""`actgent top` and `actgent watch` with a running server, a restarted server, and a journal that is in use."""
 
 import io
 import json
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
 
 
 async def run(*arguments, token="", code=0):
-    """What a command prints, and its complaints."""
+    """Return the standard output and standard error of a command."""
     env = {**os.environ, "ACTGENT_TOKEN": token, "COLUMNS": "200"}
     done = await trio.run_process(
         [*COMMAND, *arguments], capture_stdout=True, capture_stderr=True, check=False, env=env
@@ -41,7 +41,7 @@ async def say(client, words="hello", session="s1"):
 
 
 async def test_watch_shows_the_same_for_server_and_journal(serving, tmp_path):
-    """Each event by its number, as the API has it; from a journal that is in use the same; behind a number what follows."""
+    """Each event has its number from the API. A journal that is in use shows the same events. After a number, only later events are shown."""
     journal = f"{tmp_path}/a.db"
     async with serving(journal=f"sqlite:///{journal}") as served, served.client() as ada:
         await say(ada, "good \x1b[31mday")
@@ -64,7 +64,7 @@ async def test_watch_shows_the_same_for_server_and_journal(serving, tmp_path):
 
 
 async def test_failed_webhooks_are_listed_and_redelivered(serving, receiving):
-    """By the ids in the list. After that the list is empty."""
+    """The command redelivers by the listed ids. After that the list is empty."""
     status = [503]
     with receiving(lambda *_: status[0]) as receiver:
         webhook = Webhook(
@@ -155,11 +155,11 @@ def write_token(file):
 
 
 async def test_top_shows_agents_once_in_a_pipe_and_as_json(serving):
-    """Inboxes, sessions and who waits for people; totals and all sessions for those who may see them."""
+    """The output has inboxes, sessions and pending approvals. Permitted tokens also see totals and all sessions."""
     async with serving() as served, served.client() as ada:
         await run(
             "top", "--once", "--at", served.gateway.url, token=served.tokens["root"]
-        )  # from here it is counted
+        )  # starts the count
         await say(ada)
         at = ("--at", served.gateway.url)
         with trio.fail_after(60):
@@ -178,7 +178,7 @@ async def test_top_shows_agents_once_in_a_pipe_and_as_json(serving):
 
 
 async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
-    """By their states, the latest first; while agents use it."""
+    """The output has the count of sessions by status, and the sessions, while agents use the journal."""
     async with serving(journal=f"sqlite:///{tmp_path}/a.db") as served, served.client() as ada:
         await say(ada)
         text = await run("top", "--at", f"{tmp_path}/a.db")
@@ -187,7 +187,7 @@ async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
 
 
 async def test_top_without_agents_or_sessions(serving, tmp_path):
-    """A server without agents, as it stands beside the nodes of a cluster, and a journal without sessions have no tables; no webhooks, a word."""
+    """A server without agents and a journal without sessions have no tables. Without webhooks, one short line is printed."""
     async with serving(agents=[], journal=f"sqlite:///{tmp_path}/a.db") as served:
         at = ("--at", served.gateway.url)
         token = {"ACTGENT_TOKEN": served.tokens["root"]}
@@ -252,7 +252,7 @@ async def test_mistakes_are_one_line(arguments, code, words):
 
 
 async def test_unreachable_server_is_named(serving):
-    """In one sentence, without a traceback."""
+    """The error is one sentence without a traceback."""
     gone = await run("top", "--at", "http://127.0.0.1:1", token="act_x", code=1)
     assert "does not answer (ConnectError: all attempts to connect to " in gone
     assert "Connection refused)" in gone
@@ -270,7 +270,7 @@ async def test_unreachable_server_is_named(serving):
 
 @pytest.mark.parametrize("form", ["{host}", "{url}/", "{url}/v1", "{url}/#key=once_x", "{url}"])
 async def test_printed_addresses_are_accepted(serving, form):
-    """With and without `http://`, the API's and the dashboard's: all are the same server."""
+    """The addresses of the API and of the dashboard, with and without `http://`, name the same server."""
     async with serving() as served:
         url = served.gateway.url
         at = form.format(url=url, host=url.removeprefix("http://"))
@@ -291,7 +291,7 @@ ROW = {"agent": "researcher-with-a-long-name", "inbox": "12/1000", "people": "3"
     ],
 )
 def test_narrow_terminals_omit_columns(width, columns):
-    """A narrow terminal has fewer columns and shorter names; no figure is cut, and no line is longer than the terminal."""
+    """A narrow terminal has fewer columns and shorter names. No figure is cut, and no line is longer than the terminal."""
     out = io.StringIO()
     table = fit_table([{name: Text(value) for name, value in ROW.items()}], width, ("spent", "people"))
     Console(file=out, width=width).print(table)
@@ -304,7 +304,7 @@ def test_narrow_terminals_omit_columns(width, columns):
 
 
 async def test_lost_server_is_reported_once(serving, tmp_path):
-    """However often the connection is retried, and once more when the server answers again."""
+    """Many retries are reported once. The restored connection is reported once."""
     journal, tokens = f"sqlite:///{tmp_path}/a.db", tmp_path / "tokens.toml"
     secret = write_token(tokens)
     complaints = tmp_path / "complaints"
@@ -322,7 +322,7 @@ async def test_lost_server_is_reported_once(serving, tmp_path):
         with trio.fail_after(60):
             while "reconnecting" not in complaints.read_text():  # noqa: ASYNC110 - a process writes it
                 await trio.sleep(0.05)
-            await trio.sleep(2)  # it is tried twice meanwhile
+            await trio.sleep(2)  # time for two retries
             async with serving(journal=journal, bind=bind, tokens=tokens) as served, served.client() as ada:
                 ada.headers["authorization"] = f"Bearer {secret}"
                 await say(ada, "two")

@@ -1,4 +1,4 @@
-"""Records, sessions as they were, forks and lists of all sessions, over HTTP."""
+"""Records, past states, forks, and lists of all sessions over HTTP."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def look() -> str:
 
 @pytest.fixture
 async def ada(served):
-    """Ada, who has said two things in a session."""
+    """Yield a client of ada, with a session of two messages."""
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
         for words in ("one", "two"):
@@ -45,7 +45,7 @@ async def test_records_are_read_page_by_page(served, ada):
 
 
 async def test_past_state_is_returned(ada):
-    """After a record, the history has its former content, and the digest is always the same."""
+    """After a record, the history has its former content. The digest is stable."""
     early = (await ada.get("/v1/sessions/s1/at/4")).json()
     late = (await ada.get("/v1/sessions/s1/at/11")).json()
     assert [each["text"] for each in early["history"]] == ["one", "you said: one"]
@@ -89,7 +89,7 @@ async def test_fork_resumes_an_open_turn(ada):
 
 
 async def test_reading_a_session_does_not_start_its_turn(serving):
-    """A session whose open turn waits is shown as waiting by each GET, and is not loaded; a POST starts the turn."""
+    """A session with a suspended turn is shown as waiting by each GET, and is not loaded. A POST starts the turn."""
     asked = []
     llm = ScriptedLLM(lambda chat: asked.append(chat) or "yes")
     async with (
@@ -126,7 +126,7 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
 
 
 async def test_fork_of_a_child_session_is_rejected(served, ada):
-    """A session that an agent opened in its own name below another is not copied into one of whoever is called like it."""
+    """The session's owner is the agent that opened it. A fork would give the copy to an owner with the same name."""
     opener = served.runtime.agents.opener
     parent = await opener("clerk").find("s1")
     child = opener("helper").new(Sender("clerk", "agent"), session_id="c1", parent=parent)
@@ -146,7 +146,7 @@ async def test_exported_session_can_be_imported(ada, tmp_path):
 
 
 async def test_long_session_is_exported_page_by_page(serving, tmp_path, monkeypatch):
-    """The file is the same, of the size that was told, and never more than a page of records is read at a time."""
+    """The file has all records and the announced size. At most one page of records is read at a time."""
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for number in range(60):
@@ -177,7 +177,7 @@ async def test_long_session_is_exported_page_by_page(serving, tmp_path, monkeypa
 
 
 async def test_model_request_of_a_record_is_rebuilt(serving):
-    """At a record and behind it: the request of the next answer, as today's code makes it; none behind the last."""
+    """The response is the request of the next answer, as the current code builds it. After the last answer there is none."""
     agents = [BareAgent("clerk", llm=ScriptedLLM(["one", "two"]), tools=[look], system_prompt="Be kind.")]
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -236,7 +236,7 @@ async def test_comparison_with_the_same_code_finds_no_difference(served, ada):
 
 
 async def test_first_difference_has_both_sides(serving, tmp_path):
-    """After a start with another prompt the comparison says at which record, what was and what would be."""
+    """After a restart with another prompt, the comparison has the record number, the recorded value and the replayed value."""
     url = f"sqlite:///{tmp_path}/j.db"
     for prompt in ("Be kind.", "Be rude."):
         agent = BareAgent("clerk", llm=ScriptedLLM(["yes"] * 9), system_prompt=prompt)
@@ -253,7 +253,7 @@ async def test_first_difference_has_both_sides(serving, tmp_path):
 
 
 async def test_comparisons_are_limited_and_end_with_their_client(serving, monkeypatch):
-    """More than may be at a time are refused at once; who leaves stops theirs; one that takes too long is told so."""
+    """A comparison above the limit is rejected at once. A disconnected client cancels its comparison. A comparison that takes too long is a 503."""
     entered, left = [], []
 
     async def compare(*_, **__):

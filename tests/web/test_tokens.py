@@ -1,4 +1,4 @@
-"""Tokens, and the file that holds their digests."""
+"""Tokens, and the file with their digests."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ async def test_token_file_has_only_digests(tmp_path):
 
 
 async def test_token_expires():
-    """At its expiry a token is unknown."""
+    """A token is unknown from its expiry on."""
     secret, token = new_token("a", owner="ada", scopes=("read",), expires=100)
     store = TokenStore([token])
     assert store.find(secret, now=99.9) == token
@@ -75,7 +75,7 @@ def test_invalid_token_file_is_rejected(tmp_path, text, said):
 
 
 def test_scopes_imply_others():
-    """Who may chat or approve may read, an admin may all, and nobody acts for others without being told so."""
+    """`chat` and `approve` imply `read`, and `admin` implies all. Only `impersonate` allows acting for other owners."""
     allows = {
         scope: {
             each for each in ("read", "chat", "approve", "journal", "metrics", "admin") if token.allows(each)
@@ -133,7 +133,7 @@ async def stream_of(served, name, ended):
 
 
 async def test_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
-    """One whose token is taken out of the file, or whose date has come; others go on, and requests are refused."""
+    """The streams of a revoked or expired token end, and its requests are rejected. Streams of other tokens continue."""
     monkeypatch.setattr(access_tokens, "POLL_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(access_tokens, "RELOAD_INTERVAL_SECONDS", 0.0)
     file, made = tmp_path / "tokens.toml", {}

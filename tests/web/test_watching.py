@@ -1,4 +1,4 @@
-"""What changes in all sessions that somebody reaches: agents, calls that wait for people, and what fails."""
+"""The stream of changes in all sessions of an owner: agents, pending approvals and failures."""
 
 from contextlib import asynccontextmanager
 
@@ -12,7 +12,7 @@ from .test_streams import Events
 
 @asynccontextmanager
 async def watched(served, what, *names):
-    """What each of these is told, while the block lasts."""
+    """Yield a client, and the events that each named token receives during the block."""
     async with trio.open_nursery() as nursery:
         async with served.client(names[0]) as first:
             found = [await nursery.start(watch, served, name, what) for name in names]
@@ -21,7 +21,7 @@ async def watched(served, what, *names):
 
 
 async def watch(served, name, what, task_status):
-    """Read a stream, which hears everything from its first line on."""
+    """Read a stream. The task starts after its first line, so no later event is missed."""
     events, is_open = Events(), False
     async with (
         served.client(name) as client,
@@ -41,7 +41,7 @@ async def until(condition):
 
 
 async def test_watch_reports_approvals_and_decisions(served):
-    """Who watches approvals hears of its own: that somebody is asked, and what was decided; of heads nothing."""
+    """A watcher of approvals receives the requests and decisions of its own sessions, and no session heads."""
     async with watched(served, "approvals,errors", "ada", "bob", "root") as (ada, mine, theirs, every):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         await ada.post("/v1/sessions/s1/messages", json={"input": "deploy", "message_id": "m1"})
@@ -57,7 +57,7 @@ async def test_watch_reports_approvals_and_decisions(served):
 
 
 async def test_watch_reports_failures_with_their_kind(serving):
-    """Who watches errors hears which message of which session failed, by which class of error, in words of ours."""
+    """A watcher of errors receives the message, the session, the error class, and a fixed text."""
     agent = BareAgent("clerk", llm=ScriptedLLM([ModelError("secret-host is down")] * 9))
     async with serving(agents=[agent]) as served, watched(served, "errors", "ada") as (ada, mine):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})

@@ -1,4 +1,4 @@
-"""Webhooks, by receivers on loopback that take, refuse, hang, die, redirect and are slow."""
+"""Webhooks to receivers on loopback that accept, reject, hang, disconnect, redirect and are slow."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ LOCAL = ["127.0.0.1"]
 
 
 def check_signature(headers, body, secrets):
-    """What a receiver does, by the specification alone."""
+    """Verify a signature as the specification requires of receivers."""
     signed = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body))
     given = [each.removeprefix("v1,") for each in headers["webhook-signature"].split(" ")]
     for secret in secrets:
@@ -31,7 +31,7 @@ def check_signature(headers, body, secrets):
 
 
 async def until(condition):
-    """Wait for something that other threads do."""
+    """Wait for a condition that other threads change."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - threads tell nobody
             await trio.sleep(0.01)
@@ -58,14 +58,14 @@ async def say(client, session, words="hello"):
 
 
 async def given_up(served):
-    """What administrators see as given up."""
+    """Return the failed notifications that an administrator sees."""
     async with served.client("root") as root:
         items = (await root.get("/v1/webhooks")).json()["items"]
     return [each for item in items for each in item["failed"]]
 
 
 async def test_events_are_sent_and_signed(serving, receiving):
-    """A reply, an approval and the end of a session are sent once each, in order, with a valid signature."""
+    """A reply, an approval and the end of a session are each sent once, in order, with a valid signature."""
     with receiving() as receiver:
         async with told(serving, receiver) as (_, ada):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
@@ -104,7 +104,7 @@ async def test_failure_is_sent(serving, receiving):
 
 
 async def test_arguments_that_few_libraries_encode_are_sent(serving, receiving):
-    """An integer of more than 64 bits and an unpaired surrogate, to receivers, lists and streams."""
+    """Receivers, lists and streams get an integer of more than 64 bits and an unpaired surrogate."""
 
     @tool(approval=True)
     def count(number: int, text: str) -> str:
@@ -137,7 +137,7 @@ async def test_arguments_that_few_libraries_encode_are_sent(serving, receiving):
 
 @pytest.mark.parametrize("answer", [500, "die", (429, ("retry-after", "0")), 302])
 async def test_rejected_notification_is_retried_with_its_id(serving, receiving, answer):
-    """A receiver that rejects a few times gets it again with the same id, before later notifications."""
+    """A receiver that rejects a notification several times gets it again with the same id, before later notifications."""
 
     def behave(receiver, body):
         return answer if len(receiver.tried) <= 3 else 200
@@ -197,7 +197,7 @@ async def test_undelivered_notification_is_listed_as_failed(serving, receiving):
 
 
 async def test_failed_notifications_are_redelivered(serving, receiving):
-    """Named or all of it, each under its id, once; what is taken is listed no more, what is not stays, each once."""
+    """Selected or all failed notifications are sent once under their ids. Delivered ones leave the list, and others remain."""
     down = {"s1", "s2", "s3"}
 
     def behave(receiver, body):
@@ -233,7 +233,7 @@ async def test_failed_notifications_are_redelivered(serving, receiving):
             await served.runtime.delete_session("s3", agent="clerk")
             with trio.fail_after(30):
                 while await given_up(served):
-                    await root.post(path, json={})  # what is just being sent is not begun again
+                    await root.post(path, json={})  # a notification in flight is not sent again
                     await trio.sleep(0.02)
             assert (await ada.post(path, json={})).status_code == 403
             assert (await root.post("/v1/webhooks/none/redelivery", json={})).status_code == 404
@@ -244,7 +244,7 @@ async def test_failed_notifications_are_redelivered(serving, receiving):
 
 
 async def test_failed_notifications_are_redelivered_after_a_restart(serving, receiving, tmp_path):
-    """The list stands in the journal; what is taken is not there after a further start either."""
+    """The journal has the list. Delivered notifications are not in the list after another restart."""
     journal, status = f"sqlite:///{tmp_path}/j.db", [503]
     with receiving(lambda *_: status[0]) as receiver:
         async with told(serving, receiver, retry_timeout=0.02, journal=journal) as (served, ada):
@@ -282,7 +282,7 @@ async def test_private_receiver_requires_allow(serving, receiving):
 
 
 async def test_client_sets_the_receiver_of_its_session(serving, receiving):
-    """A client names who is told of its session, and gets the secret that this receiver knows it by."""
+    """A client sets the receiver of its session, and gets the secret of that receiver's signatures."""
     with receiving() as receiver:
         notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
         async with serving(notify=notify) as served, served.client() as ada:
@@ -308,7 +308,7 @@ async def test_client_sets_the_receiver_of_its_session(serving, receiving):
 
 
 async def test_clients_reach_only_allowed_ports_and_paths(serving, receiving):
-    """What clients may name is `allow` of their own webhook, down to port and path, and is checked when they name it."""
+    """The `allow` list of the clients' webhook limits host, port and path. The gateway checks a client's URL when the session is created."""
     with receiving() as receiver, receiving() as other:
         host = receiver.url.split("/")[2]
         base, elsewhere = receiver.url.removesuffix("/hook"), other.url.removesuffix("/hook")
@@ -340,7 +340,7 @@ async def test_clients_reach_only_allowed_ports_and_paths(serving, receiving):
 
 
 async def test_a_pooled_connection_does_not_open_another_path(serving, receiving):
-    """A session whose address was set while it was allowed is not notified over the connection of an allowed path."""
+    """A session's address was allowed when it was set. The pooled connection of an allowed path does not carry its notifications."""
     with receiving() as receiver:
         base, host = receiver.url.removesuffix("/hook"), receiver.url.split("/")[2]
         notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
@@ -361,7 +361,7 @@ async def test_a_pooled_connection_does_not_open_another_path(serving, receiving
 
 
 async def test_session_receivers_require_a_webhook(served):
-    """Where the server tells no addresses of clients, and for what is no address, a session is not made."""
+    """Without a webhook for client addresses, or with an invalid address, the session is not created."""
     async with served.client() as ada:
         for url in ("https://example.com/x", "ftp://example.com"):
             made = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "notify": {"url": url}})
@@ -370,7 +370,7 @@ async def test_session_receivers_require_a_webhook(served):
 
 
 async def test_secrets_are_replaced_without_a_restart(serving, receiving, tmp_path):
-    """Each secret of the file signs, the newest first, also when the file was changed meanwhile."""
+    """Each secret of the file signs, the newest first, also after a change of the file."""
     newer, file = new_webhook_secret(), tmp_path / "secrets"
     file.write_text(SECRET)
     with receiving() as receiver:
@@ -467,7 +467,7 @@ async def test_webhook_queue_overflow_loses_no_reply(serving, receiving, monkeyp
 
 
 def assert_in_order(receiver):
-    """In each session, what was taken first was in the order of its records."""
+    """Assert that the first deliveries of each session are in the order of its records."""
     numbers = defaultdict(list)
     for headers, body in receiver.got:
         known = numbers[body["data"]["session_id"]]
@@ -522,13 +522,13 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
     ],
 )
 def test_invalid_webhook_is_rejected(make, words):
-    """The error is raised at the creation."""
+    """The constructor raises the error."""
     with pytest.raises(ConfigurationError, match=words):
         make()
 
 
 async def test_one_address_has_one_webhook(serving):
-    """Two webhooks of one address are refused."""
+    """Two webhooks with the same address are rejected."""
     twice = [Webhook("https://example.com", secrets=[SECRET]) for _ in range(2)]
     with pytest.raises(ConfigurationError, match=r"two webhooks have the same URL \(https://example\.com"):
         async with serving(notify=twice):

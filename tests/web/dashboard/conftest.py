@@ -1,4 +1,4 @@
-"""A browser, and a gateway with something to see."""
+"""A browser, and a gateway with data for each page of the dashboard."""
 
 import importlib.util
 import json
@@ -29,21 +29,21 @@ NAMED = {
     "ArrowUp": (38, ""),
     "ArrowDown": (40, ""),
 }
-"""Keys that are no characters: their codes, and the texts that they make."""
+"""Codes and texts of the keys that are not characters."""
 GO = """new Promise(done => {
   const before = location.href;
   location.hash = %s;
   if (location.href === before) done();
   else addEventListener("hashchange", () => setTimeout(done), { once: true });
 })"""
-"""The page that is left may look settled until it has heard that another one is wanted."""
+"""The script waits for `hashchange`, because the old page can look settled until that event."""
 SETTLED = (
     """document.querySelector("main h1") && !document.querySelector("main").innerText.includes("Loading")"""
 )
 
 
 def load(name, path):
-    """A module of the tests by its file."""
+    """Import a test module from its file."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -52,7 +52,7 @@ def load(name, path):
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, as the tests of the documentation speak to it; skips where there is none."""
+    """Return the browser module of the documentation tests. Skip the test if Chromium is not installed."""
     module = load("browser", ROOT / "tests" / "docs" / "browser.py")
     if module.CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
@@ -60,7 +60,7 @@ def browser():
 
 
 class Screen:
-    """What a person sees and does."""
+    """The visible page of a browser, with the input of a user."""
 
     def __init__(self, tab) -> None:
         self.tab = tab
@@ -73,7 +73,7 @@ class Screen:
         return done["result"].get("value")
 
     async def until(self, condition):
-        """Wait until something is to be seen; returns it as text."""
+        """Wait until a condition on the page is met. Return its value as text."""
         found = await self.run(WAIT % condition)
         assert not found.startswith("too late"), (condition, found)
         return found
@@ -87,7 +87,7 @@ class Screen:
             await self.tab.reload()
 
     async def go(self, place):
-        """Show another page of the dashboard, and wait until it has what it shows."""
+        """Open another page of the dashboard, and wait until its content has loaded."""
         await self.run(GO % json.dumps(place))
         await self.until(SETTLED)
 
@@ -97,7 +97,7 @@ class Screen:
         await self.tab.call("Input.insertText", text=text)
 
     async def press(self, *keys):
-        """Press keys one after the other, each by its name or its character."""
+        """Press keys in sequence. Each key is a name or a character."""
         for key in keys:
             code, text = NAMED.get(key, (0, key))
             for kind in ("keyDown", "keyUp"):
@@ -107,7 +107,7 @@ class Screen:
                 )
 
     async def open_another(self, address, before=""):
-        """Open one more tab of the same browser, and go to it; a script may run before the page. Returns what `turn_to` takes."""
+        """Open another tab of the same browser at an address. `before` is a script that runs before the page. Return the argument of `turn_to`."""
         self.tab.session = ""
         made = await self.tab.call("Target.createTarget", url="about:blank")
         joined = await self.tab.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
@@ -120,28 +120,28 @@ class Screen:
         return made["targetId"], joined["sessionId"]
 
     async def turn_to(self, opened):
-        """Go to a tab that was opened, which is seen then; the others are not."""
+        """Bring an opened tab to the front. The other tabs are hidden."""
         self.tab.session = opened[1]
         await self.tab.call("Page.bringToFront")
 
     async def close(self, opened):
-        """Close a tab that was opened."""
+        """Close an opened tab."""
         before, self.tab.session = self.tab.session, ""
         await self.tab.call("Target.closeTarget", targetId=opened[0])
         self.tab.session = before
 
     def asked(self, words):
-        """How often the network was asked for an address that holds these words."""
+        """Return the number of network requests whose address contains the text."""
         return sum(words in each for each in self.tab.complaints if each.startswith("asked the network"))
 
     def complaints(self):
-        """What the console said; requests to the gateway are none."""
+        """Return the console messages of the page, without the requests to the gateway."""
         return [each for each in self.tab.complaints if not each.startswith("asked the network")]
 
 
 @pytest.fixture
 async def screen(browser):
-    """A browser with an empty page; it may not complain."""
+    """Yield a browser with an empty page. The console must have no messages at the end."""
     async with browser.open_tab() as tab:
         shown = Screen(tab)
         await tab.look(1280, "light")
@@ -154,7 +154,7 @@ scene = load("scene", Path(__file__).with_name("scene.py"))
 
 @asynccontextmanager
 async def client_of(url, secret):
-    """A client of the gateway at a URL, with the token that is given."""
+    """Yield a client of the gateway at a URL, with a token."""
     headers = {"authorization": f"Bearer {secret}"}
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
         yield client
@@ -162,6 +162,6 @@ async def client_of(url, secret):
 
 @pytest.fixture
 async def stage():
-    """The address of a gateway in which a scene was played, and the dashboard's pages by their names."""
+    """Yield the address of a gateway with the played scene, and the paths of the dashboard's pages by name."""
     async with scene.open_scene(client_of) as link:
         yield link, scene.PAGES

@@ -1,4 +1,4 @@
-"""A gateway in which something is to be seen on each page: sessions at work and waiting, errors, schedules, budgets, provider limits."""
+"""A gateway with data for each page: active and suspended sessions, errors, schedules, budgets and provider limits."""
 
 import json
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ PAGES = {
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",
 }
-"""The dashboard's pages, by the names of their pictures."""
+"""Paths of the dashboard's pages, by the names of their pictures."""
 
 
 @tool(effect="pure")
@@ -66,7 +66,7 @@ async def credit(number: int, amount: float) -> str:
 
 
 def clerk(chat):
-    """Looks an invoice up, notes what it found, and asks before it credits."""
+    """Find an invoice, note the result, and credit the invoice after an approval."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
     if not results:
@@ -103,7 +103,7 @@ def agents():
 
 
 async def play(client):
-    """Say in the sessions what makes the scene."""
+    """Send the messages that create the scene."""
 
     async def make(session_id, agent, **more):
         answer = await client.put(f"/v1/sessions/{session_id}", json={"agent": agent, **more})
@@ -139,7 +139,7 @@ async def play(client):
 
 @asynccontextmanager
 async def open_scene(client_of):
-    """A gateway in which the scene was played; gives its address with the key of an admin."""
+    """Yield the address of a gateway with the played scene, and an admin key."""
     secret, token = new_token("root", owner="root", scopes=("admin",))
     async with open_runtime(journal="memory:", index=True) as runtime:
         for agent in agents():

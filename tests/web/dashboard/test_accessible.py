@@ -1,4 +1,4 @@
-"""Each page for everybody: WCAG 2.2, A and AA, as far as axe-core can tell, and all of it by keyboard."""
+"""Accessibility of each page: WCAG 2.2 A and AA as far as axe-core can check, and operation by keyboard."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SCHEMES = ("light", "dark")
 
 @pytest.fixture
 async def axe(screen):
-    """What looks at the page that is shown, in both widths and themes, and lists what is wrong with it."""
+    """Return a function that lists the accessibility findings of the shown page, in both widths and themes."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed: npm ci in tests/web/dashboard")
 
@@ -38,7 +38,7 @@ async def axe(screen):
 
 
 async def test_each_page_is_accessible(stage, screen, axe):
-    """No page or dialog has a finding, wide or narrow, light or dark."""
+    """No page and no dialog has a finding, in both widths and in both themes."""
     link, pages = stage
     await screen.open(link)
     await screen.until("document.querySelector('nav')")
@@ -56,7 +56,7 @@ async def test_each_page_is_accessible(stage, screen, axe):
 
 
 async def test_empty_pages_are_accessible(serving, screen, axe):
-    """Also the sign-in page."""
+    """Pages without data and the sign-in page have no finding."""
     async with serving(agents=[]) as served:
         await screen.open(served.gateway.url)
         await screen.until("document.querySelector('#key')")
@@ -81,7 +81,7 @@ async def test_empty_pages_are_accessible(serving, screen, axe):
 
 
 async def test_keyboard_focus_starts_at_the_skip_link(stage, screen):
-    """The first stop is the link over the pages to the content; all that is reached shows that it is."""
+    """The first tab stop is the link to the content. Each focused control has a visible focus."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -102,7 +102,7 @@ async def test_keyboard_focus_starts_at_the_skip_link(stage, screen):
 
 
 async def test_shortcuts_open_pages(stage, screen):
-    """Two keys open each page. In a text field they are letters."""
+    """Two keys open each page. In a text field the keys are typed as letters."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -132,7 +132,7 @@ async def test_session_is_found_and_opened_by_keys(stage, screen):
 
 
 async def test_dialog_traps_and_restores_the_focus(stage, screen):
-    """While it is open nothing behind it is reached, and Escape leads back to where one was."""
+    """While the dialog is open, the focus stays in it. Escape returns the focus to the previous control."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")

@@ -40,7 +40,7 @@ async def test_tags_are_shown_and_changed(serving, screen):
 
 
 async def test_the_list_is_filtered_by_tags(serving, screen):
-    """By a click on a tag, by the field, and by the address, which can be kept."""
+    """A click on a tag, the filter field and the address of the page select the sessions with a tag."""
     async with serving() as served:
         async with served.client() as ada:
             for name, body in (

@@ -1,4 +1,4 @@
-"""Two sessions side by side on the dashboard."""
+"""The comparison of two sessions on the dashboard."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def weigh(what: str) -> str:
 
 
 def script(chat):
-    """Weighs a box once, a crate twice, and answers otherwise."""
+    """Weigh a box once and a crate twice. Answer all other messages with text."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
     asked = [part.text for each in chat.messages for part in each.parts if type(part).__name__ == "Text"][-1]
@@ -29,7 +29,7 @@ def script(chat):
 
 @pytest.fixture
 async def compared(serving, screen):
-    """Sessions `one` and `two` of two agents, with an equal first turn, and what opens a page."""
+    """Yield a function that opens a page, and sessions `one` and `two` of two agents. Their first turns are equal."""
     agents = [
         BareAgent(name, llm=ScriptedLLM(script, name=f"model-{name}"), tools=[weigh])
         for name in ("left", "right")
@@ -46,7 +46,7 @@ async def compared(serving, screen):
 
 
 async def test_figures_and_steps_are_compared(compared, screen):
-    """Figures have their difference; equal turns say so; steps without a partner have an empty side; text is text."""
+    """Figures show their difference, and equal turns are marked. A step without a partner has an empty side. HTML is shown as text."""
     await screen.go("#/compare?a=one&aa=left&b=two&ba=right")
     await screen.until("document.querySelectorAll('.turn').length === 2")
     rows = await screen.run(ROWS)
@@ -72,7 +72,7 @@ async def test_figures_and_steps_are_compared(compared, screen):
 
 
 async def test_other_session_is_chosen_in_the_list(compared, screen):
-    """The button of a session leads to the other sessions of its agent, or to any id; a change is seen at once."""
+    """The button of a session leads to the other sessions of its agent, or to a typed id. The page shows a new choice at once."""
     await screen.go("#/sessions/one?agent=left")
     await screen.run(
         "[...document.querySelectorAll('.head a')].find(each => each.textContent === 'Compare').click()"

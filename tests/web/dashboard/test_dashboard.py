@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, and what its files promise."""
+"""The dashboard in a browser, and its static files."""
 
 import gzip
 import hashlib
@@ -48,7 +48,7 @@ async def test_conversation_is_shown_live(serving, screen):
 
 
 async def waiting_for_a_person(served, words="deploy"):
-    """Have a call wait in session s1 of ada."""
+    """Create session s1 of ada with a call that waits for an approval."""
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         await client.post("/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"})
@@ -69,7 +69,7 @@ async def test_approval_by_keys(serving, screen):
 
 
 async def test_session_reconnects_after_a_server_restart(serving, screen, tmp_path):
-    """The page says that it reconnects, keeps what it has, and goes on with each event once when the server is back."""
+    """The page reports the reconnection, keeps its content, and shows each event once after the restart."""
     journal = f"sqlite:///{tmp_path / 'j.db'}"
     secret, token = new_token("root", owner="root", scopes=("admin",))
     async with serving(journal=journal, tokens=[token]) as served:
@@ -88,11 +88,11 @@ async def test_session_reconnects_after_a_server_restart(serving, screen, tmp_pa
         await served.runtime.agents.opener("clerk").admission.accept(opened, opened.new_message("two"))
         await screen.until("document.body.innerText.includes('you said: two')")
         assert await screen.run("document.querySelectorAll('.turn').length") == 2
-    screen.tab.complaints.clear()  # of requests while there was no server
+    screen.tab.complaints.clear()  # of requests during the restart
 
 
 async def test_terminal_link_works_once(serving, screen):
-    """Its key is exchanged for a token that the tab keeps; who has the link later is asked to sign in, and may by the token."""
+    """The key is exchanged for a token that the tab stores. A later use of the link shows the sign-in form, which accepts the token."""
     async with serving(tokens=None) as served:
         link = served.gateway.link
         await screen.open(link)
@@ -117,7 +117,7 @@ async def test_terminal_link_works_once(serving, screen):
 
 
 async def test_wrong_key_is_rejected(serving, screen):
-    """The page asks for another key, and the correct key works."""
+    """The page requests another key, and accepts the correct key."""
     async with serving() as served:
         await screen.open(f"{served.gateway.url}/#key=act_wrong")
         assert "unknown or has expired" in await screen.until(
@@ -130,7 +130,7 @@ async def test_wrong_key_is_rejected(serving, screen):
 
 @pytest.mark.parametrize("page", ["#/sessions", "#/sessions/s1?agent=clerk", "#/approvals", "#/agents"])
 async def test_layouts_fit_the_window(serving, screen, page):
-    """No page is wider than its window, wide or narrow; text has contrast in light and dark; each control has a name."""
+    """No page is wider than a wide or narrow window. Text has contrast in both themes, and each control has a name."""
     async with serving() as served:
         await waiting_for_a_person(served, "deploy " + "x" * 300)
         await screen.open(link_of(served))
@@ -163,7 +163,7 @@ NAMELESS = """[...document.querySelectorAll("button, a, input, select, textarea"
 
 
 async def test_static_files_have_a_policy_and_caching(serving):
-    """They have a policy that lets no script in but these files, take no token, and are read again only when they change."""
+    """The policy permits only the scripts of the dashboard. The files need no token, and are sent again only after a change."""
     async with serving() as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         page = await client.get("/")
         policy = page.headers["content-security-policy"]
@@ -185,20 +185,20 @@ async def test_static_files_have_a_policy_and_caching(serving):
 
 
 async def test_gateway_without_a_dashboard(serving):
-    """`dashboard=False` serves no page."""
+    """With `dashboard=False` the gateway serves no page."""
     async with serving(dashboard=False) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         assert (await client.get("/")).status_code == 404
 
 
 def test_static_files_are_small():
-    """All of it takes less than 150 KB packed, and less than 5,000 lines of ours."""
+    """All files have less than 150 KB compressed, and less than 5,000 lines without the vendored libraries."""
     assert sum(len(gzip.compress(path.read_bytes())) for path in SERVED) < 150_000
     ours = [path for path in SERVED if path.suffix == ".js" and path.parent.name != "vendor"]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours) < 5_000
 
 
 async def test_first_page_is_small(serving, screen):
-    """It takes at most 12 requests for files, and less than 60 KB, since they are sent packed to who can unpack them."""
+    """The first page takes at most 12 requests for files, and less than 60 KB compressed."""
     async with serving() as served:
         await screen.open(link_of(served))
         await screen.until("document.querySelector('main .empty')")
@@ -211,7 +211,7 @@ async def test_first_page_is_small(serving, screen):
 
 
 async def test_static_files_are_compressed_if_accepted(served):
-    """Others get them as they are, and caches are told that there are two."""
+    """Other clients get uncompressed files, and `Vary` tells caches that there are two variants."""
     async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
         plain = await client.get("/static/app.js", headers={"accept-encoding": "identity"})
         packed = await client.get("/static/app.js", headers={"accept-encoding": "br, gzip"})
@@ -225,7 +225,7 @@ async def test_static_files_are_compressed_if_accepted(served):
 
 
 def test_vendored_libraries_have_their_digests():
-    """By their digests."""
+    """The digest of each vendored library equals the recorded digest."""
     rows = re.findall(
         r"^\| `(\S+)` .* ([0-9a-f]{64}) \|$", (STATIC / "vendor/README.md").read_text(), re.MULTILINE
     )

@@ -39,7 +39,7 @@ async def test_a_failed_delivery_is_sent_again(serving, receiving, screen):
 
 
 class Parser(Actor):
-    """Reads numbers, once it is repaired."""
+    """An actor that parses numbers once it is repaired."""
 
     is_repaired = False
 
@@ -48,7 +48,7 @@ class Parser(Actor):
 
 
 async def test_a_dead_letter_is_sent_again(serving, screen):
-    """The page lists it with its reason, as text. After *Send again* the list is empty."""
+    """The page lists the dead letter with its reason as text. After *Send again* the list is empty."""
     async with serving() as served:
         parser = await served.runtime.spawn(Parser, name="parser")
         with pytest.raises(ActorFailed):

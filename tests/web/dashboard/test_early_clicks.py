@@ -1,4 +1,4 @@
-"""What a person does as soon as something is there, and answers that come in another order than they were asked for."""
+"""Input before the first drawing, and responses that arrive out of order."""
 
 from .test_live import say
 from .test_pages import shown  # noqa: F401 - a fixture
@@ -27,7 +27,7 @@ def link_of(served):
 
 
 async def test_link_works_before_the_first_drawing(serving, screen):
-    """Its page is shown, although nothing has been drawn yet."""
+    """A link opens its page before the first drawing."""
     async with serving() as served:
         follow = "document.querySelector('nav a[href=\"#/agents\"]').click()"
         opened = await screen.open_another(link_of(served), AS_SOON_AS % ("nav", follow))
@@ -36,7 +36,7 @@ async def test_link_works_before_the_first_drawing(serving, screen):
 
 
 async def test_key_works_before_the_first_drawing(shown, screen):  # noqa: F811
-    """The key has its effect, although nothing has been drawn yet."""
+    """A key has its effect before the first drawing."""
     await shown("agents")
     await screen.run(AS_SOON_AS % (".scrub", PRESS % "F"))
     await shown("journal")

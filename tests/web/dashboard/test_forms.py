@@ -1,4 +1,4 @@
-"""What a call asks for, filled in on the page of approvals."""
+"""The form of a pending call on the approvals page."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def asking_agent(got):
 
 
 async def test_form_is_filled_in(serving, screen):
-    """Each kind has its field, the risk is told, text is data, and what does not fit is not sent."""
+    """Each type of value has a field, the risk is shown, and HTML is shown as text. Invalid values are not sent."""
     got = []
     async with serving(agents=[asking_agent(got)]) as served:
         async with served.client() as client:
@@ -71,7 +71,9 @@ async def test_form_is_filled_in(serving, screen):
         assert types == (
             "number,select-one,select-multiple,checkbox,text,date,datetime-local,file,checkbox,textarea,submit"
         )
-        await screen.run("document.querySelector('.ask form').requestSubmit()")  # the browser refuses
+        await screen.run(
+            "document.querySelector('.ask form').requestSubmit()"
+        )  # the browser rejects the form
         assert await screen.run("document.querySelector('.ask form').checkValidity()") is False
         await screen.run(FILL)
         await screen.until("document.body.innerText.includes('No pending approvals')")

@@ -1,4 +1,4 @@
-"""What models, tools, people and programs say is text on every page, whatever it says."""
+"""Each page shows content of models, tools, users and programs as text."""
 
 import trio
 import trio.testing
@@ -16,7 +16,7 @@ from actgent import (
 
 IMAGE = "<img src=x onerror=document.title='pwned'>"
 TAG = "<img/src=x/onerror=document.title='pwned'>"
-"""The same as an id, which has no spaces."""
+"""`IMAGE` without spaces, so that it is a valid id."""
 QUOTED = "\"'><script>document.title='pwned'</script>"
 
 
@@ -34,14 +34,14 @@ async def act(words: str) -> str:
 
 
 def talk(chat):
-    """Calls one tool, then the other."""
+    """Call the first tool, then the second tool."""
     last = chat.messages[-1]
     is_result = any(type(part).__name__ == "ToolResult" for part in last.parts)
     return ToolCall("act", {"words": IMAGE + QUOTED}) if is_result else ToolCall("look", {})
 
 
 async def test_untrusted_text_is_shown_as_text(serving, screen):
-    """Ids, owners, messages, arguments, results, questions, state, errors and schedules stand on the pages as they are."""
+    """Ids, owners, messages, arguments, results, questions, state, errors and schedules are shown literally."""
     agents = [
         BareAgent(
             "clerk", llm=ScriptedLLM(talk), tools=[look, act], role=IMAGE, limits=Limits(tokens=100_000)

@@ -1,4 +1,4 @@
-"""Lists that tell what changes as it happens, by one stream that all tabs share."""
+"""Live lists, which all tabs update from one shared stream."""
 
 import pytest
 
@@ -27,7 +27,7 @@ async def say(served, session_id, words):
 
 
 async def test_rows_keep_their_position(serving, screen):
-    """What changes is written into its row; what is new waits until it is asked for, and so does the order."""
+    """A change updates its row in place. New rows and the new order appear after a click."""
     async with serving() as served:
         for name in ("s1", "s2", "s3"):
             await make(served, name, "hello")
@@ -48,12 +48,14 @@ async def test_rows_keep_their_position(serving, screen):
 
 
 async def test_idle_page_sends_no_requests(serving, screen):
-    """A page whose stream is alive rests; what happens is seen in a moment, on each page."""
+    """A page with an open stream sends no requests. After an event, each page shows the new state within a moment."""
     async with serving() as served:
         await make(served, "s1", "hello")
         await screen.open(link_of(served))
         await screen.until(f"{ROWS} === 's1' && {LIVE}")
-        await screen.run("new Promise(done => setTimeout(done, 3000))")  # what follows the connection
+        await screen.run(
+            "new Promise(done => setTimeout(done, 3000))"
+        )  # the requests after the connection end
         asked = [screen.asked(each) for each in POLLS]
         await screen.run("new Promise(done => setTimeout(done, 7000))")
         assert [screen.asked(each) for each in POLLS] == asked
@@ -63,7 +65,7 @@ async def test_idle_page_sends_no_requests(serving, screen):
 
 
 async def test_tabs_share_a_stream(serving, screen):
-    """The second tab hears what the first one reads; when that one goes, it reads itself, and misses nothing."""
+    """The second tab gets the events from the first tab. When the first tab closes, the second tab opens a stream and misses no event."""
     async with serving() as served:
         await make(served, "s1", "hello")
         first = await screen.open_another(link_of(served))
@@ -82,7 +84,7 @@ async def test_tabs_share_a_stream(serving, screen):
         await screen.until(LIVE)
         assert screen.asked(STREAM) == 2
         third = await screen.open_another(f"{served.gateway.url}/#key={served.tokens['ada']}")
-        await screen.until(LIVE)  # with another key it may see other things
+        await screen.until(LIVE)  # another key can see other events
         assert screen.asked(STREAM) == 3
         for each in (third, second):
             await screen.close(each)
@@ -110,7 +112,7 @@ async def test_hanging_tab_is_replaced_as_reader(serving, screen):
 
 @pytest.mark.parametrize("before", [ALONE, "delete window.BroadcastChannel"])
 async def test_tabs_without_channels_read_separately(serving, screen, before):
-    """Where a browser has no channels or locks, each tab has its stream, and sees the same."""
+    """If the browser has no channels or locks, each tab opens its own stream and shows the same content."""
     async with serving() as served:
         await make(served, "s1", "hello")
         opened = [await screen.open_another(link_of(served), before) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Markdown of answers: formatted as DOM nodes, without scripts, pictures of other servers, or HTML."""
+"""Markdown of answers is formatted as DOM nodes, without scripts, external pictures or HTML."""
 
 import json
 
@@ -99,7 +99,7 @@ async def test_markdown_is_formatted(page, text, shown):
 
 
 async def test_attacks_stay_text(page, screen):
-    """No attack makes an element, attribute or address outside of the lists of safe ones."""
+    """No attack creates an element, attribute or address outside of the allowlists."""
     for text in ATTACKS:
         await page(text)
         found = await screen.run(
@@ -118,7 +118,7 @@ async def test_attacks_stay_text(page, screen):
 
 
 async def test_long_and_nested_texts_end(page, screen):
-    """Hostile lengths and depths are rendered, not read for ever."""
+    """The renderer ends in time for hostile lengths and depths."""
     for text in (
         "*" * 50_000,
         "[" * 50_000,
@@ -138,7 +138,7 @@ async def test_long_and_nested_texts_end(page, screen):
 
 
 async def test_answers_are_shown_as_markdown(serving, screen):
-    """Answers are formatted, also while they grow; messages of users are not."""
+    """Complete and partial answers are formatted. Messages of users are not."""
     answer = "# Result\n\n- **one**\n- two\n\n<img src=x onerror=document.title='pwned'>"
     async with serving(agents=[BareAgent("clerk", llm=ScriptedLLM([answer]))]) as served:
         session = await served.runtime.agents.opener("clerk").create("ada", "**words**", session_id="s1")

@@ -1,4 +1,4 @@
-"""Pictures, sound and files on the page of a session, and what readers think of answers."""
+"""Pictures, sound and files on the page of a session, and ratings of answers."""
 
 import base64
 import io
@@ -16,7 +16,7 @@ DRAWN = f"[...{PICTURES}].every(each => each.complete && each.naturalWidth) && {
 
 
 def picture(width=30, height=20, padding=0):
-    """A PNG of one colour; with so many bytes more in a chunk that nobody reads."""
+    """Return a PNG of one colour, with `padding` bytes in a chunk that decoders ignore."""
 
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -55,7 +55,7 @@ def answer(chat):
 
 @pytest.fixture
 async def shown(serving, screen):
-    """What says something in a session that answers with a photo, and shows it."""
+    """Return a function that sends a message to a session whose agent answers with a photo, and opens the session."""
 
     async def show(served, *parts):
         async with served.client() as client:
@@ -83,7 +83,7 @@ def said(data, media_type="image/png", kind="image", **more):
 
 
 async def test_pictures_are_shown(camera, screen, shown):
-    """What a person sent and what a tool returned are drawn from memory, with words for who does not see them."""
+    """Pictures of users and tools are drawn from memory, with a text alternative."""
     await shown(camera, said(picture(40, 30)))
     await screen.until(f"{DRAWN} === 2")
     found = await screen.run(
@@ -95,11 +95,11 @@ async def test_pictures_are_shown(camera, screen, shown):
     await screen.until("document.querySelector('tbody a')")
     again = "const each = new Image(); each.onload = () => done('there'); each.onerror = () => done('gone'); each.src"
     assert await screen.run(f"new Promise(done => {{ {again} = '{found[0][1]}' }})") == "gone"
-    screen.tab.complaints.clear()  # of the picture that is in memory no more
+    screen.tab.complaints.clear()  # of the picture that was removed from memory
 
 
 async def test_sound_is_loaded_on_request(camera, screen, shown):
-    """Nothing is downloaded before."""
+    """The browser downloads the sound only after the click on *Play*."""
     await shown(camera)
     await screen.until(DRAWN)
     before = screen.asked("/media/")
@@ -116,7 +116,7 @@ async def test_sound_is_loaded_on_request(camera, screen, shown):
 
 
 async def test_unsafe_media_is_not_shown(camera, screen, shown):
-    """Markup that is called a picture, a drawing that could hold scripts, and files are named and saved, never opened."""
+    """Files, SVG, and markup with the type of a picture are named and can be saved. The page never opens them."""
     page = b"<script>alert(1)</script>"
     drawing = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
     await shown(
@@ -126,7 +126,7 @@ async def test_unsafe_media_is_not_shown(camera, screen, shown):
         said(page, "text/html", "file", name="<img src=x onerror=alert(1)>.html"),
     )
     await screen.until("document.body.innerText.includes('This file cannot be shown.')")
-    await screen.until(f"{PICTURES}.length === 1")  # of the tool
+    await screen.until(f"{PICTURES}.length === 1")  # the picture of the tool
     words = await screen.run(
         "[...document.querySelectorAll('main .medium figcaption .dim:first-child')].map(each => each.textContent)"
     )
@@ -141,7 +141,7 @@ async def test_unsafe_media_is_not_shown(camera, screen, shown):
 
 
 async def test_large_picture_is_loaded_on_request(camera, screen, shown):
-    """Also many pictures: those outside the visible part are not downloaded."""
+    """The browser downloads a large picture after a click, and other pictures when they become visible."""
     large = said(picture(padding=4_200_000))
     await shown(camera, large, *[said(picture(600, 400)) for _ in range(30)])
     await screen.until(
@@ -157,7 +157,7 @@ async def test_large_picture_is_loaded_on_request(camera, screen, shown):
 
 
 async def test_external_pictures_are_not_loaded(camera, screen, shown):
-    """They are named: whoever they belong to would learn who reads."""
+    """External pictures are shown as links, because a download would reveal the reader to the other server."""
     address = "https://pictures.example/x.png"
     await shown(camera, {"type": "image", "media_type": "image/png", "url": address})
     await screen.until(f"document.querySelector('main a[href^=https]').href === '{address}'")
@@ -165,7 +165,7 @@ async def test_external_pictures_are_not_loaded(camera, screen, shown):
 
 
 async def test_answer_is_rated(camera, screen, shown):
-    """A thumb is kept at once, words when they are there; both are seen on the page, and again after a reload."""
+    """A rating is stored at once, and a comment when it is sent. Both are on the page, also after a reload."""
     await shown(camera)
     button = "document.querySelector('[aria-label=\"Bad answer\"]')"
     await screen.until(button)
@@ -193,10 +193,10 @@ async def test_answer_is_rated(camera, screen, shown):
 
 
 async def test_rating_without_the_scope_shows_the_error(camera, screen, shown):
-    """A token that only reads gets the words of the refusal beside the thumbs."""
+    """With a token that only reads, the error is shown next to the rating buttons."""
     await shown(camera)
     await screen.run(f"sessionStorage.setItem('actgent.key', '{camera.tokens['reader']}')")
     await screen.until("document.querySelector('[aria-label=\"Good answer\"]')")
     await screen.run("document.querySelector('[aria-label=\"Good answer\"]').click()")
     assert "not saved" in await screen.until("document.querySelector('.feedback .err').textContent")
-    screen.tab.complaints.clear()  # the browser logs each refusal
+    screen.tab.complaints.clear()  # the browser logs each 403

@@ -1,11 +1,11 @@
-"""What people do on the dashboard's further pages: errors, schedules, budgets, provider limits, and the journal."""
+"""The dashboard's pages of errors, schedules, budgets, provider limits and the journal."""
 
 import pytest
 
 
 @pytest.fixture
 async def shown(stage, screen):
-    """What shows a page of the scene by its name."""
+    """Return a function that opens a page of the scene by name."""
     link, pages = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -22,7 +22,7 @@ def text_of(selector):
 
 
 async def test_errors_are_grouped(shown):
-    """Each kind stands once, the newest first, with how often, what to do, and its sessions."""
+    """Each error kind appears once, the newest first, with its count, remedy and sessions."""
     screen = await shown("errors")
     heads = await screen.run(text_of("main section h2"))
     assert [each.split() for each in heads] == [
@@ -43,7 +43,7 @@ async def test_errors_are_grouped(shown):
 
 
 async def test_removed_schedule_can_be_restored(shown):
-    """What is removed is struck out, and goes after a while; until then one key keeps it."""
+    """A removed schedule is struck out and disappears after a delay. Until then, *Keep* restores it."""
     screen = await shown("schedules")
     button = "document.querySelector('button[aria-label=\"{} call the bank\"]')"
     await screen.run(button.format("Remove") + ".click()")
@@ -57,7 +57,7 @@ async def test_removed_schedule_can_be_restored(shown):
 
 
 async def test_budgets_are_sorted_by_remaining_share(shown):
-    """Each limit has a row, with a bar that says its share in words, too."""
+    """Each limit has a row with a bar. The label of the bar is the used share in percent."""
     screen = await shown("budgets")
     rows = await screen.run("[...document.querySelectorAll('tbody tr')].map(each => [each.cells[1].innerText, each.querySelector('svg').getAttribute('aria-label')])")  # fmt: skip
     shares = [int(words.split(" %")[0]) for _, words in rows]
@@ -66,7 +66,7 @@ async def test_budgets_are_sorted_by_remaining_share(shown):
 
 
 async def test_provider_limits_are_drawn_live(shown):
-    """Windows and buckets have their figures, and what goes on is drawn and said."""
+    """Windows and buckets show their figures. A plot draws the current values and has a text alternative."""
     screen = await shown("rate-limiters")
     assert "0 of a window of 100" in await screen.run("document.querySelector('main dl').innerText")
     await screen.until("document.querySelector('.plot canvas')")
@@ -77,7 +77,7 @@ async def test_provider_limits_are_drawn_live(shown):
 
 
 async def test_journal_page_shows_past_states(shown):
-    """Keys go back and forth in the records; state, what changed of it, and what was said are those of then."""
+    """Keys move through the records. The page shows the state, its changes and the conversation at the selected record."""
     screen = await shown("journal")
     at = "document.querySelector('.scrub .mono').textContent"
     assert await screen.run(at) == "12 / 47"
@@ -99,7 +99,7 @@ async def test_journal_page_shows_past_states(shown):
 
 
 async def test_fork_is_independent_of_the_original(shown):
-    """A copy from a record is told other words, and answers them; the session that it was made of stays as it is."""
+    """A fork from a record gets another message and answers it. The original session does not change."""
     screen = await shown("journal")
     await screen.run("document.querySelectorAll('.records button')[2].click()")  # before the first turn
     await screen.until("document.querySelector('.scrub .mono').textContent === '3 / 47'")
@@ -115,7 +115,7 @@ async def test_fork_is_independent_of_the_original(shown):
 
 
 async def test_session_is_compared_with_the_current_code(shown):
-    """The dialog says that it does the same, or where it first does otherwise."""
+    """The dialog reports that the replay is equal, or names the first difference."""
     screen = await shown("journals")
     await screen.go("#/journal/letter-01?agent=clerk")
     await screen.run("document.querySelector('.head .btn').click()")
@@ -126,7 +126,7 @@ async def test_session_is_compared_with_the_current_code(shown):
 
 
 async def test_rejected_fork_keeps_the_input(shown):
-    """An existing id is reported in the dialog."""
+    """The dialog reports that the id exists."""
     screen = await shown("journal")
     await screen.press("F")
     await screen.fill("#fork-id", "letter-01")
@@ -137,12 +137,14 @@ async def test_rejected_fork_keeps_the_input(shown):
 
 
 async def test_expired_key_keeps_the_input(shown):
-    """The page asks for another one above what it shows, and goes on with it."""
+    """A dialog above the page requests another key, and the page keeps its input."""
     screen = await shown("session")
     await screen.fill("textarea[name=text]", "half a senten")
     key = await screen.run("sessionStorage.getItem('actgent.key')")
     await screen.run("sessionStorage.setItem('actgent.key', 'act_wrong')")
-    await screen.run("document.dispatchEvent(new Event('visibilitychange'))")  # who comes back asks again
+    await screen.run(
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )  # a page that becomes visible sends requests
     await screen.until("document.querySelector('dialog[open] #key')")
     assert "has expired" in await screen.run("document.querySelector('dialog .err').innerText")
     await screen.fill("#key", key)
@@ -154,7 +156,7 @@ async def test_expired_key_keeps_the_input(shown):
 
 @pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "rate-limiters", "journal"])
 async def test_unreachable_server_keeps_the_page(serving, screen, place):
-    """A page keeps what it shows, says that it is old, and comes back by itself or when asked."""
+    """The page keeps its content, marks it as outdated, and reconnects automatically or by a click."""
     async with serving() as served:
         address = served.gateway.url
         await screen.open(f"{address}/#key={served.tokens['root']}")
@@ -168,17 +170,17 @@ async def test_unreachable_server_keeps_the_page(serving, screen, place):
         await screen.run(f"sessionStorage.setItem('actgent.key', {served.tokens['root']!r})")
         await screen.run("document.querySelector('main .err button').click()")
         await screen.until("!document.querySelector('main .err')")
-    screen.tab.complaints.clear()  # of requests while there was no server
+    screen.tab.complaints.clear()  # of requests while the server was down
 
 
 async def test_several_calls_are_approved_after_a_confirmation(shown):
-    """What was said before stands below the oldest; all are approved together, and those that cannot be stay with the reason."""
+    """The conversation is shown below the oldest call. One confirmation approves all calls. A call that cannot be approved remains with the reason."""
     screen = await shown("approvals")
     assert "Yes, please credit the rest." in await screen.until("document.querySelector('.before').innerText")
     button = "[...document.querySelectorAll('main section button')].find(each => each.textContent.startsWith('Approve all 2'))"
     await screen.run(f"{button}.click()")
     await screen.until("document.querySelectorAll('dialog[open] li').length === 2")
-    await screen.press("a")  # is no answer to this question
+    await screen.press("a")  # is not a key of this dialog
     assert await screen.run("document.querySelectorAll('dialog[open] li').length") == 2
     await screen.run(
         "[...document.querySelectorAll('dialog button')].find(each => each.textContent === 'Approve all').click()"
@@ -189,7 +191,7 @@ async def test_several_calls_are_approved_after_a_confirmation(shown):
 
 
 async def test_next_model_request_is_shown(shown):
-    """It is asked for when it is opened, and is that of the record that is looked at."""
+    """The request is loaded when its section is opened. It is the request that follows the selected record."""
     screen = await shown("journal")
     await screen.until("document.querySelector('.view')")
     assert screen.asked("/request") == 0

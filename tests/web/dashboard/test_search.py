@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 async def shown(stage, screen):
-    """What shows a page of the scene by its address."""
+    """Return a function that opens a page of the scene by its address."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")

@@ -1,4 +1,4 @@
-"""Starting sessions, talking with files, and editing earlier messages on the dashboard."""
+"""Starting sessions, sending messages with files, and editing earlier messages on the dashboard."""
 
 import base64
 
@@ -29,7 +29,7 @@ TEXT = "document.querySelector('main').innerText"
 
 
 def echo(chat):
-    """Names the parts of the last message, and the number of messages before it."""
+    """Answer with the parts of the last message, and the number of messages before it."""
     words = [
         part.text if isinstance(part, Text) else f"{type(part).__name__} {part.media_type} {len(part.data)}"
         for part in chat.messages[-1].parts
@@ -47,7 +47,7 @@ def agents():
 
 @pytest.fixture
 async def desk(serving, screen):
-    """The dashboard of a gateway with two agents, at the list of sessions."""
+    """Open the list of sessions of a gateway with two agents."""
     async with serving(agents=agents()) as served:
         await screen.open(link_of(served))
         await screen.until("document.querySelector('main a.btn.main')")
@@ -103,7 +103,7 @@ async def test_rejected_first_message_is_sent_again(desk, screen):
     ("event", "field"), [("DragEvent('drop'", "dataTransfer"), ("ClipboardEvent('paste'", "clipboardData")]
 )
 async def test_dropped_and_pasted_files_are_sent(desk, screen, event, field):
-    """A picture and a file go with the text, one can be removed before, and the list is empty afterwards."""
+    """A message contains its text, a picture and a file. A file can be removed before, and the list is empty afterwards."""
     data = picture()
     async with desk.client("root") as client:
         await client.put("/v1/sessions/s1", json={"agent": "scout"})
@@ -122,7 +122,7 @@ async def test_dropped_and_pasted_files_are_sent(desk, screen, event, field):
 
 
 async def test_files_beyond_the_limit_are_named(desk, screen):
-    """A file that is too large is not attached, and the page says so."""
+    """A file that is too large is not attached, and the page reports the file."""
     async with desk.client("root") as client:
         await client.put("/v1/sessions/s1", json={"agent": "scout"})
     await screen.go("#/sessions/s1?agent=scout")
@@ -135,7 +135,7 @@ async def test_files_beyond_the_limit_are_named(desk, screen):
 
 
 async def test_edited_message_goes_to_a_copy(desk, screen):
-    """The copy ends before the edited message, and has its files; the original stays as it is."""
+    """The copy ends before the edited message, and has its files. The original does not change."""
     data = picture()
     async with desk.client("root") as client:
         await client.put("/v1/sessions/s1", json={"agent": "scout"})
@@ -169,7 +169,7 @@ async def test_edited_message_goes_to_a_copy(desk, screen):
 
 
 async def test_stop_ends_the_running_turn(serving, screen):
-    """The button is there while a turn runs, and the turn ends as cancelled."""
+    """The stop button is shown during a turn. After the click the turn ends as cancelled."""
 
     async def wait(_):
         await trio.sleep_forever()
@@ -189,7 +189,7 @@ async def test_stop_ends_the_running_turn(serving, screen):
 
 
 async def test_earlier_turns_load_while_scrolling(serving, screen):
-    """A long session opens with its newest turns; scrolling up loads earlier ones and keeps what is shown in its place."""
+    """A long session opens with its newest turns. Scrolling up loads earlier turns and keeps the scroll position."""
     async with serving(agents=[BareAgent("clerk", llm=ScriptedLLM(["yes"], repeat=True))]) as served:
         session = await served.runtime.agents.agent("clerk").create_session("ada", session_id="s1")
         for number in range(400):

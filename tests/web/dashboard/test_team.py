@@ -1,4 +1,4 @@
-"""The picture of the agents that work together."""
+"""The diagram of the agents of a team."""
 
 from actgent import BareAgent, Pipeline, PipelineStep, RouterAgent, ScriptedLLM, handoff, tool
 
@@ -24,7 +24,7 @@ def team():
 
 
 async def test_links_between_agents_are_drawn(serving, screen):
-    """Each handoff, agent as a tool, route and step is a line with words; tools are in the boxes; other agents are only cards."""
+    """Each handoff, agent as a tool, route and step is a labelled line. Tools are in the boxes, and other agents are cards."""
     async with serving(agents=team()) as served:
         async with served.client() as ada:
             items = {each["name"]: each for each in (await ada.get("/v1/agents")).json()["items"]}
@@ -66,7 +66,7 @@ CYCLE = """(() => {
 
 
 async def test_agents_that_call_each_other_are_drawn(serving, screen):
-    """A cycle of handoffs, and an agent that hands over to itself, have a finite picture."""
+    """A cycle of handoffs and an agent with a handoff to itself have a finite diagram."""
     async with serving() as served:
         await screen.open(link_of(served))
         await screen.until("document.querySelector('main a.btn.main')")

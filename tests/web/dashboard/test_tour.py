@@ -1,4 +1,4 @@
-"""The tour of the dashboard in the documentation: its pictures are made as the page has them."""
+"""The tour of the dashboard in the documentation: its script creates the pictures of the page."""
 
 import importlib.util
 import re
@@ -16,7 +16,7 @@ MEASURE = """(async data => {
 
 
 async def test_tour_pictures_are_reproducible(stage, screen, tmp_path):
-    """Each picture of the page is made by the tour, in the size that it is kept in, and something is to be seen on both."""
+    """The tour creates each picture of the page in the committed size. The new and the committed pictures have content."""
     spec = importlib.util.spec_from_file_location("tour", HERE / "tour.py")
     tour = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tour)
@@ -37,7 +37,7 @@ async def measured(screen, path):
 
 
 def test_tour_page_shows_each_picture():
-    """The page shows what is kept, says in words what is on it, and all of it is small."""
+    """The page shows each committed picture with a text alternative, and all pictures are small."""
     shown = re.findall(
         r"!\[([^\]]+)\]\(pictures/([\w-]+)\.webp\)",
         (ROOT / "docs/guides/dashboard.md").read_text(encoding="utf-8"),

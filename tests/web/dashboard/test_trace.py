@@ -54,7 +54,7 @@ def team():
 
 @pytest.fixture
 async def traced(serving, screen):
-    """A session with a turn that waits for an approval, and what sends further messages; the trace is shown."""
+    """Open the trace of a turn that waits for an approval. Return a function that sends further messages."""
     async with serving(agents=team()) as served, served.client("root") as client:
         await client.put("/v1/sessions/s1", json={"agent": "lead"})
 
@@ -77,7 +77,7 @@ async def approve(client):
 
 
 async def test_all_spans_of_a_turn_are_shown(traced, screen):
-    """Model calls, tools, the turn of the child session, failures, suspension and approval; open ones grow to ended ones."""
+    """The trace shows model calls, tools, the turn of the child session, failures, suspension and approval. Open spans become ended ones."""
     client, _ = traced
     begin = ["in the inbox", "model · 1", "packer", "session of packer", "in the inbox", "model · 1", "weigh", "model · 2", "fail, failed", "model · 2"]  # fmt: skip
     waits = ["suspended, not ended", "approval of send, not ended"]
@@ -90,7 +90,7 @@ async def test_all_spans_of_a_turn_are_shown(traced, screen):
 
 
 async def test_details_show_what_was_sent_and_received(traced, screen):
-    """A model call shows tokens, cost, request with settings and schemas, and record; a tool its arguments and whole result."""
+    """A model call shows tokens, cost, record, and the request with settings and schemas. A tool call shows arguments and the whole result."""
     await screen.run(CLICK % "model · 1")
     await screen.until(f"{DETAIL}.includes('Input tokens')")
     for words in ("Model", "Stop reason", "Cost", "Calls packer", '"task": "pack it"', "Calls fail"):
@@ -155,7 +155,7 @@ async def test_keys_select_zoom_and_change_the_turn(traced, screen):
 
 
 async def test_each_turn_links_to_its_trace(traced, screen):
-    """The session page has a link for each turn, which opens the trace of that turn."""
+    """The session page links each turn to its trace."""
     client, say = traced
     await approve(client)
     await say("again")
@@ -170,7 +170,7 @@ async def test_each_turn_links_to_its_trace(traced, screen):
 
 
 async def test_trace_without_the_scope_journal(serving, screen):
-    """Without the scope the spans and details are there, and the request and the record are absent."""
+    """Without the scope, the trace shows spans and details, without the request and the record."""
     async with serving(agents=team()) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "lead"})
         await ada.post("/v1/sessions/s1/messages", json={"input": "go"}, headers={"prefer": "wait=20"})
@@ -201,7 +201,7 @@ STORY = """(async () => {
 
 
 async def test_a_model_call_begins_after_the_spans_before_it(traced, screen):
-    """Durations and times of records come from two clocks: a duration that is too long moves no call before its inputs."""
+    """Durations and record times come from two clocks. A duration that is too long does not move a call before its inputs."""
     assert await screen.run(STORY) == [
         ["in the inbox", 0, 1],
         ["model · 1", 1, 2],

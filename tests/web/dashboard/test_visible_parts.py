@@ -1,4 +1,4 @@
-"""What the pages show to whom: by the scopes of the key, by the width of the window, and while the model works."""
+"""Content of the pages for each scope of the key, for each width of the window, and during a model call."""
 
 import attrs
 import pytest
@@ -25,7 +25,7 @@ def reach(place: str) -> str:
 
 
 class PricedLLM(ScriptedLLM):
-    """A model whose answers cost little."""
+    """A model with cheap answers."""
 
     async def complete(self, chat, **options):
         answer = await super().complete(chat, **options)
@@ -64,7 +64,7 @@ def link_of(served, name="root"):
 
 
 async def test_calls_approved_together_are_distinguishable(serving, screen):
-    """Two equal payments stand in the list with their sessions and their question."""
+    """The list shows two equal payments with their sessions and their question."""
     async with serving(agents=agents()) as served:
         for name in ("north", "south"):
             await say(served, name, "pay")
@@ -79,7 +79,7 @@ async def test_calls_approved_together_are_distinguishable(serving, screen):
 
 @pytest.mark.parametrize("width", [390, 360])
 async def test_no_column_is_cut_on_a_phone(stage, screen, width):
-    """At the width of a phone each page shows all of its columns, without scrolling sideways."""
+    """At the width of a phone each page shows all columns without horizontal scrolling."""
     link, places = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -92,7 +92,7 @@ async def test_no_column_is_cut_on_a_phone(stage, screen, width):
 
 
 async def test_figures_and_errors_are_readable(serving, screen):
-    """A cost of less than a tenth of a cent is no `$0.000`; the goal describes its agent; a tool that failed is an error."""
+    """A cost of less than a tenth of a cent is not shown as `$0.000`. The goal describes the agent. A failed tool is an error."""
     async with serving(agents=agents()) as served:
         await say(served, "s1", "reach it")
         await screen.open(link_of(served))
@@ -112,7 +112,7 @@ async def test_figures_and_errors_are_readable(serving, screen):
 
 @pytest.mark.parametrize(("name", "has"), [("watcher", False), ("root", True)])
 async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
-    """A key that only reads sees no control that it may not use; one that may, sees them."""
+    """A key that only reads sees no control of another scope. A key with the scope sees the controls."""
     controls = ("Send", "Stop", "Close", "Journal", "Approve", "Reject", "Good answer", "Remove")
     labels = "[...document.querySelectorAll('main [aria-label]')].map(each => each.getAttribute('aria-label')).join()"
     async with serving(agents=agents()) as served:
@@ -135,7 +135,7 @@ async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
 
 @pytest.mark.parametrize(("name", "may_chat"), [("watcher", False), ("ada", True), ("root", True)])
 async def test_owner_and_scopes_of_the_token_are_shown(serving, screen, name, may_chat):
-    """The header names the owner; the dialog of the keys has scopes and expiry; `n` and links to new sessions need `chat`."""
+    """The header names the owner, and the key dialog has scopes and expiry. `n` and links to new sessions require `chat`."""
     async with serving(agents=agents()) as served:
         async with served.client(name) as client:
             token = (await client.get("/v1/me")).json()
@@ -163,7 +163,7 @@ async def test_owner_and_scopes_of_the_token_are_shown(serving, screen, name, ma
 
 
 async def test_journal_without_the_scope_names_it(serving, screen):
-    """The page of a journal names the scope that it takes, and does not load for ever."""
+    """The journal page names the required scope, and does not load forever."""
     async with serving(agents=agents()) as served:
         await say(served, "s1", "hello")
         await screen.open(link_of(served, "watcher"))
@@ -174,7 +174,7 @@ async def test_journal_without_the_scope_names_it(serving, screen):
 
 
 async def test_unreadable_records_end_the_loading(serving, screen, monkeypatch):
-    """Where the records are refused, the error stands alone."""
+    """If the gateway rejects the request for records, the page shows only the error."""
     from actgent.web.problem_documents import Problem
     from actgent.web.routes import records_forks_and_replays
 
@@ -198,7 +198,7 @@ async def test_unreadable_records_end_the_loading(serving, screen, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_turn_is_timed_while_the_model_works(serving, screen, fails):
-    """The badge says `working` as soon as the turn starts; a failed model call is the model's time, not the inbox's."""
+    """The badge is `working` when the turn starts. The time of a failed model call counts as model time, not as inbox time."""
     answers = trio.Event()
 
     async def think(_):
@@ -215,7 +215,7 @@ async def test_a_turn_is_timed_while_the_model_works(serving, screen, fails):
         await screen.until("document.querySelector('main .live:not(.off)')")
         await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
         await screen.until("document.querySelector('.turn .tag')?.innerText === 'working'")
-        await screen.run("new Promise(done => setTimeout(done, 300))")  # the time of the model
+        await screen.run("new Promise(done => setTimeout(done, 300))")  # duration of the model call
         answers.set()
         await screen.until(
             f"document.querySelector('.turn .tag').innerText === '{'failed' if fails else 'answered'}'"

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the documentation: `python tests/web/dashboard/tour.py docs/guides/pictures` makes them again."""
+"""Create the dashboard's pictures of the documentation: `python tests/web/dashboard/tour.py docs/guides/pictures`."""
 
 import base64
 import importlib.util
@@ -18,7 +18,7 @@ PICTURES = {
     "rate-limiters": (PHONE, "light"),
     "journal": (WIDE, "dark"),
 }
-"""The pages of the scene, by name: how large their pictures are, and in which theme."""
+"""The size and theme of each picture, by the name of its page."""
 READY = {
     "rate-limiters": "document.querySelector('.plot canvas')",
     "session": "document.querySelectorAll('.turn').length === 2",
@@ -26,7 +26,7 @@ READY = {
 
 
 async def take(screen, link, places, folder):
-    """Make all pictures of a scene."""
+    """Create all pictures of a scene."""
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
     for name, ((width, height), scheme) in PICTURES.items():
