@@ -1,4 +1,4 @@
-"""Clients over a transport in memory: the real SDKs, and no socket."""
+"""Provider clients over an in-memory transport: real SDKs without sockets."""
 
 import json
 from collections.abc import Callable
@@ -27,19 +27,19 @@ CLIENTS = {"openai": OpenAI, "openai-responses": OpenAIResponses, "anthropic": A
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    """No key or address of the machine's takes part in a test."""
+    """Remove the machine's provider keys and addresses from the environment."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(params=sorted(CLIENTS))
 def dialect(request) -> str:
-    """Each of the three wires."""
+    """Run the test for each of the three wire formats."""
     return str(request.param)
 
 
 class Wire:
-    """What a provider is asked and answers."""
+    """An in-memory transport: records the requests and sends the given replies."""
 
     def __init__(self, replies: list[Any]) -> None:
         self._replies = replies
@@ -59,7 +59,7 @@ class Wire:
 
 @pytest.fixture
 async def connect():
-    """`connect(dialect, *replies, **options)` gives a client and its wire; the last reply is repeated."""
+    """`connect(dialect, *replies, **options)` returns a client and its wire; the last reply repeats."""
     opened: list[httpx2.AsyncClient] = []
 
     def open_client(
@@ -78,13 +78,13 @@ async def connect():
 
 @pytest.fixture
 def said() -> Callable[..., dict[str, Any]]:
-    """`said(dialect, text=..., calls=..., stop=..., stream=...)`: the HTTP reply for an answer."""
+    """`said(dialect, text=..., calls=..., stop=..., stream=...)` returns the HTTP reply of a model answer."""
     return reply_of
 
 
 @pytest.fixture
 def sse() -> Callable[..., dict[str, Any]]:
-    """`sse(event, ...)`: the HTTP reply that streams these events."""
+    """`sse(event, ...)` returns the HTTP reply that streams these events."""
     return stream_reply
 
 
@@ -96,7 +96,7 @@ def reply_of(dialect: str, text: str = "Hello.", *, calls=(), stop: str | None =
 
 
 def stream_reply(*events: dict[str, Any], done: bool = True) -> dict[str, Any]:
-    """A reply that streams these events."""
+    """Return a reply that streams these events."""
     frames = [f"data: {json.dumps(event)}\n\n" for event in events]
     if done and events and "choices" in events[0]:
         frames.append("data: [DONE]\n\n")

@@ -44,7 +44,7 @@ async def plain(messages):
 
 
 class Client:
-    """The custom client of acton's page, word for word but for what it does."""
+    """The custom client of acton's documentation, with a different body."""
 
     def __init__(self):
         self.seen, self.given, self.threads = [], [], set()
@@ -57,7 +57,7 @@ class Client:
 
 
 class Streams(Client):
-    """And its stream."""
+    """The same client with a blocking stream."""
 
     def call_stream(self, messages, **kwargs):
         self.threads.add(threading.get_ident())
@@ -65,7 +65,7 @@ class Streams(Client):
 
 
 class AsyncStreams(Client):
-    """A stream that waits."""
+    """The same client with an async stream."""
 
     async def call_stream(self, messages):
         for piece in ("Good ", "day"):
@@ -90,7 +90,7 @@ class Completes:
 
 
 class Terse:
-    """One that knows neither streams nor `ModelResponse`."""
+    """A model without streams that returns a text instead of a `ModelResponse`."""
 
     async def complete(self, chat):
         return chat.messages[-1].parts[0].text.upper()
@@ -102,7 +102,7 @@ async def said(model, text="Hello"):
 
 
 async def test_an_async_function_is_a_model():
-    """It gets messages, the system prompt first, and its text is the answer."""
+    """The function gets the messages, system prompt first. Its returned text is the answer."""
     seen = []
 
     async def model(messages):
@@ -115,7 +115,7 @@ async def test_an_async_function_is_a_model():
         {"role": "user", "content": "Hello"},
     ]
     assert (seen[0][1].role, seen[0][1].content) == ("user", "Hello")
-    assert json.loads(json.dumps(seen[0]))[1]["role"] == "user"  # as it stands, a body for most servers
+    assert json.loads(json.dumps(seen[0]))[1]["role"] == "user"  # most servers accept this body
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ async def test_an_async_function_is_a_model():
     ids=["async", "sync", "partial", "sync that returns what is awaited"],
 )
 async def test_functions_of_all_kinds(model):
-    """Whether it waits or not."""
+    """Sync and async functions are models."""
     assert (await said(model)).text == "Hello!"
 
 
 async def test_a_client_with_call_runs_in_a_thread_and_remembers():
-    """A blocking client holds nobody up, and each call has the conversation."""
+    """A blocking `call` runs in a worker thread. Each call gets the conversation so far."""
     client = Client()
     async with BareAgent("a", llm=client, temperature=0.5) as agent:
         session = await agent.create_session("user")
@@ -147,7 +147,7 @@ async def test_a_client_with_call_runs_in_a_thread_and_remembers():
 
 @pytest.mark.parametrize(("model", "pieces"), [(Streams(), 3), (AsyncStreams(), 2)], ids=["sync", "async"])
 async def test_a_client_stream_is_read_incrementally(model, pieces):
-    """`call_stream` is used where somebody reads along, and `call` elsewhere."""
+    """`call_stream` is used if the session has a token handler, otherwise `call`."""
     heard = []
     async with BareAgent("a", llm=model) as agent:
         session = await agent.create_session("user")
@@ -161,7 +161,7 @@ async def test_a_client_stream_is_read_incrementally(model, pieces):
 
 
 async def test_an_object_with_complete_is_a_model():
-    """It gets the chat, is named in errors and logs, and its window and usage count."""
+    """The object gets the request. Its name, context window and usage are used."""
     model = Completes()
     reply = await said(model)
     assert (reply.text, reply.usage.input_tokens) == ("whole", 3)
@@ -183,7 +183,7 @@ async def test_model_without_streaming_delivers_one_token():
 
 
 async def test_they_are_models_wherever_one_is():
-    """In chains, behind rate limiters, by role, for summaries, from builders and in evaluations."""
+    """Adapters work in chains, with rate limiters, by role, for summaries, in builders and in evaluations."""
 
     async def broken(messages):
         raise ProviderUnavailable("down")
@@ -233,7 +233,7 @@ async def test_text_model_calls_tools_by_the_protocol():
 
 
 async def test_a_function_that_fails_is_a_failed_turn():
-    """Its error is the cause of a ModelError, which is the turn's, and the next turn runs."""
+    """The turn fails with a ModelError whose cause is the function's exception. The next turn runs."""
     answers = iter([ValueError("no more paper"), "Now."])
 
     async def model(messages):
@@ -254,7 +254,7 @@ class Response:
 
 
 class Refused(Exception):
-    """An error of an HTTP library, whose status is that of its response."""
+    """An error of an HTTP library; the status is on its response."""
 
     response = Response()
 
@@ -316,7 +316,10 @@ async def test_exception_of_a_custom_client_is_a_model_error(kind, error, autoju
     ("error", "calls"), [(ConnectionResetError("gone"), 3), (KeyError("choices"), 1)], ids=["passes", "stays"]
 )
 async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autojump_clock):
-    """A connection error of a client is repeated; a mistake in it is not, and a fallback does not hide it."""
+    """A client's connection error is retried.
+
+    A programming error is not retried, and a fallback does not hide it.
+    """
     asked = []
 
     def model(messages):
@@ -334,7 +337,7 @@ async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autoju
 
 
 async def test_words_of_a_client_stay_out_of_the_journal():
-    """They may tell secrets: what is kept names the class alone."""
+    """The recorded failure has only the exception class, because the message may contain secrets."""
 
     async def model(messages):
         raise ValueError("the key is sk-123")
@@ -377,7 +380,7 @@ def test_invalid_model_is_rejected_at_the_creation(wrong, words):
 
 
 async def test_a_cancelled_call_returns_immediately():
-    """A thread that blocks is not waited for."""
+    """A cancelled call does not wait for its blocked thread."""
     release = threading.Event()
 
     def slow(messages):
@@ -398,7 +401,7 @@ async def test_a_cancelled_call_returns_immediately():
 
 
 async def test_a_model_whose_threads_all_hang_stops_no_other():
-    """Forty functions that do not return keep nobody waiting but who asks the same model."""
+    """A model with all its threads blocked does not delay a second model."""
     release, begun = threading.Event(), threading.Semaphore(0)
 
     def hangs(messages):
@@ -427,7 +430,7 @@ async def test_a_model_whose_threads_all_hang_stops_no_other():
 
 
 def test_the_numbers_of_acton():
-    """Its page: 3 attempts, multiplier 2, at least 1, at most 60 s; its source: multiplier 1, at most 10."""
+    """Acton's page: 3 attempts, multiplier 2, 1 to 60 s. Its source: multiplier 1, at most 10 s."""
     error = ProviderUnavailable("later")
     page = Retry.exponential(attempts=9)
     assert [page.delay(attempt, error) for attempt in range(9)] == [2, 4, 8, 16, 32, 60, 60, 60, None]
@@ -441,7 +444,10 @@ def test_the_numbers_of_acton():
     ("fails", "calls"), [(0, 1), (1, 2), (2, 3), (5, 3)], ids=["none", "once", "twice", "always"]
 )
 async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
-    """After the pauses that were asked for, and the last error is the original one, as the cause."""
+    """A custom model is retried after the configured pauses.
+
+    The last error has the original exception as its cause.
+    """
     asked = []
 
     async def model(messages):
@@ -461,7 +467,7 @@ async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
 
 
 async def test_only_what_may_pass_is_repeated(autojump_clock):
-    """Other errors, and those of the request itself, are raised at once."""
+    """Errors outside `retry_on` and errors of the request are raised at once."""
     for error in (BadRequest("wrong"), ModelError("refused")):
         asked = []
 
@@ -475,7 +481,7 @@ async def test_only_what_may_pass_is_repeated(autojump_clock):
 
 
 async def test_a_scripted_failure_is_repeated_without_a_list(autojump_clock):
-    """What says of itself that it is retryable is."""
+    """An error that is marked as retryable is retried without `retry_on`."""
     llm = ScriptedLLM([ProviderUnavailable("503"), "here"])
     heard = []
     async with BareAgent("a", llm=RetryingModel(llm)) as agent:

@@ -1,4 +1,7 @@
-"""Addresses and keys of providers: an empty argument never stands for the public address or a key of the environment."""
+"""Addresses and keys of providers.
+
+An empty argument never selects the public address or a key from the environment.
+"""
 
 import pytest
 
@@ -23,7 +26,7 @@ CLIENTS = {
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch):
-    """Every provider has a key, and no address, in the environment."""
+    """Set a key and no address for every provider in the environment."""
     for provider in PROVIDERS:
         for variable in key_variables(provider):
             monkeypatch.setenv(variable, "key-of-the-environment")
@@ -35,7 +38,7 @@ def keys(monkeypatch):
 @pytest.mark.parametrize("value", ["", " ", "\t\n"])
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
 def test_an_empty_argument_is_refused(client, argument, value):
-    """A setting that was not filled in sent key and conversation to the public address, or took another key."""
+    """An empty argument used to send the conversation to the public address or with a different key."""
     options = {"base_url": "http://127.0.0.1:1/v1", argument: value}
     with pytest.raises(ConfigurationError, match=rf"{argument}= is empty: fill it in, or omit it"):
         CLIENTS[client](**options)
@@ -44,20 +47,23 @@ def test_an_empty_argument_is_refused(client, argument, value):
 @pytest.mark.parametrize("value", [5, b"http://x.example", ["http://x.example"]])
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
 def test_an_argument_that_is_no_text_is_refused(argument, value):
-    """The type is named, and never the value, which may be a key."""
+    """The error names the type and never the value, which may be a key."""
     with pytest.raises(ConfigurationError, match=rf"{argument}= is a text, not {type(value).__name__}"):
         OpenAI("m", **{"base_url": "http://127.0.0.1:1/v1", argument: value})
 
 
 def test_none_takes_the_variables(monkeypatch):
-    """As if the argument was left out."""
+    """None has the same effect as an omitted argument."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     assert OpenAI("m", base_url=None, api_key=None).base_url == "http://127.0.0.1:1/v1"
 
 
 @pytest.mark.parametrize("value", ["", "  "])
 def test_an_empty_variable_is_not_set(monkeypatch, value):
-    """Shells and containers export empty variables for settings that they do not have: the next source counts."""
+    """An empty variable counts as unset, because shells and containers export them.
+
+    The next source is used.
+    """
     monkeypatch.setenv("OPENAI_BASE_URL", value)
     assert OpenAI("m").base_url == "https://api.openai.com/v1"
     monkeypatch.setenv("LLM_PROVIDER_URL", "http://127.0.0.1:1/v1")
@@ -69,7 +75,7 @@ def test_an_empty_variable_is_not_set(monkeypatch, value):
 
 
 def test_azure_needs_an_address():
-    """Each resource has its own address: the error names the variables and the form."""
+    """Each Azure resource has its own address. The error names the variables and the format."""
     with pytest.raises(ConfigurationError) as caught:
         resolve_model("azure:m")
     assert str(caught.value) == (
@@ -87,7 +93,7 @@ def test_azure_needs_an_address():
     ],
 )
 async def test_a_base_url_with_a_wrong_path(path, words):
-    """The server answers 404 without a reason, so the error says what base_url= lacks."""
+    """The server answers 404 without a reason. The error names the host and the path that base_url= lacks."""
     async with open_provider(["Yes."]) as provider:
         host = provider.openai_url.split("/")[2]
         llm = OpenAI("m", base_url=f"http://{host}{path}", api_key="k")
@@ -101,7 +107,7 @@ async def test_a_base_url_with_a_wrong_path(path, words):
 
 @pytest.mark.parametrize("line", ["OPENAI_API_KEY=sk-1", "export OPENAI_API_KEY = 'sk-1'"])
 def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
-    """The error names the file .env and the way to load it, and not the key."""
+    """The error names the .env file and the way to load it, without the key."""
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text(f"# keys\nOTHER=1\n{line}\n")
@@ -138,7 +144,7 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
 )
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])
 def test_settings_of_a_client_with_a_wrong_type_or_unit(client, options, words):
-    """The constructor refuses the value; without this the first call failed, or the provider did."""
+    """The constructor rejects the value. Earlier, only the first call or the provider did."""
     with pytest.raises(ConfigurationError) as caught:
         client("m", api_key="k", **options)
     assert words in str(caught.value)
@@ -146,6 +152,6 @@ def test_settings_of_a_client_with_a_wrong_type_or_unit(client, options, words):
 
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])
 def test_a_client_without_a_model(client):
-    """The error names the class that was called, and the argument."""
+    """The error names the called class and the missing argument."""
     with pytest.raises(TypeError, match=rf"{client.__name__}\(\) needs model=: write the model's name first"):
         client(api_key="k")

@@ -1,4 +1,4 @@
-"""Anthropic messages: what its wire alone has."""
+"""Anthropic messages: tests for this wire format only."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def text(words, **more):
 
 
 async def test_the_whole_request(connect, said):
-    """Blocks stand where the API wants them, with the cache marked at the ends that stay."""
+    """The request has its blocks in API order, with cache marks at the stable ends."""
     model, wire = connect(DIALECT, said(DIALECT))
     messages = (
         ChatMessage(
@@ -79,7 +79,7 @@ async def test_the_whole_request(connect, said):
 
 
 async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, said):
-    """A stage's instruction at the end changes with each call; the prefix up to the last answer is marked besides."""
+    """The last answer also gets a cache mark, because the final instruction changes with each call."""
     model, wire = connect(DIALECT, said(DIALECT))
     history = (
         ASKED,
@@ -97,14 +97,14 @@ async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, s
 
 
 async def test_no_cache(connect, said):
-    """Without the cache nothing is marked."""
+    """With `cache=False` the request has no cache mark."""
     model, wire = connect(DIALECT, said(DIALECT), cache=False)
     await model.complete(HELLO)
     assert b"cache_control" not in wire.requests[0].content
 
 
 async def test_turns_alternate_and_begin_with_the_user(connect, said):
-    """Neighbours of one role become one message, blank text goes, the user has the first word."""
+    """Adjacent messages of one role are merged, blank text is removed, and the user comes first."""
     model, wire = connect(DIALECT, said(DIALECT), cache=False)
     messages = (
         ChatMessage("assistant", (Text("Welcome."),)),
@@ -124,7 +124,7 @@ async def test_turns_alternate_and_begin_with_the_user(connect, said):
 
 
 async def test_thinking_goes_back_unchanged(connect):
-    """Signed and redacted thinking, server tools and citations return as they came, in their order."""
+    """Signed and redacted thinking, server tools and citations are sent back unchanged and in order."""
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": "sig"},
         {"type": "redacted_thinking", "data": "xyz"},
@@ -143,7 +143,7 @@ async def test_thinking_goes_back_unchanged(connect):
 
 
 async def test_a_stream_of_every_kind_of_block(connect, sse):
-    """Deltas of known and unknown kinds grow into the blocks that come without streaming."""
+    """Deltas of known and unknown types assemble to the same blocks as without streaming."""
 
     def start(index, **block):
         return {"type": "content_block_start", "index": index, "content_block": block}
@@ -196,7 +196,7 @@ async def test_a_stream_of_every_kind_of_block(connect, sse):
 
 
 async def test_a_restarted_stream_replaces_the_first(connect, sse):
-    """After a second message_start only what follows is the answer."""
+    """After a second message_start, only the later events form the answer."""
     begin = {"type": "message_start", "message": {}}
     events = [
         begin,
@@ -224,13 +224,13 @@ async def test_a_restarted_stream_replaces_the_first(connect, sse):
     ],
 )
 async def test_stop_reasons(connect, reason, stop):
-    """Each reason is one of ours; an unknown one ends the answer."""
+    """Each known stop reason maps to one of actgent's. An unknown reason ends the answer."""
     model, _ = connect(DIALECT, message(text("So"), stop=reason))
     assert (await model.complete(HELLO)).stop == stop
 
 
 async def test_a_cut_call_whose_input_looks_whole(connect):
-    """Without streaming the server closes a cut input itself, so the last call of a cut answer is not trusted."""
+    """The server completes truncated JSON itself, so the last call of a truncated answer is dropped."""
     first = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}
     last = {"type": "tool_use", "id": "2", "name": "f", "input": {"a": 2}}
     model, _ = connect(DIALECT, message(first, last, stop="max_tokens"))
@@ -238,7 +238,7 @@ async def test_a_cut_call_whose_input_looks_whole(connect):
 
 
 async def test_input_tokens_are_added_up(connect):
-    """On this wire cached tokens are counted beside the others; ours include them."""
+    """Anthropic counts cached tokens separately. Our input tokens include them."""
     usage = {
         "input_tokens": 1,
         "cache_read_input_tokens": 20,
@@ -256,7 +256,7 @@ async def test_input_tokens_are_added_up(connect):
 
 
 async def test_response_format(connect, said):
-    """The schema is sent closed, as the API demands."""
+    """The schema is sent closed and without the bounds that the API does not accept."""
     model, wire = connect(DIALECT, said(DIALECT))
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}
     await model.complete(ModelRequest(messages=HELLO.messages, response_format=ResponseFormat("r", schema)))
@@ -267,7 +267,7 @@ async def test_response_format(connect, said):
 
 
 async def test_addresses_with_and_without_the_version(connect, said):
-    """Both forms of the address that people copy lead to the same place."""
+    """Addresses with and without the version path lead to the same endpoint."""
     for url in ("http://localhost:1/", "http://localhost:1/v1", "http://localhost:1/v1/"):
         model, wire = connect(DIALECT, said(DIALECT), base_url=url)
         await model.complete(HELLO)
@@ -281,7 +281,7 @@ async def test_sdk_writes_no_spans(connect, said):
 
 
 async def test_a_large_answer_needs_no_stream(connect, said):
-    """The SDK's refusal of long answers without a stream does not reach us."""
+    """The SDK's rejection of long answers without streaming does not apply."""
     model, wire = connect(DIALECT, said(DIALECT), max_tokens=64_000)
     assert (await model.complete(HELLO)).text == "Hello."
     assert wire.bodies[0]["max_tokens"] == 64_000

@@ -1,4 +1,4 @@
-"""A model whose answers are kept: through agents, and by itself."""
+"""A model with cached answers, in agents and called directly."""
 
 import json
 from functools import partial
@@ -33,7 +33,7 @@ def ok(state, args):
 
 
 def decide(chat, *, native=True):
-    """Decide by what was said: a call, then an evaluation."""
+    """Return a call first and an evaluation once the tool result is in the conversation."""
     said = str(chat.messages)
     if "'v'" not in said and '"v"' not in said:
         call = ToolCall("ok", {}) if native else Text(act("execute", tool="ok"))
@@ -44,7 +44,7 @@ def decide(chat, *, native=True):
 
 @pytest.mark.parametrize("native", [True, False])
 async def test_the_same_goal_is_decided_once(native):
-    """The second run of a goal asks nobody: the same decisions, the same end, no tokens; the ids of calls are others."""
+    """A second run of a goal calls no model: same decisions and result, no tokens, new call ids."""
     llm = CachedModel(ScriptedLLM(partial(decide, native=native)))
     first = await run_agent("find v", llm, tools=[ok])
     second = await run_agent("find v", llm, tools=[ok])
@@ -52,13 +52,13 @@ async def test_the_same_goal_is_decided_once(native):
     assert (len(llm.llm.chats), llm.hits, llm.misses) == (2, 2, 2)
     assert (first.metrics.tokens, second.metrics.tokens) == (10, 0)
     assert (first.metrics.cost, second.metrics.cost) == (2.0, 0.0)
-    assert second.iterations == 2  # limits count decisions, whoever made them
+    assert second.iterations == 2  # limits also count cached decisions
     await run_agent("find w", llm, tools=[ok])
     assert len(llm.llm.chats) == 4
 
 
 async def test_another_state_is_another_key():
-    """What a tool returned stands in the conversation, so another result is decided anew."""
+    """The conversation contains the tool results, so a different result is a cache miss."""
     values = iter([1, 2])
 
     def changing(state, args):
@@ -71,7 +71,7 @@ async def test_another_state_is_another_key():
 
 
 async def test_never_across_owners():
-    """Two owners who say the same are both asked for; two sessions of one owner are one."""
+    """Equal messages of two owners are separate entries. Sessions of one owner share entries."""
     llm = CachedModel(ScriptedLLM(lambda chat: f"Hello, {chat.owner}."))
     async with BareAgent("clerk", llm=llm) as clerk:
         said = []
@@ -83,7 +83,7 @@ async def test_never_across_owners():
 
 
 async def test_it_is_bounded():
-    """The answer that was used least recently makes room."""
+    """A full cache drops the least recently used answer."""
     llm = CachedModel(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
 
     async def ask(text):
@@ -101,7 +101,7 @@ async def test_it_is_bounded():
     "change", [{"temperature": 0.5}, {"system": "x"}, {"max_tokens": 5}, {"owner": "bob"}]
 )
 async def test_cache_key_contains_the_whole_request(change):
-    """Another prompt, temperature, limit or owner is another request."""
+    """A different prompt, temperature, limit or owner is a different key."""
     llm = CachedModel(ScriptedLLM(["one", "two"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))], "owner": "ada"}
     assert (await llm.complete(ModelRequest(**chat))).text == "one"
@@ -110,7 +110,7 @@ async def test_cache_key_contains_the_whole_request(change):
 
 
 async def test_nobodys_requests_are_not_kept():
-    """Where it is not known for whom a request is, it is asked; a session alone is an owner of its own."""
+    """Requests without owner and session are not cached. A session without an owner has its own entries."""
     llm = CachedModel(ScriptedLLM(["one", "two", "three"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))]}
     assert [(await llm.complete(ModelRequest(**chat))).text for _ in range(2)] == ["one", "two"]
@@ -121,7 +121,7 @@ async def test_nobodys_requests_are_not_kept():
 
 
 async def test_cut_and_failed_answers_are_not_kept():
-    """A refusal, a cut answer and an error are asked again."""
+    """Truncated answers and errors are not cached: the model is called again."""
     cut = ModelResponse(parts=(Text("half"),), stop="length")
     llm = CachedModel(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
@@ -132,7 +132,7 @@ async def test_cut_and_failed_answers_are_not_kept():
 
 
 class Slow(LLM):
-    """A model that takes its time."""
+    """A model that answers after a delay."""
 
     name = "slow"
 
@@ -146,7 +146,7 @@ class Slow(LLM):
 
 
 async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
-    """Both are asked; one that is cancelled leaves nothing, and the next is asked."""
+    """Two concurrent equal requests both call the model. A cancelled request stores nothing."""
     llm = CachedModel(Slow())
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     with trio.move_on_after(0.5):
@@ -174,7 +174,7 @@ async def test_cached_answer_is_streamed():
 
 
 async def test_one_role_alone():
-    """It stands for a model wherever one is named: here the evaluator alone is kept."""
+    """Only the evaluator's model is cached; the other roles call theirs."""
     evaluator = CachedModel(ScriptedLLM([act("evaluate", achieved=True, answer="done")]))
 
     @tool
@@ -196,7 +196,7 @@ async def test_one_role_alone():
 
 
 async def test_answers_that_name_ids_are_not_kept():
-    """A decision to read on in a result by its id means something in its own session alone."""
+    """A decision that contains a result id is not cached, because the id is valid in one session only."""
     names = act("execute", tool="read_result", args={"id": "185eb1dc0aae-00000001/call/0"})
     llm = CachedModel(ScriptedLLM([names, "other"]))
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")

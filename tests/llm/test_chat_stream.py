@@ -1,4 +1,4 @@
-"""Chunks of chat completions as compatible servers send them: pieces of calls, lists of content, ends of streams."""
+"""Chat completion chunks of compatible servers: partial calls, content lists, stream ends."""
 
 import json
 
@@ -20,14 +20,14 @@ def chunk(delta, finish=None, **more):
 
 
 def piece(index=None, call_id=None, name=None, arguments="", **more):
-    """A delta with one piece of a call."""
+    """Return a delta with one piece of a call."""
     function = {"arguments": arguments, **({"name": name} if name else {})}
     given = {key: value for key, value in (("index", index), ("id", call_id)) if value is not None}
     return {"tool_calls": [{**given, "type": "function", "function": function, **more}]}
 
 
 async def calls_of(connect, sse, *deltas):
-    """The name and the arguments of each call of a stream."""
+    """Return the name and arguments of each call of a stream."""
     reply = sse(*map(chunk, deltas), chunk({}, "tool_calls"))
     model, _ = connect("openai", reply, stream=True, base_url=URL)
     return [(call.name, call.arguments) for call in (await model.complete(HELLO)).tool_calls]
@@ -107,7 +107,7 @@ MOVED = ("move", {"folder": "/tmp/x", "keep": 3})
     ],
 )
 async def test_pieces_of_one_call_are_assembled(connect, sse, pieces):
-    """The index decides, and only a name starts a call."""
+    """Pieces are grouped by index. Only a name starts a new call."""
     assert await calls_of(connect, sse, *pieces) == [MOVED]
 
 
@@ -164,7 +164,7 @@ async def test_deltas_of_two_calls_are_separated(connect, sse, pieces, calls):
     ],
 )
 async def test_a_call_that_cannot_be_assembled_is_an_error_to_the_model(pieces, connect, sse):
-    """No tool runs with arguments, or under a name, that the model did not write."""
+    """No tool runs with arguments or a name that the model did not write."""
     ran = []
 
     @tool
@@ -185,7 +185,7 @@ async def test_a_call_that_cannot_be_assembled_is_an_error_to_the_model(pieces, 
 
 @pytest.mark.parametrize("arguments", ["null", " null ", '""', "", "{}", None])
 async def test_no_arguments_in_any_writing_are_no_arguments(connect, said, dialect, arguments):
-    """For tools without parameters models write null, an empty text, or an empty object."""
+    """null, an empty text and an empty object all mean no arguments."""
     if dialect == "anthropic":
         calls = [("c", "f", {} if arguments is None else arguments)]
     else:
@@ -211,7 +211,7 @@ THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     ],
 )
 async def test_text_in_lists_and_strings_is_one_text(connect, sse, contents, text):
-    """In their order, as it was shown while it came."""
+    """The texts are joined in stream order, equal to the streamed text."""
     shown = []
 
     async def show(piece, attempt):
@@ -224,7 +224,7 @@ async def test_text_in_lists_and_strings_is_one_text(connect, sse, contents, tex
 
 
 async def test_thoughts_in_the_content_go_back_to_their_model(connect, sse):
-    """As one part each, in their place; another model gets the text alone."""
+    """Each thought is one part in its position. A different model gets only the text."""
     reply = sse(
         chunk({"content": [THOUGHT]}), chunk({"content": [THOUGHT]}), chunk({"content": "Four."}), chunk({}, "stop")
     )  # fmt: skip
@@ -267,7 +267,7 @@ DONE = (b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}', b"[DONE]
     ],
 )
 async def test_halves_of_a_character_are_joined(connect, texts, read):
-    """Over events; a listener never gets half of one, and a half without the other is U+FFFD."""
+    """Surrogate halves are joined across events and never shown alone. An unpaired half becomes U+FFFD."""
     shown = []
 
     async def show(piece, attempt):
@@ -279,7 +279,7 @@ async def test_halves_of_a_character_are_joined(connect, texts, read):
 
 
 async def test_halves_in_arguments_and_in_a_whole_body(connect, said, dialect):
-    """Arguments are joined as text is; half of a character in a whole body is U+FFFD."""
+    """Surrogate halves in arguments are joined. An unpaired half in a complete body becomes U+FFFD."""
     first = rb'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":\"\ud83d"}}]}}]}'
     second = rb'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\ude00\"}"}}]}}]}'
     model, _ = connect("openai", raw(first, second, *DONE), stream=True, base_url=URL)
@@ -291,7 +291,7 @@ async def test_halves_in_arguments_and_in_a_whole_body(connect, said, dialect):
 
 
 async def test_a_byte_order_mark_is_no_part_of_the_answer(connect, said, dialect):
-    """Before a whole body, before a stream, and before the JSON of an event."""
+    """A byte order mark before a body, a stream or an event's JSON is skipped."""
     body = b"\xef\xbb\xbf" + json.dumps(said(dialect, "Hello.")["json"]).encode()
     model, _ = connect(dialect, {"status_code": 200, "content": body})
     assert (await model.complete(HELLO)).text == "Hello."
@@ -303,7 +303,7 @@ async def test_a_byte_order_mark_is_no_part_of_the_answer(connect, said, dialect
 
 @pytest.mark.parametrize("sign", [b"[PING]", b"ping", b"keep-alive", b"PROCESSING", b" "])
 async def test_signs_of_life_are_skipped(connect, said, dialect, sign):
-    """Proxies send them as data between the events."""
+    """Keep-alive data that proxies send between events is skipped."""
     stream = said(dialect, "Hello.", stream=True)
     stream["content"] = stream["content"].replace(b"data: {", b"data: " + sign + b"\n\ndata: {")
     model, _ = connect(dialect, stream, stream=True)
@@ -311,7 +311,7 @@ async def test_signs_of_life_are_skipped(connect, said, dialect, sign):
 
 
 async def test_the_last_words_of_a_broken_stream_are_in_the_error(connect):
-    """A server's plain text in place of an event is not lost."""
+    """Plain text that a server sends in place of an event appears in the error."""
     model, _ = connect("openai", raw(raw_chunk(b"Hi"), b"Internal Server Error"), stream=True, base_url=URL)
     with pytest.raises(StreamInterrupted, match="Internal Server Error"):
         await model.complete(HELLO)
@@ -326,7 +326,7 @@ def body(**choice):
 
 @pytest.mark.parametrize("missing", [{"finish_reason": None}, {}, {"finish_reason": ""}])
 async def test_a_whole_body_without_a_finish_reason_is_an_answer(connect, missing):
-    """Ollama's answers; an empty one is still broken."""
+    """Ollama sends such bodies. An empty one is an error."""
     model, _ = connect("openai", body(message={"content": "Hello"}, **missing), base_url=URL)
     answer = await model.complete(HELLO)
     assert (answer.text, answer.stop) == ("Hello", "end")
@@ -339,7 +339,7 @@ async def test_a_whole_body_without_a_finish_reason_is_an_answer(connect, missin
 
 
 async def test_an_answer_in_the_form_of_text_completions_is_read(connect, sse):
-    """`choices[0].text`, whole and streamed."""
+    """`choices[0].text` is read in complete bodies and in streams."""
     model, _ = connect("openai", body(text="Hello", finish_reason="stop"), base_url=URL)
     assert (await model.complete(HELLO)).text == "Hello"
     pieces = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("Hel", "lo")]
@@ -351,7 +351,7 @@ async def test_an_answer_in_the_form_of_text_completions_is_read(connect, sse):
 
 
 def kept_open(stream, error=None):
-    """A reply whose connection stays open after these bytes, or breaks."""
+    """Return a reply whose connection stays open, or breaks, after these bytes."""
 
     def reply(request):
         async def pieces():
@@ -366,7 +366,7 @@ def kept_open(stream, error=None):
 
 
 async def test_a_stream_ends_with_its_end_marker(connect, said, dialect, autojump_clock):
-    """Although the connection stays open, the answer is there at once."""
+    """The answer is returned at the end marker while the connection stays open."""
     model, _ = connect(dialect, kept_open(said(dialect, "Hello.", stream=True)), stream=True, timeout=60)
     begun = trio.current_time()
     assert (await model.complete(HELLO)).text == "Hello."
@@ -374,7 +374,7 @@ async def test_a_stream_ends_with_its_end_marker(connect, said, dialect, autojum
 
 
 async def test_data_after_the_end_marker_is_ignored(connect, said, dialect):
-    """This holds for errors and for text."""
+    """Errors and text after the end marker are ignored."""
     stream = said(dialect, "Hello.", stream=True)
     stream["content"] += b'data: {"error": {"message": "late"}}\n\ndata: garbage{\n\n'
     model, _ = connect(dialect, stream, stream=True)
@@ -382,7 +382,7 @@ async def test_data_after_the_end_marker_is_ignored(connect, said, dialect):
 
 
 async def test_a_complete_answer_without_an_end_marker_is_taken(connect, sse, autojump_clock):
-    """Whether the connection stays open or breaks after the finish reason; before it, both are failures."""
+    """After the finish reason an open or broken connection is a success; before it, a failure."""
     chunks = chunk({"content": "Hello."}), chunk({}, "stop")
     complete = sse(*chunks, done=False)
     for reply in (kept_open(complete), kept_open(complete, httpx2.ReadError("reset"))):

@@ -1,4 +1,4 @@
-"""What every remote client promises, whatever wire it speaks."""
+"""The contract of all remote clients, for every wire format."""
 
 import email.utils
 import json
@@ -72,7 +72,7 @@ async def test_cost_of_a_known_model(connect, said, dialect):
 
 
 async def test_streaming_gives_the_same_answer(connect, said, dialect):
-    """Text comes piece by piece, and the whole is the one that comes without streaming."""
+    """The text arrives in pieces. The answer equals the answer without streaming."""
     calls = [("call_1", "math_add", '{"a": 1}')]
     plain, _ = connect(dialect, said(dialect, "Grüße.", calls=calls))
     streaming, wire = connect(dialect, said(dialect, "Grüße.", calls=calls, stream=True))
@@ -88,7 +88,10 @@ async def test_streaming_gives_the_same_answer(connect, said, dialect):
 
 
 async def test_streaming_can_be_forced_and_forbidden(connect, said, dialect):
-    """`stream=` decides over whether somebody listens; a listener still gets the text."""
+    """`stream=` overrides the choice by token handler.
+
+    With stream=False the handler gets the complete text.
+    """
     shown = []
 
     async def show(text, attempt):
@@ -104,7 +107,7 @@ async def test_streaming_can_be_forced_and_forbidden(connect, said, dialect):
 
 
 async def test_a_server_that_ignores_stream_is_understood(connect, said, dialect):
-    """What the server says it sent counts, not what was asked for."""
+    """The response is parsed by its content type, not by the requested mode."""
     model, _ = connect(dialect, said(dialect), stream=True)
     assert (await model.complete(HELLO)).text == "Hello."
     model, _ = connect(dialect, said(dialect, stream=True), stream=False)
@@ -112,7 +115,7 @@ async def test_a_server_that_ignores_stream_is_understood(connect, said, dialect
 
 
 async def test_parallel_calls_get_their_own_names_back(connect, said, dialect):
-    """Names with dots travel in a form that providers take, and come back as they were."""
+    """Names with dots are encoded for the provider and decoded in the answer."""
     model, wire = connect(dialect, said(dialect, ""))
     await model.complete(TOOLS)
     tool = wire.bodies[0]["tools"][0]
@@ -142,18 +145,16 @@ async def test_parallel_calls_get_their_own_names_back(connect, said, dialect):
     ],
 )
 async def test_arguments_are_never_repaired(connect, said, dialect, written, read):
-    """Nothing is no arguments; what is no JSON object stays text; text of brackets breaks nothing."""
+    """Empty arguments mean none. Text that is not a JSON object stays text."""
     stream = dialect == "anthropic"
     model, _ = connect(dialect, said(dialect, "", calls=[("call_1", "f", written or "")], stream=stream))
     (call,) = (await model.complete(HELLO)).tool_calls
-    if not (
-        stream and written in ("[1]", '"{}"', " ", "")
-    ):  # There JSON of another kind is decoded by the server.
+    if not (stream and written in ("[1]", '"{}"', " ", "")):  # The server decodes other JSON values here.
         assert call.arguments == (written if read is None else read)
 
 
 async def test_a_cut_answer_has_no_incomplete_call(connect, said, dialect):
-    """At the token limit whole calls stay and the cut one is gone."""
+    """An answer truncated at the token limit keeps complete calls and drops the truncated call."""
     calls = [("call_1", "f", '{"a": 1}'), ("call_2", "f", '{"a": "unfin')]
     model, _ = connect(dialect, said(dialect, "So", calls=calls, stop="length", stream=True), stream=True)
     answer = await model.complete(HELLO)
@@ -165,7 +166,7 @@ async def test_a_cut_answer_has_no_incomplete_call(connect, said, dialect):
 
 
 async def test_defaults_and_the_chats_own_values(connect, said, dialect):
-    """Zero is a temperature; the chat's own value goes before the client's."""
+    """A temperature of 0 is sent. The request's value overrides the client's."""
     model, wire = connect(dialect, said(dialect), temperature=0.0, max_tokens=5)
     await model.complete(HELLO)
     await model.complete(ModelRequest(messages=HELLO.messages, temperature=0.5, max_tokens=9))
@@ -175,7 +176,7 @@ async def test_defaults_and_the_chats_own_values(connect, said, dialect):
 
 
 async def test_extra_headers_and_body(connect, said, dialect):
-    """Extra fields go over ours; None leaves a field out."""
+    """Extra fields override ours. None removes a field."""
     extra = {"model": "other", "temperature": None, "seed": 1}
     model, wire = connect(
         dialect, said(dialect), temperature=1, extra_body=extra, extra_headers={"X-Team": "blue"}
@@ -187,7 +188,7 @@ async def test_extra_headers_and_body(connect, said, dialect):
 
 
 async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect):
-    """What one provider signed or encrypted is never sent to another."""
+    """Content that one provider signed or encrypted is never sent to a different provider."""
     foreign = [
         Thinking("secret thoughts", other, {"type": "x", "data": "secret"})
         for other in CLASSES
@@ -203,7 +204,7 @@ async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect)
 
 
 async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect):
-    """What a provider has and actgent has no part for goes as an opaque block of the user's."""
+    """A provider-specific block can be sent as an opaque part of a user message."""
     block = {"type": "container_upload", "file_id": "file_1"}
     model, wire = connect(dialect, said(dialect), **({"cache": False} if dialect == "anthropic" else {}))
     await model.complete(ModelRequest(messages=(ChatMessage("user", (Text("See"), Opaque(dialect, block))),)))
@@ -211,7 +212,7 @@ async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect)
 
 
 async def test_calls_and_results_share_ids_that_providers_take(connect, said, dialect):
-    """The id of a call goes on the wire twice, and in characters that every provider allows."""
+    """A call and its result have the same id on the wire, in characters that every provider accepts."""
     calls = tuple(
         ToolCall("math.add", {"a": n}, call_id) for n, call_id in enumerate(("ok-1", "ö.1", "ö:1", "x" * 90))
     )
@@ -234,7 +235,7 @@ async def test_calls_and_results_share_ids_that_providers_take(connect, said, di
 
 
 async def test_calls_of_text_protocols_go_back_as_text(connect, said, dialect):
-    """A call that stood in the text is not sent a second time, and its result is the user's text."""
+    """A call inside the text is not sent twice. Its result is sent as user text."""
     call = ToolCall("f", {}, "id-1", native=False)
     result = ToolResult(call_id="id-1", tool_name="f", content="42", native=False)
     messages = (
@@ -250,7 +251,7 @@ async def test_calls_of_text_protocols_go_back_as_text(connect, said, dialect):
 
 
 async def test_the_same_chat_is_the_same_bytes(connect, said, dialect):
-    """Prompt caches live on prefixes that never move."""
+    """Prompt caches need identical prefixes."""
     model, wire = connect(dialect, said(dialect))
     await model.complete(TOOLS)
     await model.complete(TOOLS)
@@ -277,7 +278,10 @@ async def test_the_first_request_waits_for_no_thread(connect, said, dialect):
 
 
 async def test_long_histories_are_cheap(connect, said, dialect):
-    """A thousand messages cost some times what reading them as JSON costs, and not 0.2 ms each as the SDK's own transform."""
+    """Encoding 1000 messages takes less than ten times their JSON parsing.
+
+    The SDK's own transform takes 0.2 ms for each message.
+    """
     calls = [ToolCall("math.add", {"a": number}, f"id-{number}") for number in range(333)]
     history = [
         message
@@ -303,14 +307,14 @@ async def test_long_histories_are_cheap(connect, said, dialect):
 
 
 async def test_lone_surrogates_do_not_stop_a_request(connect, said, dialect):
-    """Text that UTF-8 cannot carry goes with a question mark in place."""
+    """Characters that UTF-8 cannot encode are sent as question marks."""
     model, wire = connect(dialect, said(dialect))
     await model.complete(ModelRequest(messages=(ChatMessage("user", (Text("a\ud800b"),)),)))
     assert "a?b" in wire.requests[0].content.decode()
 
 
 async def test_unsupported_parts_are_typed_errors(connect, said, dialect):
-    """What a wire has no form for is refused before anything is sent."""
+    """A part that the wire format cannot express is rejected before a request is sent."""
     part = {
         "openai": File(media_type="application/pdf", url="https://example.com/a.pdf"),
         "openai-responses": File(media_type="audio/wav", data=b"1"),
@@ -354,7 +358,7 @@ def walk(body):
     ],
 )
 async def test_errors_that_no_repetition_mends(connect, dialect, reply, kind):
-    """The request, the key and the quota are refused once and not asked again."""
+    """Request, key and quota errors are raised after one attempt."""
     model, wire = connect(dialect, reply, retry=QUICK)
     with pytest.raises(kind, match=r"No\.") as caught:
         await model.complete(HELLO)
@@ -412,7 +416,7 @@ async def test_retryable_errors_are_retried(connect, said, dialect, reply, kind)
 
 
 async def test_a_provider_that_forbids_retries_is_not_retried(connect, dialect):
-    """`x-should-retry: false` is believed."""
+    """`x-should-retry: false` prevents a retry."""
     model, wire = connect(dialect, failure(503, headers={"x-should-retry": "false"}), retry=QUICK)
     with pytest.raises(ProviderUnavailable):
         await model.complete(HELLO)
@@ -432,7 +436,7 @@ async def test_a_provider_that_forbids_retries_is_not_retried(connect, dialect):
     ],
 )
 async def test_retry_after_is_read(connect, dialect, headers, seconds):
-    """Seconds and milliseconds are understood, nonsense is not obeyed."""
+    """Seconds and milliseconds are read. Invalid values are ignored."""
     model, _ = connect(dialect, failure(429, headers=headers))
     with pytest.raises(RateLimited) as caught:
         await model.complete(HELLO)
@@ -440,7 +444,7 @@ async def test_retry_after_is_read(connect, dialect, headers, seconds):
 
 
 async def test_retry_after_as_a_date(connect, dialect):
-    """An HTTP date is the time until then."""
+    """An HTTP date is converted to the time until that date."""
     date = email.utils.formatdate(time.time() + 60, usegmt=True)
     model, _ = connect(dialect, failure(503, headers={"retry-after": date}))
     with pytest.raises(ProviderUnavailable) as caught:
@@ -449,7 +453,7 @@ async def test_retry_after_as_a_date(connect, dialect):
 
 
 async def test_a_retry_after_beyond_the_deadline_raises_at_once(connect, dialect, autojump_clock: MockClock):
-    """Nobody waits for an answer that cannot come in time."""
+    """The error is raised without a wait if Retry-After exceeds the deadline."""
     model, wire = connect(dialect, failure(429, headers={"retry-after": "30"}), retry=QUICK)
     with trio.fail_after(20), pytest.raises(RateLimited):
         await model.complete(HELLO)
@@ -458,7 +462,7 @@ async def test_a_retry_after_beyond_the_deadline_raises_at_once(connect, dialect
 
 
 async def test_a_stream_that_ends_early_is_asked_again_with_a_higher_attempt(connect, said, dialect):
-    """The text of a broken attempt is void, which its number tells."""
+    """The retry has a higher attempt number, which invalidates the text of the broken attempt."""
     whole = said(dialect, "Hello.", stream=True)
     cut = {**whole, "content": b"\n\n".join(whole["content"].split(b"\n\n")[:4]) + b"\n\n"}
     model, _ = connect(dialect, cut, whole, retry=QUICK)
@@ -476,7 +480,7 @@ async def test_a_stream_that_ends_early_is_asked_again_with_a_higher_attempt(con
     "error", [httpx2.ReadError("cut"), httpx2.RemoteProtocolError("cut"), httpx2.ReadTimeout("slow")]
 )
 async def test_a_connection_that_breaks_inside_a_stream(connect, said, dialect, error):
-    """Transport errors of the stream are ours, not the library's."""
+    """Transport errors of the stream are raised as actgent errors."""
     head = said(dialect, stream=True)["content"][:60]
 
     async def content():
@@ -497,7 +501,7 @@ STREAM = {"content-type": "text/event-stream"}
 
 
 async def test_an_error_event_without_a_name_is_not_lost(connect, said, dialect):
-    """An error inside a 200 stream is classified by its own words, with or without an `event:` line."""
+    """An error inside a 200 stream is classified by its data, with or without an `event:` line."""
     event = b'data: {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}\n\n'
     reply = {"status_code": 200, "headers": STREAM, "content": event}
     model, _ = connect(dialect, reply, stream=True)
@@ -516,7 +520,7 @@ async def test_an_error_event_without_a_name_is_not_lost(connect, said, dialect)
 
 
 async def test_unknown_events_and_fields_are_ignored(connect, said, dialect):
-    """What a provider adds tomorrow does not break the answer today."""
+    """Events and fields that a provider adds later do not break the answer."""
     reply = said(dialect, stream=True)
     noise = b': comment\n\nevent: new\ndata: {"type": "new.event", "novel": [1]}\n\nid: 7\nretry: 3\n\n'
     model, _ = connect(dialect, {**reply, "content": noise + reply["content"] + noise}, stream=True)
@@ -527,7 +531,7 @@ async def test_unknown_events_and_fields_are_ignored(connect, said, dialect):
 
 
 def slow(head: bytes, closed: list[bool]):
-    """A reply that sends its head and then nothing for an hour."""
+    """Return a reply that sends its headers and then stalls for an hour."""
 
     async def content():
         try:
@@ -540,7 +544,7 @@ def slow(head: bytes, closed: list[bool]):
 
 
 async def test_an_attempt_ends_at_its_timeout(connect, said, dialect, autojump_clock: MockClock):
-    """Also a stream that goes on too slowly is cut, whole."""
+    """A stalled stream is also closed at the attempt's timeout."""
     closed: list[bool] = []
     model, _ = connect(
         dialect, slow(said(dialect, stream=True)["content"][:90], closed), timeout=5, stream=True
@@ -552,7 +556,7 @@ async def test_an_attempt_ends_at_its_timeout(connect, said, dialect, autojump_c
 
 
 async def test_cancelling_closes_the_stream(connect, said, dialect, autojump_clock: MockClock):
-    """A cancelled call has let go of its connection when it returns."""
+    """A cancelled call has closed its connection when it returns."""
     closed: list[bool] = []
     model, _ = connect(dialect, slow(said(dialect, stream=True)["content"][:90], closed), stream=True)
     with trio.move_on_after(1) as scope:
@@ -562,7 +566,7 @@ async def test_cancelling_closes_the_stream(connect, said, dialect, autojump_clo
 
 
 async def test_a_listener_that_raises_closes_the_stream(connect, said, dialect, autojump_clock: MockClock):
-    """The listener's own exception comes out as it is, and nothing stays open."""
+    """The listener's exception is raised unchanged and the stream is closed."""
     closed: list[bool] = []
     head = said(dialect, stream=True)["content"].rpartition(b"\n\n")[0][:-150] + b"\n\n"
     model, _ = connect(dialect, slow(said(dialect, "Hello.", stream=True)["content"], closed), stream=True)
@@ -580,13 +584,13 @@ async def test_a_listener_that_raises_closes_the_stream(connect, said, dialect, 
 
 
 def test_a_missing_key_names_argument_and_variables(dialect):
-    """The error says what to do, before any call."""
+    """The constructor's error names the argument and the variables to set."""
     with pytest.raises(MissingKey, match=r"api_key=.*_API_KEY or LLM_API_KEY"):
         CLASSES[dialect]("model-1")
 
 
 def test_the_order_of_keys_and_addresses(dialect, monkeypatch):
-    """Argument, then the provider's own variable, then the general one."""
+    """The order is the argument, the provider's own variable, then the general variable."""
     own = "ANTHROPIC" if dialect == "anthropic" else "OPENAI"
     monkeypatch.setenv("LLM_API_KEY", "general")
     monkeypatch.setenv("LLM_PROVIDER_URL", "https://general.example/api")
@@ -601,7 +605,7 @@ def test_the_order_of_keys_and_addresses(dialect, monkeypatch):
 
 
 async def test_a_server_of_ones_own_needs_no_key(connect, said):
-    """Plain http is one's own machine or network; the SDK still gets something to send."""
+    """Plain http means a local server. The SDK gets a placeholder key."""
     model, wire = connect("openai", said("openai"), api_key=None, base_url="http://localhost:8000/v1")
     await model.complete(HELLO)
     assert str(wire.requests[0].url) == "http://localhost:8000/v1/chat/completions"
@@ -611,7 +615,7 @@ async def test_a_server_of_ones_own_needs_no_key(connect, said):
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://example.com", "https://", "not a url"])
 def test_a_wrong_address(dialect, url):
-    """What is no http address is named with its argument and variables."""
+    """The error for an invalid http address names the argument and the variables."""
     with pytest.raises(ConfigurationError, match="base_url="):
         CLASSES[dialect]("model-1", api_key=KEY, base_url=url)
 
@@ -620,20 +624,20 @@ def test_a_wrong_address(dialect, url):
     "arguments", [{"model": " "}, {"model": "m", "api_key": "schlüssel"}, {"model": "m", "api_key": "a\nb"}]
 )
 def test_wrong_names_and_keys(dialect, arguments):
-    """A model without a name and a key that no header can carry fail at construction, unquoted."""
+    """An empty model name and a key that no header can contain fail at construction, without the value."""
     with pytest.raises(ConfigurationError) as caught:
         CLASSES[dialect](**{"api_key": KEY, **arguments})
     assert "schl" not in str(caught.value)
 
 
 def test_an_unknown_option(dialect):
-    """A mistyped option is named, together with those that exist."""
+    """The error names the mistyped option and lists the valid options."""
     with pytest.raises(ConfigurationError, match=r"no option 'api_kee'.*api_key, base_url"):
         CLASSES[dialect]("model-1", api_key=KEY, api_kee=KEY)
 
 
 async def test_key_is_never_shown(connect, dialect, caplog):
-    """Neither repr, nor logs of any level, nor quoting errors contain it."""
+    """repr, logs of all levels and errors that quote the key omit it."""
     caplog.set_level(logging.DEBUG)
     model, wire = connect(dialect, failure(401, message=f"Incorrect API key provided: {KEY}"))
     with pytest.raises(NotAuthorized) as caught:
@@ -655,14 +659,14 @@ async def test_key_is_never_shown(connect, dialect, caplog):
 
 
 async def test_a_foreign_transport_is_left_open(connect, said, dialect):
-    """Whoever gave the http client closes it."""
+    """The client does not close an HTTP client that the caller passed in."""
     model, _ = connect(dialect, said(dialect))
     await model.aclose()
     assert (await model.complete(HELLO)).text == "Hello."
 
 
 async def test_redirects_and_request_ids(connect, dialect):
-    """The provider's id of a failed exchange is kept for its support."""
+    """Errors keep the provider's request id of a failed exchange."""
     model, _ = connect(dialect, failure(500, headers={"request-id": "req_1", "x-request-id": "req_1"}))
     with pytest.raises(ProviderUnavailable) as caught:
         await model.complete(HELLO)

@@ -1,4 +1,4 @@
-"""Errors of providers in their own words: requests that are too long, waits of rate limits, calls they cannot read."""
+"""Provider-specific errors: requests that are too long, rate-limit waits, calls that a provider cannot parse."""
 
 import pytest
 
@@ -65,7 +65,7 @@ async def failure(connect, dialect, status, error, **options):
 @pytest.mark.parametrize("kind", ["rate_limit_exceeded", "invalid_request_error", "server_error"])
 @pytest.mark.parametrize(("status", "text"), TOO_LONG)
 async def test_requests_that_are_too_long_are_known_by_their_wording(connect, dialect, status, text, kind):
-    """Whatever status and code come with it: waiting does not help."""
+    """The wording identifies the overflow, with any status and code. It is not retried."""
     error = await failure(connect, dialect, status, {"message": text, "type": "tokens", "code": kind})
     assert is_too_long(error)
     assert not error.retryable
@@ -74,14 +74,14 @@ async def test_requests_that_are_too_long_are_known_by_their_wording(connect, di
 @pytest.mark.parametrize("code", ["context_length_exceeded", "exceed_context_size_error"])
 @pytest.mark.parametrize("status", [200, 400, 500])
 async def test_requests_that_are_too_long_are_known_by_their_code(connect, dialect, code, status):
-    """Also where llama.cpp answers 500, and as a body of status 200."""
+    """This includes llama.cpp's status 500 and an error body of status 200."""
     error = await failure(connect, dialect, status, {"message": "No.", "type": code, "code": status})
     assert is_too_long(error)
 
 
 @pytest.mark.parametrize(("status", "text", "kind"), OTHER)
 async def test_other_limits_are_no_overflow(connect, dialect, status, text, kind):
-    """Rate limits are waited for; a limit of the answer is the program's to change."""
+    """Rate limits and limits of the answer are not overflow errors."""
     error = await failure(connect, dialect, status, {"message": text})
     assert type(error) is kind
     assert not is_too_long(error)
@@ -111,14 +111,14 @@ def retry_info(delay):
     ],
 )
 async def test_the_wait_in_the_body_of_a_rate_limit_is_kept(connect, error, seconds):
-    """Gemini's RetryInfo, and the words of others, where there is no Retry-After."""
+    """Without Retry-After, the wait is read from Gemini's RetryInfo or from the error text."""
     found = await failure(connect, "openai", 429, {"message": "No.", "code": 429, **error})
     assert isinstance(found, RateLimited)
     assert found.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
 async def test_a_retry_after_header_wins_over_the_body(connect):
-    """It is the standard's."""
+    """The standard header takes precedence over the body."""
     reply = {"status_code": 429, "json": {"error": retry_info("9s")}, "headers": {"retry-after": "2"}}
     model, _ = connect("openai", reply, base_url=URL)
     with pytest.raises(RateLimited) as caught:
@@ -127,7 +127,7 @@ async def test_a_retry_after_header_wins_over_the_body(connect):
 
 
 async def test_no_credit_is_no_rate_limit(connect):
-    """Although it is a 429."""
+    """A 429 for missing credit is not a rate limit."""
     error = await failure(connect, "openai", 429, {"message": "No credit.", "code": "insufficient_quota"})
     assert type(error) is QuotaExhausted
 
@@ -152,7 +152,7 @@ def slip(code, text, *, status=400):
 )
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_that_groq_cannot_read_goes_back_to_the_model(connect, sse, text, streams):
-    """As one with arguments that are no JSON: it never runs, and the model is told and asked again."""
+    """The call never runs. The model gets an error result and is called again."""
     ran = []
 
     @tool
@@ -177,7 +177,7 @@ async def test_a_call_that_groq_cannot_read_goes_back_to_the_model(connect, sse,
 
 
 async def test_a_form_that_groq_cannot_read_is_an_answer_to_correct(connect):
-    """The text comes back, and its check says what is wrong."""
+    """The rejected text is returned as the answer, so that output validation can correct it."""
     model, _ = connect("openai", slip("json_validate_failed", '{"a": '), base_url=URL)
     form = ResponseFormat("f", {"type": "object"})
     answer = await model.complete(ModelRequest(messages=HELLO.messages, response_format=form))
@@ -185,7 +185,7 @@ async def test_a_form_that_groq_cannot_read_is_an_answer_to_correct(connect):
 
 
 async def test_a_failed_call_without_its_text_is_a_refusal(connect):
-    """There is nothing that could go back."""
+    """Without the text of the call, the error is a BadRequest."""
     model, _ = connect("openai", slip("tool_use_failed", ""), base_url=URL)
     with pytest.raises(BadRequest):
         await model.complete(HELLO)

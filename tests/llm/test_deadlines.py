@@ -1,4 +1,4 @@
-"""The deadline of a chat: known to all that waits below it, so that no wait is begun that cannot end in time."""
+"""Deadlines of requests: no wait begins that cannot end in time."""
 
 import math
 
@@ -16,7 +16,7 @@ from actgent.messages import Text
 
 
 class Hanging(LLM):
-    """Never answers, shows a text first if it has one, and fails in its clean-up if it is told to."""
+    """A model that never answers, optionally after streaming a text. Its clean-up can raise."""
 
     name = "hanging"
 
@@ -45,7 +45,7 @@ async def ignore(text, attempt):
 
 
 async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
-    """The error comes at once, and a shorter pause is granted."""
+    """A pause beyond the deadline raises at once. A shorter pause is waited for."""
     errors = [RateLimited("later", retry_after=3), RateLimited("later", retry_after=100)]
 
     async def call(attempt):
@@ -59,7 +59,7 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
 
 
 async def test_a_rate_limiter_rejects_calls_that_would_miss_their_deadline(autojump_clock):
-    """Certainly too late: it says so at once."""
+    """A wait that certainly exceeds the deadline fails at once."""
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), rate_limiter)
     await model.complete(ModelRequest())
@@ -72,7 +72,7 @@ async def test_a_rate_limiter_rejects_calls_that_would_miss_their_deadline(autoj
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_models_share_the_time_that_is_left(autojump_clock, fails):
-    """One that hangs leaves the others theirs, whatever its clean-up raises; the last one has all that is left."""
+    """Each model gets an equal share of the remaining time. The last model gets all of the rest."""
     first, second = Hanging(fails=fails), Hanging(fails=fails)
     last = ScriptedLLM(["yes"])
     begun = trio.current_time()
@@ -85,7 +85,7 @@ async def test_models_share_the_time_that_is_left(autojump_clock, fails):
 
 
 async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
-    """Shares are of what is left then."""
+    """Shares are computed from the time that remains after the failure."""
     second = Hanging(seconds=0)
     begun = trio.current_time()
     await FallbackModel(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
@@ -95,7 +95,7 @@ async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
 
 
 async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
-    """What a person reads already is not begun anew."""
+    """A model that has streamed text is not replaced when its share ends."""
     begun = trio.current_time()
     models = Hanging(shows="Once", seconds=20), ScriptedLLM(["no"])
     answer = await FallbackModel(*models).complete(ModelRequest(deadline=begun + 30), on_text=ignore)
@@ -104,7 +104,7 @@ async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
 
 @pytest.mark.parametrize("deadline", [math.inf, -1.0])
 async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
-    """No deadline, or one that is over: then whoever set it cuts."""
+    """Without a deadline, or with a past one, the chain sets no timeout."""
     first = Hanging(seconds=500)
     answer = await FallbackModel(first, ScriptedLLM(["no"])).complete(ModelRequest(deadline=deadline))
     assert answer.text == "late"
@@ -112,7 +112,7 @@ async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
 
 
 async def test_the_error_of_a_share_names_the_time(autojump_clock):
-    """It stands in the notes of the last error."""
+    """The notes of the last error contain the share in seconds."""
     with pytest.raises(ProviderUnavailable) as caught:
         await FallbackModel(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(
             ModelRequest(deadline=trio.current_time() + 30)
@@ -123,5 +123,5 @@ async def test_the_error_of_a_share_names_the_time(autojump_clock):
 
 
 def test_a_deadline_is_not_part_of_the_request():
-    """Two chats that say the same are equal."""
+    """Requests that differ only in their deadline are equal."""
     assert ModelRequest(deadline=3) == ModelRequest()

@@ -1,4 +1,4 @@
-"""How many tokens a prompt takes, before its provider has counted them."""
+"""Token estimates of a prompt before its provider has counted it."""
 
 from actgent.llm.model_interface import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.prompt_token_estimator import PromptEstimator
@@ -10,13 +10,13 @@ def estimate(*parts, **fields):
 
 
 def test_three_bytes_are_a_token():
-    """And so one Chinese character."""
+    """One Chinese character therefore counts as one token."""
     assert estimate(Text("abc" * 100)) == estimate(Text("")) + 100
     assert estimate(Text("\u4f60" * 100)) == estimate(Text("")) + 100
 
 
 def test_everything_in_a_prompt_counts():
-    """System, tools, schemas, calls, results and pictures."""
+    """System prompt, tools, schemas, calls, results and images are counted."""
     bare = estimate(Text("x"))
     spec = ToolSpec("add", "Add two integers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
     assert estimate(Text("x"), system="Be kind. " * 20) > bare + 50
@@ -28,7 +28,7 @@ def test_everything_in_a_prompt_counts():
 
 
 def test_tools_are_looked_at_once():
-    """As long as they are the same object."""
+    """The estimate of tools is cached for the same object."""
     estimator = PromptEstimator()
     one, two = (ToolSpec("a", "b" * 300, {}),), (ToolSpec("a", "b" * 600, {}),)
     first = estimator.tokens(ModelRequest(tools=one))

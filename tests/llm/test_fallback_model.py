@@ -1,4 +1,4 @@
-"""A chain of models."""
+"""Fallback chains of models."""
 
 import pytest
 
@@ -24,14 +24,14 @@ CHAT = ModelRequest()
     "kind", [ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupted, QuotaExhausted]
 )
 async def test_the_next_model_answers(kind):
-    """What another provider may do better goes to it."""
+    """An error that a different provider may avoid leads to the next model."""
     chain = FallbackModel(ScriptedLLM([kind("no")]), ScriptedLLM([kind("no")]), ScriptedLLM(["yes"]))
     assert (await chain.complete(CHAT)).text == "yes"
 
 
 @pytest.mark.parametrize("kind", [BadRequest, NotAuthorized])
 async def test_mistakes_are_not_handed_on(kind):
-    """A wrong request or key is told at once."""
+    """An invalid request or key is raised at once, without the next model."""
     second = ScriptedLLM(["yes"])
     with pytest.raises(kind):
         await FallbackModel(ScriptedLLM([kind("no")]), second).complete(CHAT)
@@ -49,7 +49,7 @@ async def test_fallback_condition_is_configurable():
 
 
 async def test_last_error_has_notes_of_earlier_errors():
-    """Notes name what failed before."""
+    """The notes of the last error name the models that failed before."""
     chain = FallbackModel(ScriptedLLM([RateLimited("first")]), ScriptedLLM([ProviderUnavailable("second")]))
     with pytest.raises(ProviderUnavailable, match="second") as caught:
         await chain.complete(CHAT)
@@ -57,7 +57,7 @@ async def test_last_error_has_notes_of_earlier_errors():
 
 
 class Stuttering(LLM):
-    """Shows text in two attempts, then fails or answers."""
+    """A model that streams text in two attempts, then fails or answers."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -86,7 +86,7 @@ async def test_attempt_numbers_increase_across_models():
 
 
 async def test_model_may_occur_twice_in_a_chain():
-    """It is called at both positions."""
+    """The model is called at both positions."""
     model = ScriptedLLM([RateLimited("no"), "yes"])
     assert (await FallbackModel(model, model).complete(CHAT)).text == "yes"
 
@@ -99,7 +99,7 @@ async def test_closing_closes_all():
 
 
 def test_a_chain_of_nothing_is_refused():
-    """At least one model, and models only."""
+    """A chain needs at least one model and accepts only models."""
     with pytest.raises(ConfigurationError):
         FallbackModel()
     with pytest.raises(ConfigurationError):
@@ -109,7 +109,7 @@ def test_a_chain_of_nothing_is_refused():
 
 
 def test_models_may_be_named(monkeypatch):
-    """A text is a model, as everywhere."""
+    """A chain accepts model names as strings."""
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     chain = FallbackModel("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))
     assert chain.name == "fallback(openai:gpt-5.2, b)"
@@ -117,5 +117,5 @@ def test_models_may_be_named(monkeypatch):
 
 
 def test_the_name_lists_the_models():
-    """Logs show which models there are."""
+    """The name of the chain, for logs, contains the names of its models."""
     assert FallbackModel(ScriptedLLM(["a"], name="a"), ScriptedLLM(["b"], name="b")).name == "fallback(a, b)"

@@ -1,4 +1,4 @@
-"""The clients over real sockets: what a transport in memory cannot show."""
+"""Clients over real sockets, for faults that an in-memory transport cannot show."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ def client(dialect, provider, **options):
 
 
 def connections(model):
-    """What the connection pool still holds."""
+    """Return the connections in the client's pool."""
     return model._sdk.client._client._transport._pool.connections
 
 
@@ -45,7 +45,7 @@ async def ignore(text, attempt):
 
 
 async def test_a_conversation_streamed_and_not(dialect):
-    """Text and parallel calls of a real exchange are the same either way."""
+    """Text and parallel calls are the same with and without streaming."""
     said = [["Two sums.", ToolCall("math.add", {"a": 1}), ToolCall("math.add", {"a": 2})]] * 2
     async with assert_no_leaks(), open_provider(said) as provider:
         model = client(dialect, provider)
@@ -61,7 +61,7 @@ async def test_a_conversation_streamed_and_not(dialect):
 
 
 async def test_connections_are_used_again(dialect):
-    """A stream read to its end gives its connection back."""
+    """A completely read stream returns its connection to the pool."""
     async with open_provider(lambda _request: "Hello.") as provider:
         model = client(dialect, provider)
         for _ in range(3):
@@ -82,7 +82,7 @@ async def test_connections_are_used_again(dialect):
     ],
 )
 async def test_faults_of_a_real_connection(dialect, fault, kind):
-    """Each fault is a typed error that a repetition may mend, and leaves nothing open."""
+    """Each fault is a typed, retryable error and leaves no connection open."""
     async with assert_no_leaks(), open_provider(lambda _request: fault) as provider:
         model = client(dialect, provider)
         with pytest.raises(kind) as caught:
@@ -92,7 +92,7 @@ async def test_faults_of_a_real_connection(dialect, fault, kind):
 
 
 async def test_a_fault_and_then_an_answer(dialect):
-    """A broken stream is asked again, and the attempts tell the texts apart."""
+    """A broken stream is retried. Attempt numbers distinguish the texts."""
     seen = {}
 
     async def show(text, attempt):
@@ -110,7 +110,7 @@ async def test_a_fault_and_then_an_answer(dialect):
 
 
 async def test_cancelling_leaves_no_connection(dialect):
-    """A stream that is cancelled on the way has closed its connection when the call returns."""
+    """A stream that is cancelled midway has closed its connection when the call returns."""
     async with assert_no_leaks(), open_provider(lambda _request: "x" * 2000, chunk=5, gap=0.01) as provider:
         model = client(dialect, provider)
         scope = trio.CancelScope()
@@ -127,7 +127,7 @@ async def test_cancelling_leaves_no_connection(dialect):
 
 
 async def test_cancelling_many_leaves_nothing(dialect):
-    """A hundred calls at once, in all states, end together."""
+    """A hundred concurrent calls in different states are cancelled together and leave no connection."""
     async with assert_no_leaks(), open_provider(lambda _request: "x" * 2000, chunk=5, gap=0.01) as provider:
         model = client(dialect, provider)
         with trio.move_on_after(0.15) as scope:
@@ -140,7 +140,7 @@ async def test_cancelling_many_leaves_nothing(dialect):
 
 
 async def test_a_silent_provider_times_out(dialect):
-    """The attempt ends at its timeout, with its connection."""
+    """The attempt ends at its timeout and closes its connection."""
     async with assert_no_leaks(), open_provider(lambda _request: Silence()) as provider:
         model = client(dialect, provider, timeout=0.05)
         with pytest.raises(ModelTimeout):
@@ -150,7 +150,7 @@ async def test_a_silent_provider_times_out(dialect):
 
 
 async def test_unreachable_provider_is_named_in_the_error(dialect):
-    """An unreachable provider is named, and says so."""
+    """The error names the host that refuses the connection."""
     with refused_url() as url:
         model = CLASSES[dialect]("model-1", base_url=url, api_key="k", retry=ONCE)
         with pytest.raises(ProviderUnavailable, match=r"no connection to 127\.0\.0\.1"):
@@ -159,7 +159,7 @@ async def test_unreachable_provider_is_named_in_the_error(dialect):
 
 
 async def test_an_error_event_inside_a_stream(dialect):
-    """An error after the answer has begun is a broken answer, with the provider's code."""
+    """An error event after the start of the answer raises a retryable error."""
     async with open_provider(lambda _request: ErrorEvent("So far so good.")) as provider:
         model = client(dialect, provider)
         with pytest.raises((StreamInterrupted, ProviderUnavailable)) as caught:

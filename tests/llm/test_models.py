@@ -1,4 +1,4 @@
-"""From text to a client, without paying for what is not used."""
+"""Model names to clients, with SDKs imported on use."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from actgent.llm.scripted_model import ScriptedLLM
     ],
 )
 def test_names(monkeypatch, text, kind, model):
-    """The provider stands before the first colon; the model may have more of them."""
+    """The text before the first colon is the provider. The model name may contain colons."""
     monkeypatch.setenv("LLM_API_KEY", "key")
     client = resolve_model(text)
     assert type(client).__name__ == kind
@@ -28,26 +28,26 @@ def test_names(monkeypatch, text, kind, model):
 
 
 def test_a_client_is_itself():
-    """An LLM comes back as it is."""
+    """An LLM object is returned unchanged."""
     model = ScriptedLLM(["x"])
     assert resolve_model(model) is model
 
 
 @pytest.mark.parametrize("wrong", ["", "gpt-5.2", "openai:", ":gpt", "google:gemini", "OpenAI:gpt", None, 7])
 def test_wrong_names(wrong):
-    """The error names all that is allowed."""
+    """The error lists the allowed forms."""
     with pytest.raises(ConfigurationError, match="openai:MODEL, openai-responses:MODEL, anthropic:MODEL"):
         resolve_model(wrong)
 
 
 def test_a_missing_key():
-    """The key is asked for when the model is named, not at the first call."""
+    """A missing key raises when the model is resolved, before the first call."""
     with pytest.raises(MissingKey):
         resolve_model("openai:gpt-5.2")
 
 
 def test_sdks_are_imported_only_when_a_client_is_made():
-    """Importing the room of models, and even the client classes, costs no SDK."""
+    """Importing the models package and the client classes imports no SDK."""
     code = (
         "import sys, actgent.llm.model_resolution, actgent.llm.scripted_model, actgent.llm.fallback_model\n"
         "assert not {'httpx2', 'openai', 'anthropic'} & set(sys.modules)\n"

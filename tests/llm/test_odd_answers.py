@@ -1,4 +1,4 @@
-"""Answers with a field that is not what the API promises, or that quotes the key: each place, one after another."""
+"""Answers with one unexpected field, or with a quoted key, for each position in turn."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ ODD = (
 
 
 def places(value, path=()):
-    """The paths of all values in a value."""
+    """Yield the paths of all nested values."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
@@ -42,7 +42,7 @@ def places(value, path=()):
 
 
 def with_value(value, path, new):
-    """A copy with another value in one place."""
+    """Return a copy with a different value at one path."""
     if not path:
         return new
     changed = copy.deepcopy(value)
@@ -54,7 +54,7 @@ def with_value(value, path, new):
 
 
 def without(value, path):
-    """A copy without the value of one place."""
+    """Return a copy without the value at one path."""
     changed = copy.deepcopy(value)
     at = changed
     for key in path[:-1]:
@@ -64,13 +64,13 @@ def without(value, path):
 
 
 def events_of(reply):
-    """What a streamed reply says."""
+    """Return the events of a streamed reply."""
     frames = re.findall(rb"^data: (\{.*\})$", reply["content"], re.MULTILINE)
     return [json.loads(frame) for frame in frames]
 
 
 def replies(said, dialect, streams, change):
-    """The replies that come of changing a good one in each place."""
+    """Yield the replies that result from changing a valid reply at each path."""
     calls = (("c1", "add", '{"a": [1, {"b": 2}]}'), ("c2", "add", "{}"))
     reply = said(dialect, text="Hi.", calls=calls, stream=streams)
     good = events_of(reply) if streams else reply["json"]
@@ -85,21 +85,21 @@ def replies(said, dialect, streams, change):
 
 
 def streamed(events):
-    """A reply that streams these events, whatever they are."""
+    """Return a reply that streams these events."""
     frames = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
     headers = {"content-type": "text/event-stream"}
     return {"status_code": 200, "headers": headers, "content": frames.encode()}
 
 
 def changes(value, path):
-    """One place with everything that does not belong there, left out, and there twice."""
+    """Yield copies with each unexpected value at the path, and one copy without it."""
     yield from (with_value(value, path, odd) for odd in ODD)
     if path:
         yield without(value, path)
 
 
 def told(error):
-    """All that an error and what it came from say."""
+    """Return all text of an error and its causes."""
     texts = []
     while error is not None:
         texts.append(f"{error!r} {error} {getattr(error, 'code', '')} {getattr(error, 'request_id', '')}")
@@ -109,7 +109,7 @@ def told(error):
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_every_place_may_be_wrong(connect, said, dialect, streams):
-    """It is an answer, or a ModelError: no other exception comes out."""
+    """Each changed reply gives an answer or a ModelError, and no other exception."""
     tried, raw = 0, []
     for reply in replies(said, dialect, streams, changes):
         model, _ = connect(dialect, reply, stream=streams)
@@ -131,7 +131,7 @@ async def test_every_place_may_be_wrong(connect, said, dialect, streams):
 @pytest.mark.parametrize("echo", [KEY, f"***{KEY[-6:]}"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_no_error_shows_the_key(connect, said, dialect, streams, echo):
-    """Whatever quotes it, no error does."""
+    """No error shows a key that the reply quotes."""
     errors = []
     for reply in replies(
         said, dialect, streams, lambda value, path: [with_value(value, path, f"No: {echo}!")]
@@ -146,12 +146,12 @@ async def test_no_error_shows_the_key(connect, said, dialect, streams, echo):
 
 
 def test_a_server_that_numbers_its_answers_is_taken():
-    """The id is for people alone."""
+    """A numeric response id is accepted, because only readers use the id."""
     assert check_texts(ModelResponse(parts=(Text("x"),), id=123)).id == "123"
 
 
 def test_token_as_user_name_in_a_url_is_not_shown():
-    """It is redacted like a password."""
+    """The token is redacted like a password."""
     told = Secrets(tuple(secrets_in("https://tok-supersecret-123456@host/v1"))).redact(
         "bad tok-supersecret-123456"
     )

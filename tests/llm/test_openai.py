@@ -1,4 +1,4 @@
-"""OpenAI chat completions: what its wire alone has."""
+"""OpenAI chat completions: tests for this wire format only."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def stream_of(sse, *deltas, finish="stop"):
 
 
 async def test_the_whole_request(connect, said):
-    """System prompt, parts, calls and results stand where the API wants them."""
+    """System prompt, parts, calls and results are in the positions that the API requires."""
     model, wire = connect("openai", said("openai"), model="gpt-5.2")
     messages = (
         ChatMessage(
@@ -109,7 +109,7 @@ async def test_the_whole_request(connect, said):
     ],
 )
 async def test_the_name_of_the_token_limit(connect, said, model, url, field):
-    """OpenAI and its reasoning models take the new name, compatible servers the old one."""
+    """OpenAI and its reasoning models get the new field, compatible servers the old one."""
     client, wire = connect("openai", said("openai"), model=model, base_url=url, max_tokens=7)
     await client.complete(HELLO)
     assert wire.bodies[0][field] == 7
@@ -119,7 +119,7 @@ async def test_the_name_of_the_token_limit(connect, said, model, url, field):
     ("schema", "strict"), [(CLOSED, True), ({"type": "object"}, False), ({**CLOSED, "required": []}, False)]
 )
 async def test_response_format(connect, said, schema, strict):
-    """A schema is enforced where it has the form that OpenAI enforces."""
+    """`strict` is set for a schema that OpenAI can enforce."""
     model, wire = connect("openai", said("openai"))
     await model.complete(ModelRequest(messages=HELLO.messages, response_format=ResponseFormat("a.b", schema)))
     form = wire.bodies[0]["response_format"]
@@ -130,7 +130,7 @@ async def test_response_format(connect, said, schema, strict):
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 async def test_reasoning_goes_back_as_it_came(connect, sse, field):
-    """Thinking is kept beside the text, streamed or not, in the field that the server uses."""
+    """Reasoning is kept next to the text, streamed or not, and returned in the server's own field."""
     reply = stream_of(sse, {field: "Let "}, {field: "me see."}, {"content": "42"})
     model, wire = connect("openai", reply, completion({"content": "42", field: "Let me see."}), stream=True)
     for _ in range(2):
@@ -144,7 +144,7 @@ async def test_reasoning_goes_back_as_it_came(connect, sse, field):
 
 
 async def test_reasoning_details_grow_into_whole_blocks(connect, sse):
-    """Numbered pieces of one block are one block again when they go back."""
+    """Numbered pieces of a block are joined before they are sent back."""
     piece = {"type": "reasoning.text", "index": 0, "format": "f"}
     reply = stream_of(
         sse,
@@ -163,7 +163,7 @@ async def test_reasoning_details_grow_into_whole_blocks(connect, sse):
 
 
 async def test_streamed_calls_of_careless_servers(connect, sse):
-    """Calls that all have number 0, or none, or repeat their name, are told apart by their ids."""
+    """Calls that all have index 0, no index or repeated names are separated by id."""
 
     def call(call_id, arguments, **more):
         return {"tool_calls": [{"id": call_id, "function": {"name": "f", "arguments": arguments}, **more}]}
@@ -183,7 +183,7 @@ F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
 @pytest.mark.parametrize(
     ("pieces", "calls"),
     [
-        # Whole calls that all have number 0 and no id, as some gateways send them.
+        # Complete calls with index 0 and no id, as some gateways send them.
         (
             [
                 {"index": 0, "name": "f", "arguments": '{"x": 1}'},
@@ -192,10 +192,10 @@ F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
             (F, G),
         ),
         ([{"name": "f", "arguments": '{"x": 1}'}, {"id": "", "name": "g", "arguments": '{"y": 2}'}], (F, G)),
-        # Only the first piece has a number, or an id.
+        # Only the first piece has an index or an id.
         ([{"index": 0, "name": "f", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ": 1}"}], (F,)),
         ([{"id": "", "name": "f", "arguments": '{"x"'}, {"arguments": ": 1}"}], (F,)),
-        # The name stands in each piece.
+        # Each piece has the name.
         (
             [
                 {"index": 0, "name": "f", "arguments": '{"x"'},
@@ -204,7 +204,7 @@ F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
             ],
             (F,),
         ),
-        # Pieces of two calls take turns.
+        # Pieces of two calls alternate.
         (
             [
                 {"index": 0, "name": "f", "arguments": '{"x"'},
@@ -217,7 +217,7 @@ F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
     ],
 )
 async def test_streamed_calls_without_ids(connect, sse, pieces, calls):
-    """Numbers, or whole arguments, tell where a call ends."""
+    """The index or complete arguments show where a call ends."""
 
     def delta(index=None, id=None, **function):  # noqa: A002 - the wire's word
         given = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
@@ -247,7 +247,7 @@ async def test_deltas_without_index_are_separated_by_id(connect, sse):
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish, stream):
-    """The words for it are the servers' own; what had come by then is not used."""
+    """A finish reason for an aborted answer raises StreamInterrupted, without the partial text."""
     reply = stream_of(sse, {"content": "The first"}, finish=finish)
     model, _ = connect(
         "openai", reply if stream else completion({"content": "The first"}, finish), stream=stream
@@ -257,13 +257,13 @@ async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish,
 
 
 async def test_a_filter_of_a_compatible_server(connect):
-    """Gemini's words behind chat completions."""
+    """Gemini's finish reason SAFETY becomes the stop "filter"."""
     model, _ = connect("openai", completion({"content": None}, "SAFETY"))
     assert (await model.complete(HELLO)).stop == "filter"
 
 
 async def test_calls_without_id_and_of_the_old_form(connect, sse):
-    """No id is None; the `function_call` of old servers is a call."""
+    """A missing id is None. The `function_call` of old servers is a call."""
     model, _ = connect("openai", completion({"tool_calls": [{"function": {"name": "f", "arguments": None}}]}))
     assert (await model.complete(HELLO)).tool_calls == (ToolCall("f", {}),)
     legacy = {"function_call": {"name": "f", "arguments": '{"a": 1}'}}
@@ -280,7 +280,7 @@ async def test_calls_without_id_and_of_the_old_form(connect, sse):
 
 
 async def test_refusal_and_filter_are_answers(connect, sse):
-    """A refusal has its text and its stop, also streamed; a filtered choice may have no message at all."""
+    """A refusal has its text and stop, also streamed. A filtered choice may have no message."""
     model, _ = connect("openai", completion({"content": None, "refusal": "No."}))
     answer = await model.complete(HELLO)
     assert (answer.text, answer.stop) == ("No.", "refusal")
@@ -293,7 +293,7 @@ async def test_refusal_and_filter_are_answers(connect, sse):
 
 
 async def test_an_error_inside_a_choice(connect, sse):
-    """A gateway's error beside the choice is an error, not an empty answer."""
+    """A gateway's error inside a choice is raised; it is not an empty answer."""
     choice = {
         "index": 0,
         "delta": {"content": ""},
@@ -306,7 +306,7 @@ async def test_an_error_inside_a_choice(connect, sse):
 
 
 async def test_audio_is_carried_and_goes_back_by_its_id(connect):
-    """Spoken answers are opaque: kept whole, sent back as the reference that the API wants."""
+    """Spoken answers are kept as opaque blocks and sent back as the id that the API expects."""
     model, wire = connect(
         "openai", completion({"content": None, "audio": {"id": "audio_1", "data": "x", "transcript": "Hi"}})
     )
@@ -327,14 +327,14 @@ async def test_usage_of_other_servers(connect):
 
 
 async def test_answers_without_usage_have_no_known_price(connect):
-    """Unknown is not free."""
+    """The cost is None, not 0."""
     model, _ = connect("openai", completion({"content": "x"}), model="gpt-4o")
     usage = (await model.complete(HELLO)).usage
     assert (usage.input_tokens, usage.cost) == (0, None)
 
 
 async def test_files_by_address_are_refused(connect, said):
-    """The chat completions API takes no file by its address."""
+    """The chat completions API accepts no file URL."""
     model, _ = connect("openai", said("openai"))
     file = File(media_type="application/pdf", url="https://example.com/a.pdf", name="a.pdf")
     with pytest.raises(UnsupportedPart, match=r"a\.pdf.*data="):
@@ -343,7 +343,7 @@ async def test_files_by_address_are_refused(connect, said):
 
 
 async def test_an_error_in_a_list(connect):
-    """Gemini's errors behind chat completions come so."""
+    """An error body inside a list is read, as Gemini sends it."""
     error = {"error": {"code": 429, "message": "No more today.", "status": "RESOURCE_EXHAUSTED"}}
     model, _ = connect("openai", {"status_code": 429, "json": [error]})
     with pytest.raises(RateLimited, match="No more today") as caught:

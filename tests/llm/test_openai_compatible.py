@@ -1,4 +1,4 @@
-"""Providers by name: address, key and quirks of each, asked over real sockets."""
+"""Providers by name: address, key and differences of each, over real sockets."""
 
 import json
 import re
@@ -40,7 +40,7 @@ LOCAL = {"ollama", "vllm"}
 
 @pytest.fixture(autouse=True)
 def no_variables_of_theirs(monkeypatch):
-    """No key or address of the machine's takes part."""
+    """Remove the machine's keys and addresses of these providers."""
     for row in COMPATIBLE.values():
         for name in (*row.key, *row.url, "AWS_REGION", "AWS_DEFAULT_REGION"):
             monkeypatch.delenv(name, raising=False)
@@ -48,13 +48,13 @@ def no_variables_of_theirs(monkeypatch):
 
 @pytest.fixture(params=sorted(COMPATIBLE))
 def provider(request):
-    """Each provider of the table."""
+    """Run the test for each provider of the table."""
     return request.param
 
 
 @pytest.fixture
 async def connect_as(monkeypatch):
-    """`connect_as("groq:m", *replies)`: a client of a provider of the table over a transport in memory."""
+    """`connect_as("groq:m", *replies)` returns a client of a table provider over an in-memory transport."""
     opened = []
 
     def connect(named, *replies):
@@ -70,11 +70,11 @@ async def connect_as(monkeypatch):
 
 
 async def ignore(text, attempt):
-    """Read a stream."""
+    """Discard streamed text."""
 
 
 async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch):
-    """A model by its name alone is asked where the provider's variables say, with the key of its own."""
+    """A model name alone uses the address and key of its provider's variables."""
     row = COMPATIBLE[provider]
     async with open_provider(["Hello."] * 3, api_key="own-key") as server:
         monkeypatch.setenv("LLM_PROVIDER_URL", "http://127.0.0.1:1")
@@ -91,7 +91,7 @@ async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch)
 
 
 async def test_calls_and_their_results_are_taken(provider, monkeypatch):
-    """Tools, results, a declared form and a limit, streamed and whole, are requests that the API takes."""
+    """The API accepts tools, results, an output schema and a limit, streamed and not."""
     row = COMPATIBLE[provider]
     async with open_provider([[ToolCall("add", {"a": 1})]] * 2) as server:
         monkeypatch.setenv(row.url[0], server.base_url)
@@ -104,7 +104,7 @@ async def test_calls_and_their_results_are_taken(provider, monkeypatch):
     first, second = (request.json for request in server.requests)
     assert first[row.limit] == 77
     if provider in ("gemini", "groq"):
-        assert "response_format" not in first  # it is refused together with tools; the prompt says the form
+        assert "response_format" not in first  # rejected together with tools; the prompt describes the format
     else:
         assert first["response_format"]["type"] == (
             "json_object" if provider == "deepseek" else "json_schema"
@@ -113,7 +113,7 @@ async def test_calls_and_their_results_are_taken(provider, monkeypatch):
 
 
 async def test_ids_of_calls_have_the_length_that_a_provider_insists_on(monkeypatch):
-    """Calls and results keep belonging together, and an id that fits stays as it is."""
+    """Calls and results keep matching ids. An id that fits is unchanged."""
     async with open_provider(["6"]) as server:
         monkeypatch.setenv("MISTRAL_BASE_URL", server.base_url)
         model = resolve_model("mistral:m")
@@ -127,7 +127,7 @@ async def test_ids_of_calls_have_the_length_that_a_provider_insists_on(monkeypat
 
 
 def test_addresses(provider, monkeypatch):
-    """Without a variable a model is where the table says; one of Azure has no address but the user's own."""
+    """Without a variable the table's address is used. Azure requires an address of the user."""
     monkeypatch.setenv("LLM_API_KEY", "key")
     if provider == "azure":
         with pytest.raises(ConfigurationError, match="AZURE_OPENAI_ENDPOINT"):
@@ -141,7 +141,7 @@ def test_addresses(provider, monkeypatch):
 
 
 def test_the_region_of_bedrock(monkeypatch):
-    """AWS_REGION says in which one the model is asked."""
+    """AWS_REGION sets the region in the address."""
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "key")
     url = resolve_model("bedrock:openai.gpt-oss-20b-1:0").base_url
@@ -149,7 +149,7 @@ def test_the_region_of_bedrock(monkeypatch):
 
 
 def test_keys_are_asked_for_where_they_are_needed(provider, monkeypatch):
-    """The error names the provider's own variables; servers of one's own go without a key."""
+    """The error names the provider's variables. Local servers need no key."""
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
     if provider in LOCAL:
         resolve_model(f"{provider}:m")
@@ -162,13 +162,13 @@ def test_keys_are_asked_for_where_they_are_needed(provider, monkeypatch):
     ("wrong", "meant"), [("grok:m", "groq"), ("Mistal:m", "mistral"), ("open-router:m", "openrouter")]
 )
 def test_a_misspelt_provider_gets_a_suggestion(wrong, meant):
-    """Providers of the table are suggested like the others."""
+    """Providers of the table are suggested as well."""
     with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
         resolve_model(wrong)
 
 
 def test_the_guide_has_the_same_table():
-    """The table of the guide says of each provider the address and the variables that the code has."""
+    """The guide's table has the titles, key variables and addresses of the code."""
     rows = {}
     for line in GUIDE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -183,7 +183,7 @@ def test_the_guide_has_the_same_table():
 
 
 def test_providers_are_listed_once():
-    """The table adds to the providers with a client of their own, and hides none of them."""
+    """Table providers and built-in providers have distinct names."""
     assert len(set(PROVIDERS)) == len(PROVIDERS) == len(COMPATIBLE) + 3
 
 
@@ -200,7 +200,7 @@ SECOND = {"id": "g2", "type": "function", "function": {"name": "add", "arguments
 
 
 def scripted(message, finish="tool_calls"):
-    """The two replies, whole and streamed, for one message."""
+    """Return the two replies, complete and streamed, for one message."""
     whole = {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
     calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls", ()))]
     delta = {**message, **({"tool_calls": calls} if calls else {})}
@@ -213,7 +213,7 @@ def scripted(message, finish="tool_calls"):
 
 
 async def sent_back(model, *, to=None, streams=False, asked=()):
-    """The assistant's message as `to` (or the model itself) gets it with the next request."""
+    """Return the assistant's message in the next request to `to`, by default the same model."""
     answer = await model.complete(ModelRequest(messages=ASKED[:1]), on_text=ignore if streams else None)
     results = tuple(
         ToolResult(call_id=f"id-{at}", tool_name="add", content="5") for at in range(len(answer.tool_calls))
@@ -234,7 +234,7 @@ async def sent_back(model, *, to=None, streams=False, asked=()):
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_unknown_fields_of_calls_and_messages_go_back_to_their_model(connect_as, streams):
-    """Gemini refuses the next request without its signature; no other model gets fields that it does not know."""
+    """Gemini rejects the next request without its signature. No other model gets the unknown fields."""
     message = {"content": None, "tool_calls": [SIGNED, SECOND], "provider_specific_fields": {"a": 1}}
     gemini = connect_as("gemini:gemini-3-pro-preview", *scripted(message)[streams:])
     back = await sent_back(gemini, streams=streams)
@@ -248,7 +248,7 @@ async def test_unknown_fields_of_calls_and_messages_go_back_to_their_model(conne
 
 
 async def test_calls_of_other_models_have_googles_word_for_it(connect_as):
-    """Gemini 3 takes the calls of a conversation that began at another model."""
+    """Gemini 3 gets a placeholder signature on calls of a different model."""
     other = connect_as("deepseek:m", scripted({"content": None, "tool_calls": [SECOND, SECOND]})[0])
     back = await sent_back(other, to=connect_as("gemini:gemini-3-pro-preview"))
     words = {"google": {"thought_signature": "skip_thought_signature_validator"}}
@@ -258,7 +258,7 @@ async def test_calls_of_other_models_have_googles_word_for_it(connect_as):
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_reasoning_goes_back_to_its_own_model_alone(connect_as, field, streams):
-    """DeepSeek wants its own in the next request; every other provider refuses or ignores it."""
+    """DeepSeek needs its reasoning in the next request. Every other provider rejects or ignores it."""
     replies = scripted({"content": "One.", field: "They want one."}, "stop")[streams:]
     assert (await sent_back(connect_as("deepseek:m", *replies), streams=streams))[field] == "They want one."
     for other in ("groq:m", "mistral:m", "deepseek:m2", "vllm:m"):
@@ -267,7 +267,7 @@ async def test_reasoning_goes_back_to_its_own_model_alone(connect_as, field, str
 
 
 async def test_the_fields_of_a_cut_call_are_left_out_with_it(connect_as):
-    """They would belong to the call before it."""
+    """Without its call, the signature would attach to the previous call."""
     cut = {**SIGNED, "id": "g3", "function": {"name": "add", "arguments": '{"a": '}}
     model = connect_as("gemini:gemini-3-pro-preview", scripted({"tool_calls": [SECOND, cut]}, "length")[0])
     back = await sent_back(model)
@@ -288,14 +288,14 @@ CALLED = ChatMessage("assistant", (ToolCall("add", {"a": 2}, id="call-1"),))
 
 @pytest.mark.parametrize("provider", ["mistral", "vllm"])
 async def test_an_assistant_message_separates_tool_and_user(connect_as, provider):
-    """Both refuse `user` after `tool`, which arises when a turn is stopped while its tool runs."""
+    """The provider rejects `user` after `tool`, the order after a turn is stopped during its tool."""
     body = connect_as(f"{provider}:m").encode(ModelRequest(messages=(*ASKED[:1], CALLED, RESULTS)))
     assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
     assert body["messages"][3]["content"]
 
 
 async def test_roles_alternate_for_chat_templates(connect_as):
-    """Templates of vLLM refuse neighbours of one role, and an assistant who begins; nothing of it is lost."""
+    """VLLM templates reject adjacent equal roles and a first assistant. Messages are merged without loss."""
     picture = Image(media_type="image/png", data=b"png")
     messages = (
         said_by("assistant", "Welcome."),
@@ -317,7 +317,7 @@ async def test_roles_alternate_for_chat_templates(connect_as):
 
 
 async def test_arguments_that_are_no_json_do_not_break_the_next_request(connect_as):
-    """vLLM, llama.cpp and Ollama decode the arguments of earlier calls."""
+    """vLLM, llama.cpp and Ollama parse the arguments of earlier calls."""
     broken = ChatMessage("assistant", (ToolCall("add", "{broken", id="call-1"),))
     for provider in ("vllm:m", "ollama:m", "groq:m"):
         body = connect_as(provider).encode(ModelRequest(messages=(*ASKED[:1], broken, RESULTS)))
@@ -340,7 +340,7 @@ async def test_arguments_that_are_no_json_do_not_break_the_next_request(connect_
     ],
 )
 async def test_response_formats_alone_and_with_tools(connect_as, model, alone, with_tools):
-    """A provider that refuses the two together is asked with the tools; the prompt says the form."""
+    """A provider that rejects a format with tools gets only the tools; the prompt describes the format."""
     client = connect_as(model)
     for tools, kind in (((), alone), ((ADD,), with_tools)):
         body = client.encode(ModelRequest(messages=ASKED[:1], tools=tools, response_format=FORM))
@@ -348,7 +348,7 @@ async def test_response_formats_alone_and_with_tools(connect_as, model, alone, w
 
 
 async def test_an_address_of_the_table_has_its_row(connect_as):
-    """`OpenAI(base_url=...)` at a provider of the table takes care of the same differences."""
+    """`OpenAI(base_url=...)` at a provider of the table applies the provider's differences."""
     client = OpenAI("llama-3.3-70b-versatile", base_url="https://api.groq.com/openai/v1", api_key="k")
     body = client.encode(ModelRequest(messages=ASKED[:1], tools=(ADD,), response_format=FORM))
     assert "response_format" not in body

@@ -1,4 +1,4 @@
-"""OpenAI responses: what its wire alone has."""
+"""OpenAI responses: tests for this wire format only."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def spoken(text, **more):
 
 
 async def test_the_whole_request(connect, said):
-    """Instructions, items and formats stand where the API wants them; nothing is stored."""
+    """Instructions, items and formats are in the positions that the API requires; `store` is false."""
     model, wire = connect(DIALECT, said(DIALECT), model="gpt-5.2")
     messages = (
         ChatMessage(
@@ -56,7 +56,7 @@ async def test_the_whole_request(connect, said):
         "include": ["reasoning.encrypted_content"],
         "instructions": "Be kind.",
         "max_output_tokens": 5,
-        "tools": [{"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}},  # OpenAI refuses it without properties
+        "tools": [{"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}},  # OpenAI rejects the schema without properties
  "strict": False}],
         "text": {"format": {"type": "json_schema", "name": "r", "schema": {"type": "object"}, "strict": False}},
         "input": [
@@ -85,14 +85,14 @@ async def test_the_whole_request(connect, said):
     ],
 )
 async def test_only_reasoning_models_are_asked_for_their_reasoning(connect, said, model, reasons):
-    """The others would refuse the request."""
+    """Other models would reject the request."""
     client, wire = connect(DIALECT, said(DIALECT), model=model)
     await client.complete(HELLO)
     assert ("include" in wire.bodies[0]) == reasons
 
 
 async def test_reasoning_goes_back_encrypted_and_unchanged(connect):
-    """A reasoning item returns as it came, before the call that it led to; one without content stays out."""
+    """A reasoning item is sent back unchanged before its call. An item without content is omitted."""
     reasoning = {
         "type": "reasoning",
         "id": "rs_1",
@@ -126,7 +126,7 @@ async def test_reasoning_goes_back_encrypted_and_unchanged(connect):
 
 
 async def test_phases_and_annotations_stay_with_their_text(connect):
-    """A message's phase goes back with it; its citations are kept for whoever wants to show them."""
+    """A message's phase is sent back with the message. Citations are kept for display."""
     note = [{"type": "url_citation", "url": "https://x"}]
     message = spoken("First.", phase="commentary")
     message["content"][0]["annotations"] = note
@@ -147,7 +147,7 @@ async def test_phases_and_annotations_stay_with_their_text(connect):
     ("reason", "stop"), [("max_output_tokens", "length"), ("content_filter", "filter"), (None, "length")]
 )
 async def test_incomplete_is_an_answer(connect, reason, stop):
-    """A cut is told by the stop, and a call that was cut is gone, even if its arguments look whole."""
+    """A truncated answer has its stop reason and no truncated call, even with complete-looking arguments."""
     call = {
         "type": "function_call",
         "call_id": "call_1",
@@ -164,7 +164,7 @@ async def test_incomplete_is_an_answer(connect, reason, stop):
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_refusal_is_an_answer(connect, sse, streams):
-    """The refusal's text is the answer's."""
+    """The text of the refusal is the answer."""
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
     reply = response(item)
     if streams:
@@ -190,7 +190,7 @@ async def test_a_failed_response_is_an_error(connect, sse, streams):
 
 
 async def test_an_error_event_with_its_fields_at_the_top(connect, sse):
-    """This wire's error event has no inner error object."""
+    """Error events of this wire have their fields at the top level."""
     reply = sse({"type": "error", "code": "context_length_exceeded", "message": "too long"})
     model, _ = connect(DIALECT, reply, stream=True)
     with pytest.raises(ModelError, match="too long") as caught:
@@ -199,7 +199,7 @@ async def test_an_error_event_with_its_fields_at_the_top(connect, sse):
 
 
 async def test_items_of_a_stream_whose_last_event_leaves_them_out(connect, sse):
-    """Some servers end with a response without output; its items came before."""
+    """If the final event has no output, the earlier item events form the answer."""
     events = [
         {"type": "response.output_item.done", "output_index": 1, "item": spoken("B")},
         {"type": "response.output_item.done", "output_index": 0, "item": spoken("A")},
@@ -210,14 +210,14 @@ async def test_items_of_a_stream_whose_last_event_leaves_them_out(connect, sse):
 
 
 async def test_a_custom_call_is_a_call_that_never_runs(connect):
-    """Free text is no object of arguments, so it stays text."""
+    """Free text is not a JSON object of arguments, so it stays text."""
     item = {"type": "custom_tool_call", "call_id": "call_1", "name": "sql", "input": "SELECT 1"}
     model, _ = connect(DIALECT, response(item))
     assert (await model.complete(HELLO)).tool_calls == (ToolCall("sql", "SELECT 1", provider_id="call_1"),)
 
 
 async def test_stored_answers(connect, said):
-    """With `store=True` the provider keeps the answer, and no encrypted reasoning is asked for."""
+    """With `store=True` the provider stores the answer, and no encrypted reasoning is requested."""
     model, wire = connect(DIALECT, said(DIALECT), model="gpt-5.2", store=True)
     await model.complete(HELLO)
     assert wire.bodies[0]["store"] is True

@@ -1,4 +1,4 @@
-"""Providers of a program's own, by name; and models that the environment names for single roles."""
+"""Custom providers by name, and models by role from the environment."""
 
 import json
 from typing import ClassVar
@@ -26,7 +26,7 @@ ROLES = ("planner", "executor", "summarizer", "evaluator", "finalizer")
 
 
 class Acme(LLM):
-    """A client of a program's own."""
+    """A custom client."""
 
     made: ClassVar = []
 
@@ -41,13 +41,13 @@ class Acme(LLM):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """No test leaves a provider behind."""
+    """Remove the providers that a test registers."""
     monkeypatch.setattr(model_resolution, "_registered", {})
     monkeypatch.setattr(Acme, "made", [])
 
 
 async def test_a_provider_of_ones_own():
-    """`integrate_custom_llm`: from then on the name stands for its models in agents, by role, and in `run_agent`."""
+    """After `integrate_custom_llm` the name selects the provider in agents, by role and in `run_agent`."""
     register_provider("acme", Acme)
     async with BareAgent("clerk", llm="acme:small") as clerk:
         assert (await clerk.run("hi")).text == "acme:small says hello"
@@ -57,10 +57,10 @@ async def test_a_provider_of_ones_own():
 
 
 async def test_by_builder_and_environment(monkeypatch):
-    """Builders and variables know it as they know any other; it gets the settings that it takes, and no more."""
+    """Builders and variables accept a custom provider. The factory gets only the settings that it accepts."""
     register_provider("acme", Acme)
     monkeypatch.setenv("LLM_MODEL", "acme:small")
-    monkeypatch.setenv("LLM_API_KEY", "secret")  # the factory takes none
+    monkeypatch.setenv("LLM_API_KEY", "secret")  # the factory has no key parameter
     monkeypatch.setenv("LLM_TEMPERATURE", "0.5")
     monkeypatch.setenv("ACME_BASE_URL", "http://acme.example")
     async with AgentBuilder("clerk").build() as clerk:
@@ -71,7 +71,7 @@ async def test_by_builder_and_environment(monkeypatch):
 
 
 async def test_any_factory():
-    """A function makes clients, too, and its keywords get all settings."""
+    """A function can be the factory. One with `**keywords` gets all settings."""
     seen = {}
 
     def make(model, **options):
@@ -99,13 +99,13 @@ async def test_any_factory():
     ],
 )
 def test_names_that_cannot_be(name, factory, reason):
-    """What is built in cannot be taken over, and a name is one that can stand before a colon."""
+    """Names of built-in providers and names that cannot precede a colon are rejected."""
     with pytest.raises(ConfigurationError, match=reason):
         register_provider(name, factory)
 
 
 def test_two_factories_of_one_name():
-    """The second is told, unless it says that it means it; the same one again is no matter."""
+    """A second factory needs replace=True. Registering the same factory again is allowed."""
     register_provider("acme", Acme)
     register_provider("acme", Acme)
     with pytest.raises(ConfigurationError, match="registered already: pass replace=True"):
@@ -115,7 +115,7 @@ def test_two_factories_of_one_name():
 
 
 def test_invalid_result_of_a_provider_factory_is_rejected():
-    """A text would select another factory, without an end."""
+    """A text would select a factory again, in an endless loop."""
     register_provider("round", lambda model: f"round:{model}")
     with pytest.raises(ConfigurationError, match="returned a text"):
         resolve_model("round:x")
@@ -137,7 +137,7 @@ def test_unknown_provider_error_lists_the_known_ones():
 
 
 def test_models_by_role():
-    """Case 21: the role's own variable, in our name or the seed's; a role without one is left to the default."""
+    """Case 21: a role uses its own variable, in our name or the seed's, or the default model."""
     environment = {
         "LLM_PLANNER_MODEL": "openai:gpt-5.2",
         "TAGENT_PLANNER_MODEL": "openai:gpt-4",
@@ -155,7 +155,7 @@ def test_models_by_role():
 
 
 async def test_builders_take_roles_from_the_environment(monkeypatch):
-    """The planner is another model; what the program says by itself goes before."""
+    """The planner's variable selects its model. `models=` overrides the variable."""
     register_provider("acme", Acme)
     monkeypatch.setenv("LLM_MODEL", "acme:small")
     monkeypatch.setenv("LLM_PLANNER_MODEL", "acme:big")
@@ -166,12 +166,12 @@ async def test_builders_take_roles_from_the_environment(monkeypatch):
     AgentBuilder("worker").protocol("goal").build(models={"planner": ScriptedLLM([])})
     assert {client.name for client in Acme.made} == {"acme:small", "acme:strict"}
     Acme.made.clear()
-    AgentBuilder("clerk").build()  # a protocol that has no roles
+    AgentBuilder("clerk").build()  # a protocol without roles
     assert [client.name for client in Acme.made] == ["acme:small"]
 
 
 async def test_run_agent_takes_models_by_role():
-    """A goal in one call has models by role, too."""
+    """`run_agent` also accepts models by role."""
     plan = json.dumps({"action": "plan", "params": {"steps": ["sum up"]}})
     planner = ScriptedLLM([plan])
     said = [

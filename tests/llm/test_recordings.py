@@ -1,7 +1,7 @@
-"""Real exchanges, recorded in public by others, read and written by our clients.
+"""Public recordings of real exchanges, read and written by our clients.
 
-What each recording says is worked out here a second time, from the wire alone; so is what its
-request says, to see that our translation would have sent the same.
+The tests compute the expected answers and requests from the recorded bytes, independently of the
+clients.
 """
 
 import base64
@@ -36,7 +36,7 @@ def rows(recorded_rows) -> list[dict[str, Any]]:
 
 
 def reply(row: dict[str, Any]) -> dict[str, Any]:
-    """The recorded response, byte for byte where it is a stream."""
+    """Return the recorded response; a stream is reproduced byte for byte."""
     kind = "text/event-stream" if "sse" in row else "application/json"
     headers = {"content-type": kind, **row["headers"]}
     content = "".join(row["sse"]).encode() if "sse" in row else json.dumps(row["body"]).encode()
@@ -124,7 +124,7 @@ SAYS = {"openai": chat_says, "openai-responses": response_says, "anthropic": mes
 
 
 def tokens(usage: dict[str, Any] | None) -> tuple[int, int]:
-    """Input with everything cached, and output."""
+    """Return the input tokens with all cached ones, and the output tokens."""
     usage = usage or {}
     cached = (usage.get("cache_read_input_tokens") or 0) + (usage.get("cache_creation_input_tokens") or 0)
     given = usage.get("prompt_tokens", usage.get("input_tokens")) or 0
@@ -144,7 +144,7 @@ def decoded(arguments: str) -> Any:
 
 @pytest.mark.parametrize("streams", [None, False, True])
 async def test_answers_are_read_as_recorded(connect, rows, streams):
-    """Text, calls and usage of every exchange are those of the wire, and tokens add up to the text."""
+    """Text, calls and usage of every exchange equal the recording, and the deltas add up to the text."""
     seen = Counter()
     for row in rows:
         if fails(row):
@@ -172,7 +172,7 @@ async def test_answers_are_read_as_recorded(connect, rows, streams):
 
 
 async def test_streams_are_read_however_the_network_cuts_them(connect, rows):
-    """Events and characters torn apart are put together again."""
+    """Events and characters that are split across packets are joined."""
     for row in [row for row in rows if "sse" in row and not fails(row)][::5]:
         whole = reply(row)
         content = whole["content"]
@@ -215,7 +215,7 @@ async def test_failures_are_read_as_recorded(connect, rows):
 
 
 async def test_streams_without_their_last_event_are_broken_answers(connect, rows):
-    """A stream that merely ends is never taken for a short answer."""
+    """A stream without its final event is never accepted as a short answer."""
     broken = [row for row in rows if BROKEN & set(row["features"])]
     for row in broken:
         model, _ = connect(DIALECTS[row["endpoint"]], reply(row), stream=True)
@@ -225,7 +225,7 @@ async def test_streams_without_their_last_event_are_broken_answers(connect, rows
 
 
 async def test_every_cut_of_a_recorded_stream_is_a_broken_answer(connect, rows):
-    """However many of its last events a stream loses, the answer is never a partial one."""
+    """A stream that loses any number of final events never gives a partial answer."""
     streams = [row for row in rows if "sse" in row and not fails(row)]
     for row in streams[::4]:
         dialect = DIALECTS[row["endpoint"]]
@@ -247,11 +247,11 @@ def is_terminal(frame: str) -> bool:
 
 
 class UnsupportedSchema(Exception):
-    """The recorded request uses something that actgent does not send."""
+    """The recorded request uses a feature that actgent does not send."""
 
 
 def unpacked(data: str) -> bytes:
-    """Bytes from base64, unless whoever published the recording has shortened it."""
+    """Decode base64. Raise UnsupportedSchema if the recording has shortened the data."""
     try:
         return base64.b64decode(data, validate=True)
     except ValueError:
@@ -259,7 +259,7 @@ def unpacked(data: str) -> bytes:
 
 
 def media(url: str, name: str | None = None) -> Part:
-    """An image or a file from an address, which may hold the bytes."""
+    """Return an image or a file from an address or a data URL."""
     if not url.startswith("data:"):
         return Image(media_type="image/*", url=url)
     kind, _, data = url[5:].partition(";base64,")
@@ -422,7 +422,7 @@ REQUESTS = {"openai": chat_request, "openai-responses": responses_request, "anth
 
 
 def chat_shape(body) -> list[Any]:
-    """A request's conversation without the freedoms of its wire."""
+    """Return the conversation of a request in a form without the variants of its wire format."""
     shape: list[Any] = []
     for message in body["messages"]:
         role = message["role"]
@@ -484,7 +484,7 @@ SHAPES = {"openai": chat_shape, "openai-responses": responses_shape, "anthropic"
 
 
 async def test_recorded_conversations_are_sent_as_recorded(connect, rows):
-    """Every recorded request that actgent can express goes over the wire with the same conversation."""
+    """Every recorded request that actgent can express is sent with the same conversation."""
     sent, left_out = Counter(), Counter()
     for row in rows:
         dialect = DIALECTS[row["endpoint"]]
@@ -550,7 +550,7 @@ def with_id(part: Part, number: int) -> Part:
 
 
 def values(body: Any) -> Iterator[str]:
-    """Every value anywhere in a body, as text."""
+    """Yield every nested value of a body as text."""
     yield json.dumps(body)
     for inner in body.values() if isinstance(body, dict) else body if isinstance(body, list) else ():
         yield from values(inner)
@@ -566,7 +566,7 @@ def conversation_of(row: dict[str, Any]) -> list[Any]:
 
 
 def going_on(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Pairs of exchanges of which the second repeats the first one's request and adds to it; both tell what they took."""
+    """Yield pairs of exchanges in which the second request extends the first; both report usage."""
     told = [row for row in rows if not fails(row) and tokens(SAYS[DIALECTS[row["endpoint"]]](row)[2])[0]]
     for row in told:
         said = conversation_of(row)
@@ -582,9 +582,9 @@ def going_on(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[
 
 
 async def test_the_next_request_of_a_recorded_conversation_is_about_as_long_as_we_think(connect, rows):
-    """By the usage of the answer before it: half within a twentieth, nine of ten within 15 %, thoughts counted where they count.
+    """Half of the estimates from the previous usage are within 5 %, nine of ten within 15 %.
 
-    The one that is farther off used a tool of the provider's own: its usage is the sum of two requests, of which we see one.
+    The outlier used a server tool: its usage is the sum of two requests, of which one is recorded.
     """
     pairs = list(going_on(rows))
     before = {row["id"]: other for other, row in pairs}

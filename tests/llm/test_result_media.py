@@ -1,4 +1,4 @@
-"""Pictures and files of tool results on the three wires, and with providers that take none."""
+"""Images and files in tool results, on the three wire formats and at providers without media support."""
 
 import base64
 
@@ -18,7 +18,7 @@ SOUND = File(media_type="audio/wav", data=b"RIFF....WAVE", name="b.wav")
 
 
 def chat_with(*media, native=True, calls=1):
-    """A chat that ends with results of calls, all with the same media."""
+    """Return a request that ends with call results, all with the same media."""
     ids = [f"call_{n}" for n in range(calls)]
     results = tuple(
         ToolResult(call_id=each, tool_name="camera", content="[a thing]", media=media, native=native)
@@ -38,7 +38,7 @@ def encoded(data):
 
 
 async def test_anthropic_has_them_in_the_result(connect, said):
-    """As blocks of the result; what it does not take is said."""
+    """Media are blocks of the result. A text names the media types that Anthropic does not accept."""
     model, wire = connect("anthropic", said("anthropic"))
     await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
     (result,) = wire.bodies[0]["messages"][-1]["content"]
@@ -53,7 +53,7 @@ async def test_anthropic_has_them_in_the_result(connect, said):
 
 
 async def test_responses_have_them_in_the_output(connect, said):
-    """As content of the output."""
+    """Media are content of the output item."""
     model, wire = connect("openai-responses", said("openai-responses"))
     await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
     output = wire.bodies[0]["input"][-1]["output"]
@@ -78,12 +78,12 @@ async def test_completions_media_follow_all_results(connect, said, model, takes_
 
 
 async def test_results_of_calls_in_text_have_them_too(connect, said, dialect):
-    """Where calls stood in the text, all is a user's."""
+    """For calls inside the text, results and media are sent as a user message."""
     model, wire = connect(dialect, said(dialect))
     await model.complete(chat_with(PICTURE, native=False))
     last = wire.bodies[0]["input" if dialect == "openai-responses" else "messages"][-1]
     assert last["role"] == "user"
-    text, picture = last["content"][-2:]  # Anthropic has all that a user says at once as one message
+    text, picture = last["content"][-2:]  # Anthropic merges adjacent user messages
     assert text["text"] == "Result of camera:\n[a thing]"
     assert "image" in picture["type"]
 
@@ -109,7 +109,10 @@ async def test_model_without_media_support_is_retried_without_media(connect, sai
 
 
 async def test_other_rejections_of_media_are_reported_unchanged(connect, dialect, said):
-    """What is refused without them, too, is the first refusal, and they are tried again the next time."""
+    """If the retry without media fails as well, the first error is raised.
+
+    The next request sends media again.
+    """
     refusals = [{"status_code": 400, "json": {"error": {"message": f"reason {n}"}}} for n in range(2)]
     model, wire = connect(dialect, *refusals, said(dialect))
     with pytest.raises(BadRequest, match="reason 0"):
@@ -124,7 +127,7 @@ async def test_other_rejections_of_media_are_reported_unchanged(connect, dialect
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-responses"])
 async def test_a_provider_finds_nothing_wrong_with_them(provider, monkeypatch):
-    """Held to the rules that the APIs have for requests, and read as it was sent."""
+    """The simulated provider validates the request and reads the same media."""
     from actgent.llm.clients.anthropic import Anthropic
     from actgent.llm.clients.openai import OpenAI
     from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -146,7 +149,7 @@ async def test_a_provider_finds_nothing_wrong_with_them(provider, monkeypatch):
 
 
 async def test_gemini_has_them_like_completions():
-    """Its compatible API takes pictures in a user's message, and sound."""
+    """Gemini's compatible API accepts images and audio in a user message."""
     model = client_class("gemini")("gemini-3-flash", api_key="k")
     messages = model.encode(chat_with(PICTURE, SOUND))["messages"]
     assert [block["type"] for block in messages[-1]["content"]] == ["text", "image_url", "input_audio"]
@@ -154,6 +157,6 @@ async def test_gemini_has_them_like_completions():
 
 
 def test_an_estimate_counts_them():
-    """Each is worth what one in a user's message is."""
+    """Media in results count as much as media in user messages."""
     bare, held = (PromptEstimator().tokens(chat) for chat in (chat_with(), chat_with(PICTURE, DOCUMENT)))
     assert held - bare >= 2 * MEDIA_BYTES // 3 - 1

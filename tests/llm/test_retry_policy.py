@@ -1,4 +1,4 @@
-"""The retry policy: decided by a pure function, carried out under a deadline."""
+"""The retry policy: a pure function decides, the runner applies the deadline."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ def test_pauses_double_up_to_a_limit():
 
 
 def test_pauses_are_spread():
-    """Chance takes at most half of a pause away."""
+    """Jitter shortens a pause by at most half."""
     assert Retry(first_delay=1, random=lambda: 0.0).delay(0, OVERLOAD) == 0.5
     assert 0.5 <= (Retry(first_delay=1).delay(0, OVERLOAD) or 0) <= 1
 
@@ -26,12 +26,12 @@ def test_pauses_are_spread():
     ("wish", "pause"), [(None, 1), (0, 1), (30, 30), (120, 120), (121, None), (4_233_600, None)]
 )
 def test_a_providers_wish_is_granted_within_reason(wish, pause):
-    """A Retry-After lengthens the pause; one of 49 days ends the matter."""
+    """A Retry-After lengthens the pause. One of 49 days ends the retries."""
     assert STEADY.delay(0, RateLimited("later", retry_after=wish)) == pause
 
 
 def test_permanent_errors_are_not_retried():
-    """The class of the error or the instance decides."""
+    """`retryable` of the error's class or instance decides."""
     assert STEADY.delay(0, BadRequest("wrong")) is None
     error = ProviderUnavailable("gone for good")
     error.retryable = False
@@ -39,7 +39,7 @@ def test_permanent_errors_are_not_retried():
 
 
 class Failing:
-    """A call that fails some times first."""
+    """A call that fails a given number of times first."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -62,7 +62,7 @@ async def test_a_call_is_repeated_until_it_succeeds(autojump_clock: MockClock):
 
 
 async def test_the_last_error_is_raised(autojump_clock: MockClock):
-    """After the last attempt its error comes out."""
+    """After the last attempt the error of that attempt is raised."""
     errors = [ProviderUnavailable(str(number)) for number in range(4)]
     call = Failing(*errors)
     with pytest.raises(ModelError) as caught:
@@ -71,20 +71,20 @@ async def test_the_last_error_is_raised(autojump_clock: MockClock):
 
 
 async def test_no_pause_outlasts_the_deadline(autojump_clock: MockClock):
-    """If the pause ends after the deadline, the error comes at once instead of a cancellation later."""
+    """If the pause would end after the deadline, the error is raised at once."""
     with trio.fail_after(10), pytest.raises(RateLimited):
         await STEADY.run(Failing(RateLimited("later", retry_after=10)))
     assert trio.current_time() == 0
 
 
 async def test_other_exceptions_pass():
-    """Only model errors are judged."""
+    """Exceptions other than model errors are raised without a retry."""
     with pytest.raises(KeyError):
         await STEADY.run(Failing(KeyError("mine")))
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first_delay": -1}])
 def test_a_policy_without_sense_is_refused(wrong):
-    """At least one attempt, and no negative pause."""
+    """A policy needs at least one attempt and no negative pause."""
     with pytest.raises(ValueError, match="must be"):
         Retry(**wrong)

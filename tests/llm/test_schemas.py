@@ -1,4 +1,4 @@
-"""Schemas of tools and answers on the wire: what each provider accepts, and what comes back."""
+"""Schemas of tools and answers on the wire: the subset that each provider accepts, and the parsed answers."""
 
 import copy
 import dataclasses
@@ -90,7 +90,7 @@ class Pair(NamedTuple):
 
 
 def parts(schema: Any) -> Iterator[Any]:
-    """All schemas in a schema, itself first."""
+    """Yield all subschemas of a schema, itself first."""
     yield schema
     for key in ("properties", "$defs", "patternProperties"):
         for each in (schema.get(key) or {}).values():
@@ -104,7 +104,7 @@ def parts(schema: Any) -> Iterator[Any]:
 
 
 def refused(schema: dict[str, Any], style: Any) -> list[str]:
-    """What a provider would say of the parameters of a function, or of a form."""
+    """Return the errors of a provider for the parameters of a function or an output schema."""
     said = []
     if schema.get("type") != "object" or {"anyOf", "oneOf", "allOf", "enum", "not"} & set(schema):
         said.append("the root is not a plain object")
@@ -136,7 +136,7 @@ def refused(schema: dict[str, Any], style: Any) -> list[str]:
 
 
 def strict_refused(schema: dict[str, Any]) -> list[str]:
-    """What OpenAI would say of a form with `strict`."""
+    """Return OpenAI's errors for a schema with `strict`."""
     allowed = set(
         "type properties required additionalProperties items enum const anyOf $ref $defs title description "
         "pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems".split()
@@ -185,7 +185,10 @@ OUTPUTS = [
 async def test_every_output_has_a_form_that_providers_accept(  # noqa: PLR0917
     connect, said, dialect, output, text, value, strict
 ):
-    """An answer that is no object is asked for as the member of one, and unwrapped; a bare one is taken, too."""
+    """A non-object output is wrapped in an object and unwrapped in the answer.
+
+    An unwrapped answer is accepted.
+    """
     form = output_of(output).response_format
     for style in STYLES:
         made = answer_schema(form.schema, style)
@@ -221,7 +224,7 @@ async def test_every_output_has_a_form_that_providers_accept(  # noqa: PLR0917
     ],
 )
 def test_only_a_wrapped_answer_is_unwrapped(text, inner):
-    """As the text that the model wrote; anything else stays as it is."""
+    """The text inside the wrapper is returned as written. Any other answer is unchanged."""
     assert unwrap_answer(text) == inner
 
 
@@ -244,7 +247,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_others_are_rewritten(form):
-    """Schemas that pydantic, zod and people write; a strict one is one that OpenAI enforces."""
+    """Schemas of pydantic, zod and authors are rewritten. A strict schema is one that OpenAI enforces."""
     before = json.dumps(form)
     for style in STYLES:
         made = answer_schema(form, style)
@@ -285,7 +288,7 @@ def tools_of_types():
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
 def test_parameters_of_every_kind_are_accepted(style):
-    """Whatever a function's annotations are."""
+    """Providers accept the schemas of all supported annotations."""
     schema = tool_schema(tools_of_types().parameters, style)
     assert not refused(schema, style)
     assert set(schema["properties"]) == {
@@ -309,7 +312,7 @@ ROOTS = [
 @pytest.mark.parametrize(("root", "names", "required"), ROOTS)
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
 def test_the_root_of_parameters_is_folded_into_an_object(root, names, required, style):
-    """It has the properties of all branches, and requires what each of them does."""
+    """The object has the properties of all branches. A property is required if all branches require it."""
     schema = tool_schema({"type": "object", **root}, style)
     assert not refused({"properties": {}, **schema}, style)
     assert set(schema.get("properties", ())) == names
@@ -329,11 +332,11 @@ BAD = [
 async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
     connect, said, dialect, parameters, caplog
 ):
-    """One bad tool of somebody else's server does not make every request fail; it is logged once."""
+    """A request omits an invalid tool of a foreign server and logs its name once."""
     for style in STYLES:
         with pytest.raises(UnsupportedSchema):
             tool_schema(parameters, style)
-    parameters = copy.deepcopy(parameters)  # each object is looked at, and logged, once
+    parameters = copy.deepcopy(parameters)  # a copy, because each object is logged once
     specs = ToolSpec(f"bad {dialect}", "Bad.", parameters), ToolSpec("good", "Good.", {"type": "object"})
     model, wire = connect(dialect, said(dialect))
     with caplog.at_level(logging.WARNING):
@@ -347,7 +350,7 @@ async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
 
 
 async def test_names_of_parameters_that_anthropic_refuses(connect, said, caplog):
-    """Its API refuses a request with such a name; OpenAI takes it."""
+    """Anthropic rejects a request with such a parameter name. OpenAI accepts it."""
     odd = ToolSpec("query", "Query.", {"type": "object", "properties": {"$filter": {"type": "string"}}})
     model, wire = connect("anthropic", said("anthropic"))
     await model.complete(ModelRequest(messages=HELLO, tools=(odd,)))
@@ -359,7 +362,7 @@ async def test_names_of_parameters_that_anthropic_refuses(connect, said, caplog)
 
 
 async def test_a_form_that_cannot_be_expressed_is_left_to_the_prompt(connect, said, dialect):
-    """The answer is checked by it all the same."""
+    """The answer is still validated by the schema."""
     form = ResponseFormat("f", {"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}})
     model, wire = connect(dialect, said(dialect))
     await model.complete(ModelRequest(messages=HELLO, response_format=form))
@@ -367,7 +370,7 @@ async def test_a_form_that_cannot_be_expressed_is_left_to_the_prompt(connect, sa
 
 
 def test_a_schema_is_rewritten_once():
-    """Each request has the same ones."""
+    """Each request uses the same rewritten schemas."""
     parameters = {"type": "object", "properties": {"a": {"type": "array"}}}
     form = {"type": "array"}
     assert answer_schema(form, OPENAI_STYLE) is answer_schema(form, OPENAI_STYLE)

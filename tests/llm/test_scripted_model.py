@@ -1,4 +1,4 @@
-"""The model that says what it was told to."""
+"""The model that returns scripted answers."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ CHAT = ModelRequest(messages=(ChatMessage("user", (Text("Hi"),)),))
 
 
 async def test_every_kind_of_entry():
-    """Texts, calls, parts, answers and functions of the chat are answers, in order."""
+    """Texts, calls, parts, responses and functions of the request give answers, in order."""
     answer = ModelResponse(parts=(Text("whole"),), stop="length", usage=Usage(input_tokens=3))
 
     async def later(chat):
@@ -39,7 +39,7 @@ async def test_every_kind_of_entry():
 
 
 async def test_exceptions_are_raised():
-    """Instances and classes; the script goes on after them."""
+    """Instances and classes are raised. The script continues after them."""
     model = ScriptedLLM([RateLimited("later"), KeyError, "then"])
     with pytest.raises(RateLimited):
         await model.complete(CHAT)
@@ -49,7 +49,7 @@ async def test_exceptions_are_raised():
 
 
 async def test_the_end_of_the_script():
-    """One call too many is the test's mistake, and says how many answers there were."""
+    """One call too many raises an error with the number of answers."""
     model = ScriptedLLM(["one", "two"])
     await model.complete(CHAT)
     await model.complete(CHAT)
@@ -58,7 +58,7 @@ async def test_the_end_of_the_script():
 
 
 async def test_repeating_and_single_functions():
-    """`repeat` begins again; one function answers for ever."""
+    """`repeat` restarts the script. A single function answers every call."""
     model = ScriptedLLM(["a", "b"], repeat=True)
     assert [(await model.complete(CHAT)).text for _ in range(5)] == list("ababa")
     model = ScriptedLLM(lambda _chat: "f")
@@ -66,7 +66,7 @@ async def test_repeating_and_single_functions():
 
 
 async def test_chats_are_kept_up_to_a_bound():
-    """All, the last few, or none."""
+    """All requests, the last few or none are kept."""
     chats = [ModelRequest(system=str(number)) for number in range(3)]
     for keep, kept in ((None, chats), (2, chats[1:]), (0, [])):
         model = ScriptedLLM(["x"], repeat=True, keep=keep)
@@ -76,7 +76,7 @@ async def test_chats_are_kept_up_to_a_bound():
 
 
 async def test_delays_and_chunks(autojump_clock: MockClock):
-    """The answer comes after its delay, the pieces after theirs."""
+    """The answer is sent after its delay and each piece after its own delay."""
     seen = []
 
     async def show(text, attempt):
@@ -90,7 +90,7 @@ async def test_delays_and_chunks(autojump_clock: MockClock):
 
 
 async def test_every_call_is_a_checkpoint():
-    """An instant model still lets others run and can be cancelled."""
+    """A call without a delay still yields to other tasks and can be cancelled."""
     model = ScriptedLLM(["x"], repeat=True)
     with trio.testing.assert_checkpoints():
         await model.complete(CHAT)
@@ -108,6 +108,6 @@ def test_invalid_script_is_rejected(script):
 
 
 def test_a_chunk_size_of_0_is_rejected():
-    """Pieces have at least one character."""
+    """A chunk has at least one character."""
     with pytest.raises(ConfigurationError, match="chunk="):
         ScriptedLLM(["x"], chunk=0)

@@ -1,4 +1,4 @@
-"""What a streamed answer costs is as long as the answer, however it is cut."""
+"""The cost of a streamed answer is linear in its length, for any split."""
 
 import gc
 import time
@@ -21,7 +21,7 @@ def piece(text, **more):
 
 
 def named_pieces(count):
-    """Pieces of one call that have no id, and its name in each."""
+    """Return pieces of one call without an id, with its name in each piece."""
     return [piece(text, index=0) for text in ('{"x": "', *["abcd"] * count, '"}')]
 
 
@@ -30,12 +30,12 @@ def unnumbered_pieces(count):
 
 
 def braced_pieces(count):
-    """Pieces that might each end the arguments, or begin others."""
+    """Return pieces that might each end or begin arguments."""
     return [piece(text, index=0) for text in ('{"x": "', *["{}"] * count, '"}', *[""] * count)]
 
 
 def homeless_pieces(count):
-    """Pieces without a name, each under another index and id."""
+    """Return pieces without a name, each with a different index and id."""
     begin = piece('{"x": "', index=0)
     more = [
         chat_chunk({"index": at, "id": f"c{at}", "function": {"arguments": "}"}}) for at in range(1, count)
@@ -44,7 +44,7 @@ def homeless_pieces(count):
 
 
 def unnumbered_calls(count):
-    """Calls that are told apart by their ids alone."""
+    """Return calls that only their ids distinguish."""
     return [piece("{}", id=f"call-{number}") for number in range(count)]
 
 
@@ -67,7 +67,7 @@ def fed(client, events):
 
 
 def decoded(count):
-    """One event of many lines, line by line."""
+    """Return the CPU time of decoding one event of many lines, line by line."""
     decoder, begin = EventDecoder(), time.process_time()
     events = [event for _ in range(count) for event in decoder.feed(b"data: x\n")]
     events += decoder.feed(b"\n")
@@ -88,7 +88,10 @@ def decoded(count):
     ],
 )
 def test_eight_times_as_much_costs_no_sixty_times_as_much(cost):
-    """Quadratic time would cost 64 times as much; the best of some runs, as others work beside."""
+    """Quadratic time would cost 64 times as much.
+
+    The best of three runs counts, because the machine is shared.
+    """
     gc.collect()
     gc.disable()
     try:

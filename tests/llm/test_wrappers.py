@@ -1,4 +1,4 @@
-"""What models round others say of themselves is what the model in them says."""
+"""Wrapper models report the properties of their wrapped model."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from actgent.llm.model_interface import LLM
 
 
 class Told(LLM):
-    """A model that says everything that a model can say of itself."""
+    """A model with a value for every property that a model can report."""
 
     name, max_tokens, context_window, refuses_length, dialect = "told:model", 700, 9000, True, "told"
     closed = 0
@@ -42,7 +42,10 @@ class Told(LLM):
     "wrap", [CachedModel, RetryingModel, lambda llm: RateLimitedModel(llm, RateLimiter())]
 )
 async def test_a_model_round_another_says_what_that_one_says(wrap):
-    """Its bounds, its counting, its price, its rate limiters; closing it closes the one in it."""
+    """Limits, token counts, price and rate limiters are the wrapped model's.
+
+    Closing the wrapper closes it.
+    """
     llm = wrap(inner := Told())
     said = (llm.name, llm.max_tokens, llm.context_window, llm.refuses_length, llm.dialect)
     assert said == ("told:model", 700, 9000, True, "told")

@@ -1,4 +1,4 @@
-"""Variables of proxies and certificates that cannot be used: the error names the variable, and no secret."""
+"""Invalid proxy and certificate variables: the error names the variable and shows no secret."""
 
 import importlib.util
 
@@ -23,7 +23,7 @@ WRONG = [
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    """No variable of the machine takes part."""
+    """Remove the machine's proxy and certificate variables."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -31,7 +31,7 @@ def no_variables(monkeypatch):
 
 @pytest.fixture(params=["openai", "openai-responses", "anthropic", "gateway"])
 def make(request):
-    """Each client that reads the environment."""
+    """Run the test for each client that reads the environment."""
     made = {
         "openai": lambda: OpenAI("m", api_key="k"),
         "openai-responses": lambda: OpenAIResponses("m", api_key="k"),
@@ -43,7 +43,7 @@ def make(request):
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
 def test_a_variable_that_cannot_be_used_is_named(make, monkeypatch, name, value, words):
-    """Wherever a client is made."""
+    """Each client raises a ConfigurationError that names the variable and hides the password."""
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=name) as caught:
         make()
@@ -52,7 +52,7 @@ def test_a_variable_that_cannot_be_used_is_named(make, monkeypatch, name, value,
 
 
 def test_a_certificate_file_that_holds_no_certificates(make, monkeypatch, tmp_path):
-    """The library's error does not say which file it was."""
+    """The error names the file, which the library's own error omits."""
     file = tmp_path / "cacert.pem"
     file.write_text("nothing", encoding="utf-8")
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
@@ -62,7 +62,7 @@ def test_a_certificate_file_that_holds_no_certificates(make, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h", "SOCKS5"])
 def test_a_socks_proxy_without_its_package(make, monkeypatch, scheme):
-    """The error says what to install; with the package there is none."""
+    """Without the SOCKS package, the error names the variable and the package to install."""
     found = importlib.util.find_spec
     monkeypatch.setenv("ALL_PROXY", f"{scheme}://ada:s3cretword@proxy:1080")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "socksio" else found(name))
@@ -72,7 +72,10 @@ def test_a_socks_proxy_without_its_package(make, monkeypatch, scheme):
 
 
 async def test_usable_variables_are_used(monkeypatch, tmp_path):
-    """An empty one, one without a scheme, and names without a proxy are no errors; a client of one's own reads none."""
+    """Blank proxies, proxies without a scheme and NO_PROXY lists are valid.
+
+    A custom HTTP client reads no variable.
+    """
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
     monkeypatch.setenv("HTTP_PROXY", "http://[::1]:3128")
     monkeypatch.setenv("ALL_PROXY", " ")

@@ -1,4 +1,4 @@
-"""What a call costs."""
+"""Prices of model calls."""
 
 import pytest
 
@@ -13,12 +13,12 @@ URL = "https://api.openai.com/v1"
 
 
 def test_a_known_model_has_a_price():
-    """A million tokens of a model whose price is public and has not moved for years."""
+    """A million tokens of a model with a stable public price cost that price."""
     assert cost_of(Usage(input_tokens=1_000_000), "gpt-3.5-turbo-0125", url=URL) == pytest.approx(0.5)
 
 
 def test_cached_tokens_are_cheaper():
-    """The cached part of the input has its own price."""
+    """Cached input tokens have their own price."""
     full = cost_of(Usage(input_tokens=1000), "gpt-4o", url=URL)
     cached = cost_of(Usage(input_tokens=1000, cached_tokens=900), "gpt-4o", url=URL)
     assert full is not None
@@ -36,7 +36,7 @@ def test_price_of_an_unknown_model_is_none(model, url):
 
 
 def test_impossible_counts_are_none():
-    """Contradicting counts of a provider give no price, and no exception."""
+    """Contradictory token counts of a provider give no price and raise nothing."""
     assert cost_of(Usage(input_tokens=10, cached_tokens=900), "gpt-4o", url=URL) is None
 
 
@@ -45,12 +45,15 @@ def test_impossible_counts_are_none():
     [(0.5, 0.5), (0, 0.0), (-1, None), (True, None), ("0.5", None), (None, None), (float("nan"), None)],
 )
 def test_reported_costs(cost, read):
-    """The provider's own price is believed if it is one."""
+    """A cost that the provider reports is used if it is a valid cost."""
     assert reported_cost({"cost": cost}) == read
 
 
 async def test_a_client_accepts_explicit_prices():
-    """Dollars for a million tokens of prompts and answers, instead of the tables; a chain takes the dearest."""
+    """`price=` in dollars per million input and output tokens replaces the tables.
+
+    A chain has its highest price.
+    """
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000)
     told = OpenAI("own", api_key="x", base_url="http://localhost:9/v1", price=(2, 10))
     known = OpenAI("gpt-3.5-turbo-0125", api_key="x", base_url=URL)
@@ -65,6 +68,6 @@ async def test_a_client_accepts_explicit_prices():
 
 @pytest.mark.parametrize("price", [3, (1,), (1, -1), ("1", "2"), (1, float("nan")), (1, 2, 3)])
 def test_an_invalid_price_is_rejected(price):
-    """The text says what is wanted."""
+    """The error describes the expected value."""
     with pytest.raises(ConfigurationError, match="price="):
         OpenAI("own", api_key="x", price=price)

@@ -1,4 +1,4 @@
-"""Keys and headers stand in no error, neither whole nor in part."""
+"""Errors show no key or header value, complete or in part."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -37,7 +37,7 @@ CLIENTS = (OpenAI, OpenAIResponses, Anthropic)
     ],
 )
 def test_a_401_that_echoes_a_part(echo):
-    """The words that hold it are blotted out, the others stay."""
+    """The error replaces the words that contain a part of the key and keeps the rest."""
     error = provider_error(
         {
             "message": f"Incorrect API key provided: {echo} Find yours at https://example.com/keys",
@@ -58,14 +58,14 @@ def test_a_401_that_echoes_a_part(echo):
 
 @given(st.text(alphabet="abkeysk-1 .*", max_size=60), st.integers(0, 16), st.integers(8, 24))
 def test_no_eight_characters_of_a_key_appear(words, start, length):
-    """Wherever it stands."""
+    """Redaction leaves no eight consecutive characters of a key at any position of the text."""
     echo = KEY[start : start + length]
     blotted = SECRETS.redact(f"{words}{echo}{words}")
     assert not any(KEY[at : at + 8] in blotted for at in range(len(KEY) - 7))
 
 
 def test_innocent_words_stay():
-    """A placeholder for a key blots out nothing."""
+    """Placeholder keys such as "none" and "test" redact nothing."""
     assert Secrets(("none", "test")).redact("none of the tests") == "none of the tests"
     assert SECRETS.redact("The model gpt-5 does not exist.") == "The model gpt-5 does not exist."
 
@@ -85,7 +85,7 @@ def test_innocent_words_stay():
     ],
 )
 def test_a_header_that_cannot_be_sent_is_refused_unnamed(client, headers):
-    """When the client is made, with its place, and neither its name nor its value."""
+    """The constructor rejects an invalid header. The error has its position, without its name or value."""
     with pytest.raises(ConfigurationError, match=r"header [12] ") as caught:
         client("m", api_key=KEY, base_url="http://127.0.0.1:9", extra_headers=headers)
     assert "SECRET" not in str(caught.value)
@@ -93,7 +93,7 @@ def test_a_header_that_cannot_be_sent_is_refused_unnamed(client, headers):
 
 
 async def test_a_line_end_round_a_value_is_no_part_of_it():
-    """A key that was read from a file goes without its line end, as `api_key=` does."""
+    """Line ends around a header value are stripped, as for `api_key=`."""
     async with open_provider(["hi"]) as provider:
         llm = OpenAI(
             "gpt",

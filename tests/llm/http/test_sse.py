@@ -1,4 +1,4 @@
-"""Server-sent events, however the network cuts them."""
+"""Server-sent events, with any split of the bytes by the network."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -30,7 +30,7 @@ def decode(*chunks):
     ],
 )
 def test_events(text, events):
-    """All three line ends, comments, several lines of data, and a last event without its blank line."""
+    """Events with each kind of line end, comments, several data lines, or no final blank line are read."""
     assert decode(text) == events
     assert decode(*(text[i : i + 1] for i in range(len(text)))) == events
 
@@ -40,7 +40,7 @@ def test_events(text, events):
     st.data(),
 )
 def test_cuts_do_not_matter(texts, data):
-    """Any cutting of the bytes gives the same events."""
+    """Every split of the bytes gives the same events."""
     whole = "".join(f"data: {text}\r\n\r\n" for text in texts).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)))))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
@@ -48,7 +48,7 @@ def test_cuts_do_not_matter(texts, data):
 
 
 def test_an_event_has_a_bound(monkeypatch):
-    """A server cannot fill the memory with one event; many events are no matter."""
+    """One event has a maximum size. The number of events has no limit."""
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     assert len(decode(*[b"data: " + b"x" * 20 + b"\n\n"] * 50)) == 50
     with pytest.raises(EventTooLarge):

@@ -1,4 +1,4 @@
-"""The room that a lane sees in its provider's limits, with the time passed in."""
+"""The capacity that a lane computes from its provider's limits, with explicit times."""
 
 import random
 
@@ -17,7 +17,7 @@ def admissions():
 
 
 def send(desk, lane, now, count=1):
-    """Admit so many calls; returns them in the order in which they are sent."""
+    """Admit `count` calls. Return them in sending order."""
     for number in range(count):
         lane.queue.add(
             Call(session=f"s{lane.admitted + number}", priority=Priority.NORMAL, cost=Cost(), arrived=now)
@@ -26,7 +26,7 @@ def send(desk, lane, now, count=1):
 
 
 def answer(desk, lane, call, remaining, now):
-    """An answer says what was left of 60 calls a minute when the call was counted."""
+    """Give the lane a response with `remaining` of 60 calls a minute and end the call."""
     reset = f"{60 - remaining}s"
     names = {"limit": "60", "remaining": str(remaining), "reset": reset}
     lane.read(call, {f"x-ratelimit-{name}-requests": text for name, text in names.items()}, now)
@@ -35,7 +35,7 @@ def answer(desk, lane, call, remaining, now):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_overtake_each_other_lend_no_room(seed):
-    """Forty calls are counted in any order and answered in any other: never more is thought to be left than is."""
+    """For 40 calls counted and answered in random orders, the lane assumes at most the 20 remaining units."""
     dice, desk = random.Random(seed), admissions()
     lane = desk.state_of("m")
     counted = dice.sample(sent := send(desk, lane, 0, 40), 40)
@@ -57,7 +57,7 @@ def test_usage_of_other_processes_reduces_the_limit():
 
 
 def test_an_older_answer_does_not_update_learnt_limits():
-    """A slow answer speaks of the time before others that have told already."""
+    """A slow response describes an earlier time than the responses that arrived before it."""
     desk = admissions()
     lane = desk.state_of("m")
     (slow,) = send(desk, lane, 0)

@@ -1,4 +1,4 @@
-"""The window that finds out how many calls a provider takes at once."""
+"""The window that detects how many concurrent calls a provider accepts."""
 
 import math
 
@@ -12,7 +12,7 @@ def window(size=100.0, **options):
 
 
 def test_it_doubles_until_the_first_refusal():
-    """Each answer makes room for one more: after all of a window have answered, it is twice as large."""
+    """Each success adds one slot, so one round of successes doubles the window."""
     found = window(8)
     for running in range(8, 0, -1):
         found.grow(max(running, 8), seconds=1, now=1)
@@ -20,7 +20,7 @@ def test_it_doubles_until_the_first_refusal():
 
 
 def test_calls_refused_together_count_once():
-    """Of a hundred calls ninety are refused at once: what is left is known in one round."""
+    """If 90 of 100 concurrent calls are rejected, the window is set from the remaining 10 in one round."""
     found = window(100)
     for left in range(99, 9, -1):
         found.shrink(left, started=0, now=1)
@@ -30,7 +30,7 @@ def test_calls_refused_together_count_once():
 
 
 def test_all_refused_leaves_one_probe():
-    """Where nothing is taken, refusals of the same moment do not add up; later ones do."""
+    """If all calls of one round are rejected, the window shrinks once. A later rejection shrinks it again."""
     found = window(100)
     for left in range(99, -1, -1):
         found.shrink(left, started=0, now=1)
@@ -40,7 +40,7 @@ def test_all_refused_leaves_one_probe():
 
 
 def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
-    """CUBIC's curve: back after `recovery`, slowly past it, then faster."""
+    """The CUBIC curve returns to the rejected size after `recovery`, then exceeds it slowly, then faster."""
     found = window(40)
     found.grow(40, seconds=1, now=0)
     found.shrink(40, started=0, now=0)
@@ -54,7 +54,7 @@ def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
 
 
 def test_it_does_not_grow_unused():
-    """A quiet hour proves nothing."""
+    """Single calls in idle hours do not enlarge the window."""
     found = window(40)
     found.shrink(30, started=0, now=0)
     before = found.size
@@ -64,7 +64,7 @@ def test_it_does_not_grow_unused():
 
 
 def test_below_one_it_spaces_calls_out():
-    """At a quarter, a call of two seconds starts every eight."""
+    """With a window of 0.25, calls of two seconds start every eight seconds."""
     found = window(0.25)
     found.grow(0, seconds=2, now=10)
     found.start(10)

@@ -1,4 +1,4 @@
-"""Who is next: priority, ageing, turns."""
+"""The order of waiting calls: priority, ageing and turns of sessions."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ def call(session="s", priority=Priority.NORMAL, arrived=0.0, tokens=0.0):
 
 
 def drain(waiting, *, now=0.0, step=0.0, rate=1.0):
-    """The calls in the order of their admission, one every `step` seconds."""
+    """Admit one call every `step` seconds. Return the calls in admission order."""
     order = []
     while (found := waiting.first()) is not None:
         waiting.admit(found[1], now, seconds=found[1].cost.input_tokens / rate)
@@ -26,7 +26,7 @@ def drain(waiting, *, now=0.0, step=0.0, rate=1.0):
 
 
 def test_priorities_go_in_order():
-    """URGENT, HIGH, NORMAL, LOW, whoever came first."""
+    """The order is URGENT, HIGH, NORMAL, LOW, for any order of arrival."""
     waiting = CallQueue()
     for number, priority in enumerate(reversed(Priority)):
         waiting.add(call(f"s{number}", priority, arrived=number))
@@ -34,7 +34,7 @@ def test_priorities_go_in_order():
 
 
 def test_waiting_is_worth_a_level():
-    """A LOW call goes before a HIGH one that came more than two steps later."""
+    """A LOW call precedes a HIGH call that arrived more than two age steps later."""
     waiting = CallQueue(age_step=30)
     waiting.add(call("old", Priority.LOW, arrived=0))
     waiting.add(call("new", Priority.HIGH, arrived=61))
@@ -43,7 +43,7 @@ def test_waiting_is_worth_a_level():
 
 
 def test_a_hundred_calls_do_not_starve_one():
-    """A session with a hundred waiting calls has one of them go before another's only one."""
+    """The only call of a session waits for one call of a session that has a hundred."""
     waiting = CallQueue()
     for number in range(100):
         waiting.add(call("many", arrived=number / 1000))
@@ -53,7 +53,7 @@ def test_a_hundred_calls_do_not_starve_one():
 
 
 def test_sessions_take_turns():
-    """Any stretch of the order has nearly as many calls of one session as of another."""
+    """Each interval of the order has nearly equal numbers of calls of two sessions."""
     waiting = CallQueue()
     for name, count in (("a", 50), ("b", 30), ("c", 30)):
         for _ in range(count):
@@ -63,7 +63,7 @@ def test_sessions_take_turns():
 
 
 def test_dear_sessions_have_fewer_turns():
-    """Of two sessions that wait for tokens all the time, each gets about half of the tokens."""
+    """Two sessions that always wait for tokens each get about half of the tokens."""
     waiting = CallQueue()
     for _ in range(200):
         waiting.add(call("dear", tokens=10))
@@ -79,7 +79,7 @@ def test_dear_sessions_have_fewer_turns():
 
 
 def test_calls_without_a_session_go_as_they_came():
-    """Each has a turn of its own."""
+    """Calls without a session are admitted in order of arrival."""
     waiting = CallQueue()
     calls = [call("", arrived=number) for number in range(5)]
     for each in reversed(calls):
@@ -101,7 +101,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_every_call_goes_once_and_leaves_nothing(events):
-    """Whatever is added, admitted and withdrawn: nobody is lost or doubled, URGENT goes first, and what is kept is bounded."""
+    """Each call is admitted or withdrawn exactly once, URGENT first. The bookkeeping stays bounded."""
     waiting, there, now = CallQueue(), [], 0.0
     for what, session, priority, choice, pause in events:
         now += pause
@@ -134,7 +134,7 @@ def of(owner, session, **options):
 
 
 def test_owners_take_turns_and_their_sessions_among_themselves():
-    """Twenty sessions of one owner delay another's call by one, and each of them has its turn."""
+    """Twenty sessions of one owner delay another owner's call by one call. Each session gets a turn."""
     waiting = CallQueue()
     for number in range(40):
         waiting.add(of("many", f"m{number % 20}", arrived=number / 1000))
@@ -147,7 +147,7 @@ def test_owners_take_turns_and_their_sessions_among_themselves():
 
 
 def test_a_dear_owner_has_fewer_turns():
-    """Of two owners that wait for tokens all the time, each gets about half of them, whatever their sessions are."""
+    """Two owners that always wait for tokens each get about half, for any number of sessions."""
     waiting = CallQueue()
     for number in range(400):
         waiting.add(of("dear", f"d{number % 10}", tokens=10))
@@ -162,7 +162,7 @@ def test_a_dear_owner_has_fewer_turns():
 
 
 def test_turns_are_shared_by_several_models():
-    """An owner whose calls wait for two models has a turn at one of them, and stands behind others at the second."""
+    """An owner that had a turn at one model waits after another owner at a second model."""
     turns = Turns()
     one, two = CallQueue(turns=turns), CallQueue(turns=turns)
     for waiting in (one, two):

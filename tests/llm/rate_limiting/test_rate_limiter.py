@@ -1,4 +1,4 @@
-"""The rate limiter, mostly over HTTP with the real SDKs, at a provider that keeps its limits; the clock is virtual."""
+"""The rate limiter, mostly over HTTP with the real SDKs, at a provider with limits and on a virtual clock."""
 
 import random
 from contextlib import suppress
@@ -42,7 +42,7 @@ def client(provider, dialect="openai", **options):
 
 
 def answers(seconds=(1, 3), tokens=(100, 300), seed=1):
-    """A script: answers of various lengths after various times, with an honest usage."""
+    """Return a script of answers with various lengths, delays and correct usage."""
     dice = random.Random(seed)
 
     def script(request):
@@ -53,7 +53,7 @@ def answers(seconds=(1, 3), tokens=(100, 300), seed=1):
 
 
 async def crowd(model, *, sessions, calls):
-    """So many sessions, each with its calls one after the other; the times of the answers, ascending."""
+    """Run `sessions` sessions with sequential calls. Return the completion times in ascending order."""
     ends = []
 
     async def talk(name):
@@ -68,16 +68,19 @@ async def crowd(model, *, sessions, calls):
 
 
 def per_minute(ends, *, skip):
-    """The rate of the answers, without the first ones, which a full bucket grants."""
+    """Return the rate of answers per minute, without the first ones that a full bucket grants."""
     ends = ends[int(len(ends) * skip) : int(len(ends) * 0.97)]
     return 60 * (len(ends) - 1) / (ends[-1] - ends[0])
 
 
-# --- bars ----------------------------------------------------------------------------------
+# --- measured limits ----------------------------------------------------------------------------------
 
 
 async def test_500_sessions_use_the_granted_rate(autojump_clock):
-    """At most 1 % is refused, at least 95 % of the allowed is used, an urgent call waits for at most two others."""
+    """At most 1 % of calls are rejected and at least 95 % of the limit is used.
+
+    An urgent call waits for at most two others.
+    """
     waits, asked, script = [], {}, answers()
 
     def watching(request):
@@ -110,7 +113,7 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
 
 @pytest.mark.parametrize("dialect", CLIENTS)
 async def test_tokens_bound_it_too(dialect, autojump_clock):
-    """A limit on tokens is used as well, whatever was estimated."""
+    """The limiter uses at least 95 % of a token limit, with any estimate."""
     limits = RateLimits(requests=10_000, tokens=30_000, has_rate_limit_headers=False)
     used = []
     script = answers()
@@ -133,7 +136,7 @@ async def test_tokens_bound_it_too(dialect, autojump_clock):
 
 @pytest.mark.parametrize("dialect", CLIENTS)
 async def test_limits_are_read_from_headers(dialect, autojump_clock):
-    """Nobody said anything of limits: the headers of the first answers do."""
+    """Without configured limits, the limiter learns them from the headers of the first responses."""
     async with open_provider(answers(), limits=RateLimits(requests=60, tokens=30_000)) as provider:
         model = client(provider, dialect)
         ends = await crowd(model, sessions=40, calls=5)
@@ -145,7 +148,7 @@ async def test_limits_are_read_from_headers(dialect, autojump_clock):
 
 @pytest.mark.parametrize("seconds", [(0.05, 0.2), (1, 3), (5, 20)])
 async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
-    """Neither headers nor Retry-After: it goes up until it is refused, with calls of any length, and then stays near."""
+    """Without rate-limit headers and Retry-After, the limiter probes until a rejection and stays near it."""
     refused, script = [], answers(seconds)
 
     def counting(request):
@@ -164,7 +167,7 @@ async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
 
 
 async def test_a_limit_of_concurrent_calls_is_detected(autojump_clock):
-    """Of the first hundred calls all but five are refused; from then on hardly any."""
+    """The provider rejects all but five of the first hundred calls, and few calls after that."""
     async with open_provider(answers(), limits=RateLimits(concurrency=5)) as provider:
         model = client(provider)
         ends = await crowd(model, sessions=100, calls=2)
@@ -176,7 +179,7 @@ async def test_a_limit_of_concurrent_calls_is_detected(autojump_clock):
 
 
 async def test_retry_after_holds_everybody_up(autojump_clock):
-    """One call is told to come again in 20 s: none of the others goes before that."""
+    """A Retry-After of 20 s on one call delays all other calls as well."""
     times = []
 
     def script(request):
@@ -196,7 +199,7 @@ async def test_retry_after_holds_everybody_up(autojump_clock):
 
 
 async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
-    """A provider that says 49 days holds nobody up."""
+    """A Retry-After of 49 days fails its own call and delays no other call."""
     said = [ErrorStatus(429, retry_after=49 * 86_400), "ok"]
     async with open_provider(said) as provider:
         model = client(provider)
@@ -206,7 +209,7 @@ async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
         await model.aclose()
 
 
-# --- who waits -------------------------------------------------------------------------------
+# --- waiting calls -------------------------------------------------------------------------------
 
 
 async def test_waiting_call_holds_no_resources(autojump_clock):
@@ -273,7 +276,7 @@ def test_cancelled_call_releases_the_limiter(seed, count):
 
 
 async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
-    """A hundred calls give up while they wait; the next one has the whole rate for itself."""
+    """After a hundred waiting calls are cancelled, the next call has the full rate."""
     rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
     await model.complete(chat())
@@ -288,7 +291,7 @@ async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
 
 
 async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
-    """A hundred calls of one session wait; one of another session is second at the latest."""
+    """While a hundred calls of one session wait, a call of another session is at most second."""
     order = []
     model = RateLimitedModel(
         ScriptedLLM(lambda asked: order.append(asked.session) or "ok"),
@@ -303,11 +306,11 @@ async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
     assert "one" in order[before : before + 2]
 
 
-# --- who gives up ------------------------------------------------------------------------------
+# --- timeouts ------------------------------------------------------------------------------
 
 
 async def test_waiting_has_an_end(autojump_clock):
-    """At once where it is certain, after `max_wait`, and at once where too many wait: a typed error that is not repeated."""
+    """A call fails at once if its wait would be too long or the queue is full, otherwise after `max_wait`."""
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
     await model.complete(chat())
@@ -332,7 +335,7 @@ async def test_waiting_has_an_end(autojump_clock):
 
 
 async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_clock):
-    """A first model with a short timeout, and a second one."""
+    """The first model has a short timeout, so the second model answers."""
     first = RateLimitedModel(
         ScriptedLLM(lambda _: "first"), RateLimiter(requests_per_minute=1, burst=1.0, max_wait=5)
     )
@@ -340,11 +343,14 @@ async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_c
     assert [(await model.complete(chat())).text for _ in range(3)] == ["first", "second", "second"]
 
 
-# --- whose rate limiter -----------------------------------------------------------------------------
+# --- shared rate limiters -----------------------------------------------------------------------------
 
 
 async def test_clients_of_one_key_share_one():
-    """The same address and key are one door, whatever the wire; another key or address is another."""
+    """Clients with the same address and key share a limiter for all wire formats.
+
+    A different key or address has its own.
+    """
     first = OpenAI("a", base_url="http://127.0.0.1:1/v1", api_key="secret-key-1")
     second = OpenAIResponses("b", base_url="http://127.0.0.1:1/v1/", api_key="secret-key-1")
     others = [
@@ -360,7 +366,7 @@ async def test_clients_of_one_key_share_one():
 
 
 async def test_models_of_one_key_wait_apart(autojump_clock):
-    """A provider counts each model apart: where one is used up, the other answers at once."""
+    """If one model of a key is rate-limited, a second model of that key answers at once."""
 
     def script(request):
         return ErrorStatus(429, retry_after=50) if request.model == "model-1" else "ok"
@@ -379,7 +385,7 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
 
 
 def test_a_rate_limiter_has_fresh_state_in_each_run():
-    """The clock of another trio run means nothing."""
+    """The state of an earlier trio run, with a different clock, is discarded."""
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
 
@@ -404,7 +410,7 @@ def test_a_rate_limiter_has_fresh_state_in_each_run():
     ],
 )
 def test_numbers_that_make_no_sense_are_named(wrong):
-    """The text says which argument it is."""
+    """The error names the argument."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         RateLimiter(**wrong)
 
@@ -415,7 +421,7 @@ def test_numbers_that_make_no_sense_are_named(wrong):
 @pytest.mark.parametrize("sessions", [[20] + [1] * 19, [20, 1, 1], [20, 1, 1, 1, 1], [30, 10, 5]])
 @pytest.mark.parametrize("bound", [{"requests_per_minute": 60, "burst": 0.02}, {"concurrency": 2}])
 async def test_owners_share_what_a_provider_grants(sessions, bound, autojump_clock):
-    """One owner with 20 sessions gets as many calls as one with a single session: Jain's index is 0.9."""
+    """An owner with 20 sessions gets as many calls as an owner with one: Jain's index is at least 0.9."""
     rate_limiter, calls = RateLimiter(**bound), [0] * len(sessions)
     dice = random.Random(1)
 

@@ -1,4 +1,4 @@
-"""Buckets, and what headers say of limits."""
+"""Token buckets and rate-limit headers."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +12,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 500)), max_size=40)
 
 @given(steps=STEPS, rate=st.floats(0.1, 100), capacity=st.floats(1, 1000), start=st.floats(0, 1_000_000))
 def test_a_bucket_never_exceeds_its_rate(steps, rate, capacity, start):
-    """Whoever waits until `ready_at` never takes more than what was there and has come since."""
+    """A caller that waits until `ready_at` never takes more than the initial content plus the refill."""
     bucket = Bucket.full("tokens", rate=rate, capacity=capacity, now=start)
     now, granted = start, 0.0
     for pause, tokens in steps:
@@ -26,7 +26,7 @@ def test_a_bucket_never_exceeds_its_rate(steps, rate, capacity, start):
 
 @given(steps=STEPS)
 def test_a_bucket_grants_its_full_rate_to_waiting_calls(steps):
-    """Asked without a pause, it grants all that its rate gives."""
+    """A bucket with continuous demand grants its full rate."""
     bucket = Bucket.full("tokens", rate=10, capacity=100, now=0)
     now, granted = 0.0, 0.0
     for _, tokens in steps:
@@ -38,7 +38,7 @@ def test_a_bucket_grants_its_full_rate_to_waiting_calls(steps):
 
 
 def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
-    """Its provider may answer it or not; it does not wait for ever, and what it took is owed."""
+    """A call larger than the bucket is sent when the bucket is full. Later calls wait for the debt."""
     bucket = Bucket.full("tokens", rate=1, capacity=10, now=0)
     huge = Cost(input_tokens=30)
     assert bucket.ready_at(huge, 0) == 0
@@ -47,7 +47,7 @@ def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
 
 
 def test_limits_by_the_day_are_found_in_their_headers():
-    """30 of 14,400 requests are back in 180 s: that is a day's limit, whatever a minute is."""
+    """A limit of 14,400 that refills 30 requests in 180 s is a daily limit and gives its daily rate."""
     spent = Reading("requests", 14_400, 14_400 - 7_200, 43_200)
     assert spent.rate(known=240) == pytest.approx(1 / 6)
     hardly = Reading("requests", 14_400, 14_370, 180)
@@ -55,7 +55,7 @@ def test_limits_by_the_day_are_found_in_their_headers():
 
 
 def test_openai_headers():
-    """Durations as Go writes them; a limit that is not told is none."""
+    """Durations have Go's format. A missing limit gives no reading."""
     headers = {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "59",
@@ -71,7 +71,7 @@ def test_openai_headers():
 
 
 def test_anthropic_headers():
-    """Times of RFC 3339; the general limit repeats the tightest of the two others."""
+    """Reset times have RFC 3339 format. The general token limit repeats the tighter of input and output."""
     later = datetime.now(UTC) + timedelta(seconds=30.5)
     headers = {
         f"anthropic-ratelimit-{kind}-{word}": text
@@ -85,7 +85,7 @@ def test_anthropic_headers():
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "1x", "6m ago", "9" * 400])
 def test_headers_that_make_no_sense_are_no_limits(text):
-    """Nothing that a server sends does harm."""
+    """Invalid header values give no limit and raise nothing."""
     names = ("limit", "remaining", "reset")
     openai = {f"x-ratelimit-{name}-requests": text for name in names}
     anthropic = {f"anthropic-ratelimit-requests-{name}": text for name in names}
