@@ -68,7 +68,7 @@ class Program:
             return await self.agent.run(text, session=await self.agent.create_session("ada"))
 
     def assert_isolated(self, *words):
-        """The planner has read none of these words."""
+        """Check that the planner has read none of these words."""
         assert self.shown
         for text, word in itertools.product(self.shown, words or (TEXT, "acme")):
             assert word not in text

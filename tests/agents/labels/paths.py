@@ -36,7 +36,7 @@ Session = tuple[str, str]
 
 @attrs.frozen
 class Command:
-    """A call that a message asks the model for."""
+    """A call that a message requests from the model."""
 
     tool: str
     other: Session | None = None
@@ -233,7 +233,7 @@ def _writer(name):
 
 
 def _plan(chat):
-    """Make the call that the last message asks for; answer after its result, and other messages."""
+    """Return the call that the last message requests. Answer its result and all other messages with text."""
     last = chat.messages[-1]
     if not chat.tools:
         return "They spoke."
@@ -245,7 +245,7 @@ def _plan(chat):
 
 
 class StepJournal(CrashingJournal):
-    """Journal whose process dies at a write of one step."""
+    """A journal whose process dies at a write of one step."""
 
     _NEVER = 1 << 60
 

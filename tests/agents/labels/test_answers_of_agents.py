@@ -30,7 +30,7 @@ ROUTE = json.dumps({"top_level_intent": "ACTION", "second_level_intent": "READ"}
 
 
 def other_agent(has_origin, *, hands_back=False):
-    """An agent `other` that has read the page, or whose tool has asked an agent that has, and the helper that `other` asks."""
+    """Return an agent `other` that reads the page itself or calls an agent that does, and the helper that `other` calls."""
     helper = reader()
 
     @tool
@@ -111,7 +111,7 @@ async def _let_answer(journal, by, has_origin, on_reply):
 
 
 async def test_an_answer_after_an_approval(sink):  # noqa: F811
-    """A tool that resumes a suspended session gets the sources that the session has read since the approval."""
+    """A tool that resumes a suspended session gets the sources that this session read after the approval."""
     script = [ToolCall("wait", {}), ToolCall("page", {}), "It was read."]
 
     @tool(approval=True)

@@ -99,7 +99,7 @@ def reader(answer="It was read.", name="reader"):
 
 
 async def test_trusted_calls_run_without_an_approval(sink):
-    """Without untrusted text nothing is asked."""
+    """Without untrusted text no call needs an approval."""
     async with sink.agent([PAY, "ok"]) as agent:
         reply = await agent.run("pay mallory")
     assert (sink.paid, sink.asked, reply.label.is_trusted) == (["mallory"], [], True)
@@ -245,7 +245,7 @@ async def test_the_answer_of_another_agent(sink, by):
 
 @pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "run", "ask", "tell", "report"])
 async def test_a_task_of_an_untrusted_session(sink, by, autojump_clock):
-    """A task carries the sources of the session that gives it."""
+    """A delegated task has the sources of the delegating session."""
     payer = sink.agent([PAY, "ok"], name="payer")
 
     @tool
@@ -278,7 +278,7 @@ async def test_a_task_of_an_untrusted_session(sink, by, autojump_clock):
 
 
 async def test_the_report_of_a_task(sink, autojump_clock):
-    """The report of a task makes the session that gave it untrusted."""
+    """The report of a task adds its sources to the delegating session."""
     calls = iter(
         [ToolCall("delegate_to_agent", {"agent": "reader", "task": "read", "wait": False}), "ok", PAY, "ok"]
     )
@@ -402,7 +402,7 @@ async def test_a_schedule(sink, autojump_clock):
 @pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "handoff"])
 @pytest.mark.parametrize("has_sinks", [False, True])
 async def test_a_task_for_an_agent_without_a_policy(sink, by, has_sinks):
-    """An untrusted session needs an approval to give a task to an agent that has tools with sinks and no policy."""
+    """An untrusted session needs an approval to delegate to an agent without a policy whose tools have sinks."""
     other = BareAgent(
         "payer", llm=ScriptedLLM(["done"], repeat=True), tools=[sink.tool] if has_sinks else [page]
     )
@@ -530,7 +530,7 @@ async def test_a_schedule_in_another_session(sink, is_restarted, autojump_clock)
 
 @pytest.mark.parametrize("is_before", [False, True])
 async def test_a_fork(sink, is_before):
-    """A copy is untrusted if it contains the untrusted result; a copy from before that result is clean."""
+    """A fork that includes the untrusted result is untrusted. A fork from before the result is trusted."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             sink.agent(["hello", ToolCall("page", {}), "ok", PAY, "ok"], tools=[page])
@@ -667,7 +667,7 @@ def middle(name="middle"):
 
 @pytest.mark.parametrize("is_report", [False, True])
 async def test_a_chain_of_agents(sink, is_report, autojump_clock):
-    """Sources pass an agent whose answer repeats no untrusted text."""
+    """Sources pass through an agent whose answer repeats no untrusted text."""
     helper, between = middle()
     given = {"agent": "middle", "task": "read", "wait": not is_report}
     calls = iter([ToolCall("delegate_to_agent", given), *(["ok"] if is_report else []), PAY, "ok"])

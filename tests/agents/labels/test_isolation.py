@@ -55,7 +55,7 @@ async def test_the_context_of_a_planner_stays_trusted():
 
 
 async def test_an_approved_value_is_asked_once():
-    """The same value of the same parameter runs without a second approval; another value does not."""
+    """An approved value of a parameter needs no second approval. Another value does."""
     again = ToolCall("pay", {"to": "@r2/to", "euros": 1})
     other = ToolCall("pay", {"to": "@r1", "euros": 1})
     program = Program([READ, EXTRACT, PAY, again, other, "ok"], decision=Approve())
@@ -218,7 +218,7 @@ trio.run(main)
 
 
 async def test_a_kill_while_an_approval_is_open(tmp_path):
-    """The next process asks about the same value with the same source, and runs the approved call."""
+    """The next process lists the same approval with the same value and source, and runs the approved call."""
     command = [sys.executable, "-c", KILLED, str(tmp_path / "j.db")]
     ended = await trio.run_process(command, check=False, stderr=subprocess.DEVNULL)
     assert ended.returncode == -signal.SIGKILL
@@ -472,7 +472,7 @@ async def test_a_stopped_tool_that_has_stored_a_withheld_value(is_outside):
 
 
 async def test_memories_are_withheld(tmp_path):
-    """`recall` gives a reference; recall before the answer would show the text and is refused."""
+    """`recall` returns a reference. `recall_before_answer` would show the text and is rejected."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
     async with BareAgent(
         "first", llm=ScriptedLLM([ToolCall("remember", {"text": TEXT}), "ok"]), long_term_memory=memories
@@ -495,7 +495,7 @@ async def test_memories_are_withheld(tmp_path):
 
 @pytest.mark.parametrize("of", [["@r9"], ["page"]])
 async def test_extract_names_a_wrong_reference(of):
-    """The planner wrote the reference, so it reads what is wrong."""
+    """The error names an invalid reference, because the planner wrote that reference."""
     program = Program([READ, ToolCall("extract", {"question": "What?", "of": of}), "ok"])
     await program.run()
     assert f"{of[0]!r} is not a withheld result" in program.shown[-1]
@@ -517,7 +517,7 @@ async def test_the_parts_of_an_answer_depend_on_the_question_only():
 
 
 async def test_an_empty_search_of_memories_is_withheld(tmp_path):
-    """If nothing is found, that depends on the stored text, too."""
+    """An empty search result is also withheld, because it depends on the stored text."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
     script = [ToolCall("recall", {"query": "acme"}), "ok"]
     program = Program(script, given={"long_term_memory": memories})

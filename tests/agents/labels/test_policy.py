@@ -1,4 +1,4 @@
-"""A policy stops calls whose sinks depend on untrusted text, before they start."""
+"""A policy stops calls whose sinks depend on untrusted text before the calls start."""
 
 import pytest
 import trio
@@ -182,7 +182,7 @@ async def test_urls_of_reading_tools_are_sinks(is_url):
     ids=str,
 )
 async def test_a_read_of_an_address_that_the_owner_wrote_runs(effect, url, is_asked):
-    """It has no effect, and carries nothing out but the words of the owner. A part of an address, or a longer one, may carry data."""
+    """A read of an address from the owner's message runs, because it sends no other data. Parts and extensions of the address do not."""
     text = "Read www.bob.example, then (https://bob.example/a?b=1), 7 times."
     fetched = []
 
@@ -228,7 +228,7 @@ async def test_a_refused_call_tells_the_model_why():
 
 @pytest.mark.parametrize(("to", "is_asked"), [("Bob", False), ("mallory", True), ("bo", True)])
 async def test_arguments_of_the_user_run_with_the_weaker_check(to, is_asked):
-    """With `check="arguments"`, a sink whose value is a word of the user's message needs no approval."""
+    """With `check="arguments"` a sink needs no approval if its value is a word of the user's message."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": to, "text": "anything"})
     asked, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"))
@@ -262,7 +262,7 @@ async def test_a_second_call_with_the_same_sinks_is_asked_with_the_weaker_check(
     ids=["idempotent", "invalid"],
 )
 async def test_a_harmless_repetition_runs_with_the_weaker_check(effect, first):
-    """A call that did not run, or whose repetition has no effect, allows the next call with the same sinks."""
+    """A call that did not run or has no effect does not block the next call with the same sinks."""
     send, calls = log_of(sinks=("to",), effect=effect)
     asked, _ = await outcome_of([READ, first, REPEATED, "ok"], send, policy=Policy(check="arguments"))
     assert (asked, calls[-1]) == ([], ("bob.", "y"))
@@ -292,7 +292,7 @@ async def test_untrusted_results_are_no_trusted_text():
 
 
 async def test_the_approval_of_a_tool_has_the_labels_too():
-    """A tool that asks anyway asks once, and its question has the sources."""
+    """A tool with `approval=` needs one approval, whose question names the sources."""
     send, calls = log_of(sinks=("to",), approval=True)
     asked, _ = await outcome_of([READ, ToolCall("send", {"to": "mallory"}), "ok"], send, decision=Approve())
     assert [set(each.labels) for each in asked] == [{"to"}]
@@ -300,7 +300,7 @@ async def test_the_approval_of_a_tool_has_the_labels_too():
 
 
 async def test_a_rule_of_the_agent_answers_no_violation():
-    """`Agent(approval=)` can add questions; it cannot allow what the policy asks about."""
+    """`Agent(approval=)` can require more approvals, but cannot waive those of the policy."""
     send, calls = log_of(sinks=("to",))
     asked, _ = await outcome_of(
         [READ, ToolCall("send", {"to": "mallory"}), "ok"], send, approval=lambda *_: False
@@ -309,7 +309,7 @@ async def test_a_rule_of_the_agent_answers_no_violation():
 
 
 async def test_calls_of_the_answer_that_also_reads_run():
-    """The model chose these calls before it read the text."""
+    """Calls in the same answer as the untrusted read run, because the model chose them before the read."""
     send, calls = log_of(sinks=("to",))
     asked, _ = await outcome_of([[READ, ToolCall("send", {"to": "bob"})], "ok"], send)
     assert (asked, calls) == ([], [("bob", "")])
@@ -353,7 +353,7 @@ def desk_of(calls):
     ids=str,
 )
 async def test_a_program_declares_labels_of_tools_of_a_toolset(options, script, is_asked):
-    """`labelled()` declares sinks and trusted results of tools whose author has declared none."""
+    """`labelled()` declares sinks and trusted results for the tools of a toolset."""
     calls = []
     script = [*script, ToolCall("send", {"to": "bob", "text": "x"}), "ok"]
     asked, _ = await outcome_of(script, desk_of(calls).labelled(**options))
@@ -397,7 +397,7 @@ async def test_a_tool_of_the_caller_gets_the_labels():
 
 
 async def test_an_open_approval_keeps_its_labels_over_a_restart():
-    """The approver sees the sources also if another process asks."""
+    """The approval has its sources also in the next process."""
     send, calls = log_of(sinks=("to",))
     async with MemoryJournal().running() as journal:
         for script in ([READ, ToolCall("send", {"to": "mallory"})], ["ok"]):
@@ -418,7 +418,7 @@ async def test_an_open_approval_keeps_its_labels_over_a_restart():
 
 
 async def test_without_a_policy_nothing_is_asked_and_nothing_more_is_stored():
-    """The journal of a session has no labels beyond the origin that results always had."""
+    """Without a policy no call needs an approval, and the journal has no label beyond the origins of results."""
     send, calls = log_of(sinks=("to",))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         script = [READ, ToolCall("send", {"to": "mallory"}), "ok"]
@@ -443,7 +443,7 @@ def test_wrong_sinks_are_errors(sinks, message):
 
 @pytest.mark.parametrize("value", [Policy, "ask", True])
 def test_a_policy_is_an_object(value):
-    """The error names the argument and says what to write."""
+    """The error for a policy of a wrong type names the argument and the expected type."""
     with pytest.raises(ConfigurationError, match=r"policy= takes a Policy, e.g. Policy\(\)"):
         BareAgent("clerk", llm=ScriptedLLM(["ok"]), policy=value)
 

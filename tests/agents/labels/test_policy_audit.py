@@ -186,7 +186,7 @@ async def test_approval_of_other_arguments_does_not_count():
 
 
 async def test_labels_of_messages_suffice():
-    """Answers and results repeat the label of a message, and the audit does not depend on that."""
+    """The audit needs only the labels of messages, not those of answers and results."""
     agent = Desk().agent([ToolCall("pay", {"to": "eve"}), "ok"])
     records = await record(agent, label=Label({"mail:eve"}))
     without = [
@@ -199,14 +199,14 @@ async def test_labels_of_messages_suffice():
 
 
 async def test_call_with_invalid_arguments_did_not_run():
-    """Its error may quote the schema of an untrusted tool, and so have a source."""
+    """A rejected call is no finding, although its error may quote an untrusted schema and have a source."""
     agent = Desk().agent([ToolCall("page", {}), ToolCall("fetch", {"url": 3}), "ok"])
     records = await record(agent)
     assert audit_session(records, agent) == []
 
 
 async def test_call_through_call_tool_is_found():
-    """The named tool is checked in the place of `call_tool`."""
+    """A call through `call_tool` is checked as a call of the named tool."""
     page, send, *_, others = Desk().tools
     for name, expected in (("fetch", [("fetch", "eve")]), ("add", [])):
         arguments = {"name": name, "arguments": {"url" if name == "fetch" else "to": "eve"}}
@@ -240,7 +240,7 @@ async def test_decision_after_the_start_does_not_count():
 
 
 async def test_call_that_a_crash_interrupted_is_found():
-    """Its start is recorded, and its result is not."""
+    """A call with a recorded start and no recorded result is a finding."""
     agent = Desk().agent([ToolCall("page", {}), ToolCall("pay", {"to": "eve"}), "ok"])
     records = await record(agent)
     start = next(index for index, each in enumerate(records) if isinstance(each, CallsStartedRecord))
@@ -279,7 +279,7 @@ TEXT_CALLS = {
 
 @pytest.mark.parametrize("protocol", TEXT_CALLS)
 async def test_calls_written_as_text_are_found(protocol):
-    """Also if the model writes them as text, and the untrusted text comes with the message."""
+    """The audit also finds calls that the model writes as text, and untrusted text that comes with the message."""
     builder = AgentBuilder("clerk").protocol(protocol).tools(*Desk().tools)
     found = []
     for options in ({}, {"label": Label({"mail:eve"})}):
@@ -289,7 +289,7 @@ async def test_calls_written_as_text_are_found(protocol):
 
 
 def outer_agent(desk, names, **options):
-    """Return an agent whose tool `outer` calls `page`, `send` or `fetch` in the order of the names."""
+    """Return an agent whose tool `outer` calls `page`, `send` or `fetch` in the order of `names`."""
     given = {"page": {}, "send": {"to": "bob", "text": "x"}, "fetch": {"url": "bob.example"}}
 
     class Outer(OuterTool):
@@ -418,7 +418,7 @@ async def test_decided_calls_inside_a_tool_are_not_found(decision, violation):
 
 
 async def test_tools_of_derived_toolsets_are_known():
-    """A toolset may rename tools."""
+    """The audit finds the declarations of tools that a toolset renames."""
     page, *_, others = Desk().tools
     llm = ScriptedLLM([ToolCall("page", {}), ToolCall("desk_fetch", {"url": "eve"}), "ok"])
     ran, unstarted = (BareAgent("clerk", llm=llm, tools=[page, others.prefixed("desk_")]) for _ in range(2))
@@ -472,7 +472,7 @@ desk = BareAgent("desk", llm=ScriptedLLM(script), tools=[read_mail, pay, note])
 
 
 def test_command_prints_each_call(tmp_path, capsys):
-    """With the exit code 1, which is 0 for a journal without such calls."""
+    """The command exits with 1 if the journal has such calls, and with 0 otherwise."""
     path, journal = tmp_path / "desk.py", str(tmp_path / "desk.db")
     path.write_text(CODE, encoding="utf-8")
 

@@ -52,7 +52,7 @@ def untrusted_text(chosen):
 
 
 def random_script(chosen, withheld=0):
-    """Return the planner's answers to one message: calls or pairs of calls, whose arguments may be references."""
+    """Return a random script of the planner: single calls and pairs of calls, whose arguments may be references."""
     steps = []
 
     def value():
@@ -85,7 +85,7 @@ def random_script(chosen, withheld=0):
 
 
 def tools_over(text):
-    """Return tools whose results, errors, pictures and files contain a text."""
+    """Return tools whose results, errors, pictures and files contain `text`."""
 
     @tool(untrusted=True, effect="pure")
     async def picture() -> list:
@@ -120,7 +120,7 @@ def tools_over(text):
 
 
 class Summarizer(LLM):
-    """Writes summaries between two messages only, as the moment of a summary depends on the scheduler."""
+    """Writes summaries only between two messages, because the time of a summary otherwise depends on the scheduler."""
 
     name = "summarizer"
 
@@ -132,7 +132,7 @@ class Summarizer(LLM):
         return ModelResponse(parts=(Text("They spoke."),), usage=Usage())
 
     async def write_waiting(self):
-        """Write the summaries that wait, and hold back later ones."""
+        """Write the pending summaries and hold back later ones."""
         self.is_open.set()
         await wait_all_tasks_blocked()
         self.is_open = trio.Event()

@@ -182,7 +182,7 @@ async def test_an_approved_call_runs(mail):
 
 
 async def test_a_refusal_names_the_parameter_and_no_reader(mail):
-    """A tool may have taken the names of readers from untrusted data, so the model must not read them."""
+    """The rejection does not name readers, because a tool may have copied their names from untrusted data."""
     async with mail.agent([READ, send_to("bob"), "ok"], policy=Policy(violation="refuse")) as agent:
         _, results = await run(agent)
     assert mail.sent == []
@@ -213,7 +213,7 @@ async def test_one_approval_covers_sink_and_audience(mail):
 
 
 async def test_without_a_policy_nothing_is_checked():
-    """The label is computed, and no call waits."""
+    """Without a policy the label is computed, and calls run without an approval."""
     mail = Mail()
     agent = BareAgent("clerk", llm=ScriptedLLM([READ, send_to("bob"), "ok"]), tools=[diary, mail.tool])
     async with agent:
@@ -271,7 +271,7 @@ async def test_restricted_results_are_not_cached(mail):
 
 
 async def test_a_toolset_is_labelled(mail):
-    """`labelled` declares readers and audience of tools whose code is not yours."""
+    """`labelled` declares readers and audience of the tools of a toolset."""
 
     @tool(name="post", sinks=())
     async def post(to: str) -> str:
@@ -326,7 +326,7 @@ async def test_a_message_with_readers(mail):
 
 
 async def test_a_reply_has_the_readers(mail):
-    """The program that gets an answer can see who may read it."""
+    """The label of a reply has the readers of its data."""
     async with mail.agent([READ, "It is 7."]) as agent:
         reply = await agent.run("go", session=await agent.create_session("ada"))
     assert reply.label == ONLY_ADA
@@ -359,7 +359,7 @@ async def test_the_answer_of_another_agent(mail, by):
 
 @pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent"])
 async def test_a_task_of_a_restricted_session(mail, by):
-    """A task carries the readers of the session that gives it."""
+    """A delegated task has the readers of the delegating session."""
     sender = mail.agent([send_to("bob"), "ok"], name="sender")
     tools = [sender.as_tool()] if by == "as_tool" else delegation_tools()
     given = {"task": "send it"} if by == "as_tool" else {"agent": "sender", "task": "send it"}
@@ -586,7 +586,7 @@ async def test_an_extract_of_two_results_has_both_labels(mail):
 
 
 async def test_the_rest_of_a_long_withheld_result(mail):
-    """`read_result` gives a withheld result the readers of all withheld results."""
+    """`read_result` labels a withheld result with the readers of all withheld results."""
 
     @tool(untrusted=True, readers="owner", effect="pure")
     async def book() -> str:

@@ -69,7 +69,7 @@ async def test_the_policy_belongs_to_the_runtime():
 
 
 async def test_the_policy_of_an_agent_precedes_that_of_the_runtime():
-    """The runtime asks, the agent refuses: the call is refused."""
+    """If the agent's policy refuses and the runtime's policy asks, the call is refused."""
     payer = Payer(policy=Policy(violation="refuse"))
     async with open_runtime(policy=Policy()) as runtime:
         await runtime.start(payer.agent)
@@ -79,7 +79,7 @@ async def test_the_policy_of_an_agent_precedes_that_of_the_runtime():
 
 
 async def test_the_steps_of_a_pipeline_have_the_policy_of_the_runtime():
-    """Neither step has a policy. The second one pays what the first one has read."""
+    """The second of two steps without a policy needs an approval to use the untrusted result of the first."""
     reader = BareAgent("reader", llm=ScriptedLLM([ToolCall("page", {}), "Pay mallory."]), tools=[page])
     payer = Payer(SCRIPT[1:], name="payer")
     steps = [

@@ -105,7 +105,7 @@ async def test_a_stopped_call_of_an_isolating_agent(case):
 
 
 async def test_a_killed_call(sink):  # noqa: F811
-    """After a crash, the session has the sources of the nested calls of a call whose outcome is unknown."""
+    """After a crash the session has the sources of nested calls whose outer call has an unknown outcome."""
     async with MemoryJournal().running() as inner:
         journal, tools = CrashingJournal(inner, NEVER), Tools("killed", effect="once")
         with trio.CancelScope() as scope:
