@@ -1,4 +1,4 @@
-"""Calls that go round in a circle, without an agent: what counts as one, and what does not."""
+"""`find_call_cycle`: repeated call sequences that count as a cycle, and sequences that do not."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from actgent.messages import Message, Sender, ToolCall, ToolResult
 
 
 def called(words, results):
-    """Calls by the letters of a word, each with a result but the last one; and the record that has these."""
+    """Return one call per letter of `words`, and the messages with the given results of the first calls."""
     calls = [ToolCall(name, {}, id=f"c{number}") for number, name in enumerate(words)]
     told = [
         ToolResult(call_id=call.id, tool_name=call.name, content=content)
@@ -22,22 +22,22 @@ def called(words, results):
         ("ababa", "1212", 2),
         ("abcabca", "123123", 3),
         ("ababa", "1213", 0),  # the last result differs
-        ("ababa", "3212", 0),  # the first one does
+        ("ababa", "3212", 0),  # the first result differs
         ("abcabca", "123124", 0),
-        ("aaaaa", "1111", 0),  # one call that is repeated is counted elsewhere
-        ("abab", "121", 0),  # it has not come back yet
+        ("aaaaa", "1111", 0),  # a single repeated call has its own limit
+        ("abab", "121", 0),  # the third round has not begun
         ("abaca", "1213", 0),
         ("xababa", "91212", 2),
-        ("ababa", "12", 2),  # what is not known tells nothing apart
+        ("ababa", "12", 2),  # unknown results count as equal
         ("ababa", "", 2),
         ("abcdabcda", "12341234", 4),
         ("abcdeabcdea", "1234512345", 5),
         ("abcdefghabcdefgha", "1234567812345678", 8),
         ("abcdabcda", "12341235", 0),
         ("aabaaba", "123123", 3),
-        ("aaabaaaba", "12341234", 4),  # a call may stand in a round several times
+        ("aaabaaaba", "12341234", 4),  # a call may occur several times in a round
         ("ababababa", "12321232", 4),  # the results repeat after four calls only
-        ("abcdefghiabcdefghia", "123456789123456789", 0),  # longer than any that is looked for
+        ("abcdefghiabcdefghia", "123456789123456789", 0),  # longer than the longest detected cycle
     ],
 )
 def test_repeated_call_sequence_is_a_cycle(words, results, period):

@@ -1,7 +1,7 @@
-"""Each call of the face, cancelled at each of its steps, alone and beside a second caller, with and without a journal.
+"""Each public call, cancelled at each of its steps, alone and concurrently with a second caller, with and without a journal.
 
-Whatever step it is: nothing is left over, ids are taken or free for both, and what was accepted ends once. `make soak` tries
-30 orders of the tasks that run at one moment, each as a test of its own: `pytest --stepwise` goes on where it was ended.
+A cancelled call leaves no state, and each accepted message ends once. `make soak` tries 30 task orders, each as a test of
+its own, so that `pytest --stepwise` resumes at the failed one.
 """
 
 import os
@@ -31,11 +31,11 @@ from actgent.errors import ActgentError, DuplicateMessage, Interrupted, SessionE
 from actgent.journal.in_memory_journal import MemoryJournal
 
 SEEDS = 30 if os.environ.get("ACTGENT_SOAK") else 1
-"""Orders in which trio runs the tasks of one moment."""
+"""Number of task orders of trio."""
 AT_END = 5
-"""How often in a row a call ends before its step, until it is clear that there are no further ones."""
+"""Consecutive runs in which the call ends before its step; after these the call has no further steps."""
 MOST = 400
-"""Steps after which a call counts as endless."""
+"""Maximum number of steps of a call."""
 
 
 @tool
@@ -65,7 +65,7 @@ async def attach(session):
 
 @attrs.define(eq=False)
 class World:
-    """Two agents and a session, and what is heard of that."""
+    """Two agents, two sessions, an approval, and the number of failures of each message."""
 
     runtime: Runtime
     agent: Agent
@@ -73,7 +73,7 @@ class World:
     session: Session
     other: Session
     failed: Counter[str] = attrs.field(factory=Counter)
-    """How often each message failed."""
+    """Number of failures of each message id."""
     approval: object = None
 
     async def read(self, session=None, **options):
@@ -108,13 +108,13 @@ class World:
 
 @attrs.frozen
 class Case:
-    """A call, what another caller does at the same time, and what was before."""
+    """A call, a concurrent call of a second caller, and a preparation."""
 
     call: object
     beside: object
     before: object = None
     says_m: bool = False
-    """Whether the caller beside says something under the id "m"."""
+    """Whether the second caller sends a message with the id "m"."""
 
 
 async def busy(world):
@@ -257,11 +257,11 @@ REPEATED = [
         "delete",
     )
 ]
-"""Calls with an id: given again after a cancellation, they are confirmed, and done once."""
+"""Calls with an id. A repetition after a cancellation is confirmed, and the operation is done once."""
 
 
 async def repeat(world, case):
-    """Repeat a call when there is room; another caller may have made what it makes, and a message have ended."""
+    """Repeat the call after the session is idle. Its session may exist, or its message may have ended."""
     await world.session.wait_idle()
     with suppress(SessionExists, Interrupted, DuplicateMessage):
         await case.call(world)
@@ -283,7 +283,7 @@ def start_agents():
 async def test_a_call_may_be_cancelled_at_each_of_its_steps(  # noqa: PLR0917 - three of them are fixtures
     seed, name, callers, durable, cancelled_at, autojump_clock, monkeypatch
 ):
-    """Nothing is left of it that another caller, or the next start, could stumble over."""
+    """A call that is cancelled at any step leaves the sessions usable for other callers and for the next start."""
     ended = 0
     for step in range(MOST):
         monkeypatch.setattr(trio._core._run, "_r", random.Random(f"{seed} {step}"))
@@ -299,7 +299,7 @@ async def test_a_call_may_be_cancelled_at_each_of_its_steps(  # noqa: PLR0917 - 
 
 
 async def live(case, callers, step, journal, cancelled_at):
-    """One life of a process: the call is cancelled at its step, and what is left is looked at."""
+    """Run one process: cancel the call at its step and check the remaining state."""
     async with open_runtime(journal=journal) as runtime:
         agent, worker = start_agents()
         await runtime.start(worker)
@@ -324,7 +324,7 @@ async def live(case, callers, step, journal, cancelled_at):
             else:
                 outcome.append("in")
 
-        with trio.fail_after(1000):  # of the clock that jumps: nobody waits for ever
+        with trio.fail_after(1000):  # seconds of the autojump clock: no call waits forever
             async with trio.open_nursery() as nursery:
                 if callers == 2:
                     nursery.start_soon(beside)
@@ -357,7 +357,7 @@ async def check(world, case, outcome):
     assert all(count == 1 for count in world.failed.values())
     users = {message.id for message in session.history if message.sender.kind == "user"}
     if case.says_m and "in" in outcome:
-        assert "m" in users or world.failed["m"]  # what was confirmed has ended
+        assert "m" in users or world.failed["m"]  # a confirmed message has ended
     if case is CASES["delegate"] and outcome:
         told = [message for message in session.history if message.sender.kind == "agent"]
         assert len(told) == 1
@@ -369,9 +369,9 @@ async def check(world, case, outcome):
 
 
 def check_agent(agent):
-    """No slot, waiter, entry, half-made session or turn is left."""
+    """Check that no slot, waiter, pending open, turn or open call is left."""
     opener = agent._opener
-    if opener is None:  # the agent was not used: it has no actor
+    if opener is None:  # an unused agent has no actor
         return
     running = opener.running
     inbox = running.inbox.statistics()
@@ -393,7 +393,7 @@ def check_agent(agent):
 
 
 def check_record(session):
-    """Each message stands there once, each call has one result."""
+    """Check that each message occurs once and each call has one result."""
     ids = [message.id for message in session.history]
     assert len(ids) == len(set(ids))
     calls = [call.id for message in session.history for call in message.tool_calls]
@@ -402,7 +402,7 @@ def check_record(session):
 
 
 async def live_again(journal):
-    """The next start finds nothing to do, and each session as it was."""
+    """Start again on the journal and check that no turn runs and the sessions are consistent."""
     said = {each.session_id: await journal.load(each.session_id) for each in await journal.sessions()}
     asked = []
 

@@ -1,7 +1,7 @@
-"""All that people and programs may do to sessions, at random, with crashes of agents and ends of processes between.
+"""Random operations of users and programs on sessions, with agent failures and process restarts between them.
 
-In the end everybody's questions are answered, and then nothing is left over: every message ended once, every call has
-one result, nothing ran that nobody granted, and no session, slot, question or child stays behind.
+After all approvals are decided, each message has ended once, each call has one result, no ungranted call ran, and no session,
+slot, approval or child is left.
 """
 
 import collections
@@ -52,7 +52,7 @@ RESTARTS = Supervision(max_restarts=1000, backoff=0.3, max_backoff=1)
 
 @attrs.define
 class World:
-    """What stands outside of the processes."""
+    """State outside of the processes: the random generator, payments, accepted messages, and found problems."""
 
     chance: random.Random
     paid: collections.Counter = attrs.field(factory=collections.Counter)
@@ -61,20 +61,20 @@ class World:
     deleting: list = attrs.field(factory=list)
     """Ids of sessions that are being deleted."""
     breaks: bool = False
-    """Whether the next turn that ends takes its agent with it."""
+    """Whether the agent fails after its next turn."""
     said: int = 0
     more: tuple = ()
-    """Further deeds."""
+    """Further kinds of operations."""
     trace: list = attrs.field(factory=list)
-    """What was done, and when."""
+    """Operations with their times."""
 
     async def pause(self, most):
         await trio.sleep(self.chance.uniform(0, most))
 
-    # --- who lives there -------------------------------------------------------------------
+    # --- agents ----------------------------------------------------------------------------
 
     def agents(self):
-        """A lead, and a worker that it delegates to."""
+        """Return a lead and a worker to which the lead delegates."""
         deadline = self.chance.choice([3, 30, 1e6])
         options = {"limits": Limits(model_calls=8), "max_concurrent_sessions": 3}
         return {
@@ -129,21 +129,21 @@ class World:
 
         return [pay, look]
 
-    # --- what they do ------------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------
 
     async def do_something(self, runtime, agents):
-        """One deed of a person or program; it may be refused, or stopped with the process."""
+        """Do one random operation. It may be rejected, or cancelled with the process."""
         wanted = self.chance.choice(SESSIONS)
         try:
             session = await agents["lead"].ensure_session("ada", wanted)
         except SessionClosed:
-            assert wanted in self.deleting  # it is closed, and not erased yet
+            assert wanted in self.deleting  # the session is closed and not yet deleted
             return
         deed = self.chance.choice(
             [*["chat"] * 4, *["decide"] * 4, "ask", "ask", *["urge", "interrupt", "other"] * 2, *self.more]
         )
         self.trace.append((round(trio.current_time(), 6), deed, session.id, session.status))
-        with suppress(ActgentError, LookupError):  # what it leaves behind is what counts
+        with suppress(ActgentError, LookupError):  # the test checks the remaining state only
             match deed:
                 case "chat":
                     await self._chat(session, on_busy=self.chance.choice(RULES))
@@ -164,7 +164,7 @@ class World:
                     await self._something_else(session)
 
     async def _delete(self, runtime, session):
-        """What was said until the session is erased goes with it, and what is said meanwhile may."""
+        """Delete the session and forget its accepted messages, which are deleted with the session."""
         session_id = session.id
         self.deleting.append(session_id)
         try:
@@ -193,7 +193,7 @@ class World:
         await session.chat("hi", message_id=message_id, **options)
         self.accepted.append((session.id, message_id))
 
-    # --- a life --------------------------------------------------------------------------------
+    # --- a process -----------------------------------------------------------------------------
 
     async def live(self, journal, seconds, *, is_last=False):
         async with open_runtime(journal=journal, supervision=RESTARTS) as runtime:
@@ -210,13 +210,13 @@ class World:
                 self._look_round(agents.values())
 
     async def _settle(self, runtime, agents):
-        """Answer everybody's questions until nothing is left to do."""
+        """Reject all approvals until no work is left."""
         self.breaks, is_busy = False, True
         while is_busy:
             await trio.sleep(5)
             approvals = await runtime.approvals()
             for approval in approvals:
-                with suppress(ActgentError, LookupError):  # its session may end at the same time
+                with suppress(ActgentError, LookupError):  # the session may end concurrently
                     await agents[approval.agent].answer(approval.id, Reject())
             contexts = _contexts(agents.values())
             is_busy = approvals or any(each.pending or each.public_session.schedules for each in contexts)
@@ -240,7 +240,7 @@ class World:
             if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")
 
-    # --- the books -------------------------------------------------------------------------------
+    # --- the records -----------------------------------------------------------------------------
 
     async def check(self, journal):
         records = {each.session_id: await journal.load(each.session_id) for each in await journal.sessions()}
@@ -281,7 +281,7 @@ def _wrong_in(session_id, records):
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """`breaking(world)`: agents fail behind the end of a turn when the world says so."""
+    """Return `breaking(world)`: an agent fails after the end of a turn if `world.breaks` is set."""
 
     def watch(world):
         end = TurnLifecycle.end_turn
@@ -299,7 +299,7 @@ def breaking(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_nothing_is_left_over_in_a_block(autojump_clock, breaking, seed):
-    """Without a journal, over failures of agents."""
+    """Without a journal, agent failures leave no unfinished state."""
     breaking(world := World(random.Random(seed)))
     with trio.fail_after(100_000):
         await world.live(None, 20, is_last=True)
@@ -308,7 +308,7 @@ async def test_nothing_is_left_over_in_a_block(autojump_clock, breaking, seed):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_nothing_is_left_over_in_a_journal(autojump_clock, breaking, seed):
-    """Over failures of agents, and over processes that are cancelled at any moment, too."""
+    """With a journal, agent failures and processes cancelled at any time leave no unfinished state."""
     breaking(world := World(random.Random(seed)))
     async with MemoryJournal().running() as journal:
         for _ in range(world.chance.randint(0, 3)):
@@ -322,7 +322,7 @@ async def test_nothing_is_left_over_in_a_journal(autojump_clock, breaking, seed)
 
 @pytest.fixture
 def scheduled(monkeypatch):
-    """`scheduled(seed)`: the order in which trio runs what may run follows from the seed."""
+    """Return `scheduled(seed)`, which makes trio's task order depend on the seed only."""
 
     def schedule(seed):
         monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
@@ -333,7 +333,7 @@ def scheduled(monkeypatch):
 
 
 async def chaos(seed, journal, breaking):
-    """A world in which sessions sleep as soon as two are idle, and are deleted, with all else that may happen."""
+    """Run and return a world with random operations, restarts, evictions of idle sessions and deletions."""
     breaking(world := World(random.Random(seed), more=("delete", "urge", "interrupt")))
     for _ in range(world.chance.randint(1, 3)):
         with trio.move_on_after(world.chance.uniform(1, 15)):
@@ -348,7 +348,7 @@ async def chaos(seed, journal, breaking):
 async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
     autojump_clock, breaking, scheduled, monkeypatch, seed
 ):
-    """URGENT, interruptions, ends of processes, sleep, failures of agents and `delete_session` together."""
+    """Urgent messages, interrupts, restarts, evictions, failures and `delete_session` together leave no unfinished state."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     scheduled(seed)
     async with MemoryJournal().running() as journal:
@@ -358,7 +358,7 @@ async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
 
 
 def test_a_seed_is_a_history(monkeypatch, breaking, scheduled):
-    """The same seed does the same things at the same times: what fails can be run again."""
+    """The same seed repeats the same operations at the same times, so that a failure can be reproduced."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
 
     async def run():

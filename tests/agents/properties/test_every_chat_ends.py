@@ -1,4 +1,4 @@
-"""Whatever a model does: a chat that was accepted is answered or ends as one Failure, on a valid transcript."""
+"""For any model answers, an accepted message gets a reply or one Failure, and the transcript stays valid."""
 
 import functools
 from collections import Counter
@@ -100,7 +100,7 @@ entries = st.one_of(answers, answers, answers, errors)
 
 
 async def _talk(kind, script, *, chats, streams):
-    """Some chats with an agent that answers from a script, again and again; what was accepted, and what was heard."""
+    """Send messages to an agent whose model repeats a script. Return the model, the session, the accepted ids and the deliveries."""
     instructions = [Instruction("creation", "", {"name": "<name>"}, tool="create")]
     llm = ScriptedLLM(script, repeat=True, chunk=7, delay=0.1)
     agent = kind(
@@ -132,7 +132,7 @@ async def _talk(kind, script, *, chats, streams):
 
 def _check(llm, session, accepted, heard, *, pauses):
     for chat in llm.chats:
-        # A paused answer goes back as it was; all others are followed by a user or tool.
+        # Only a paused answer is sent back as the last message.
         problems = check_transcript(chat)
         assert [p for p in problems if not (pauses and "prefill" in p)] == []
     record = session.history
@@ -158,7 +158,7 @@ def _check(llm, session, accepted, heard, *, pauses):
 
 
 def _has_structure(record, message_id):
-    """Whether a turn ended with an event or a route, which are answers, too."""
+    """Return whether the turn of a message ended with an event or a route, which also count as answers."""
     texts = [message.text for message in record if message.correlation_id == message_id]
     return any('"messageType"' in text or '"top_level_intent"' in text for text in texts)
 
@@ -171,7 +171,7 @@ def _has_structure(record, message_id):
     streams=st.booleans(),
 )
 def test_every_chat_that_was_accepted_ends_once(kind, script, chats, streams):
-    """Answers, errors, garbage, calls, in any order and number."""
+    """Each accepted message ends once, for any sequence of answers, calls, errors and malformed texts."""
     talk = functools.partial(_talk, kind, script, chats=chats, streams=streams)
     pauses = any(getattr(entry, "stop", None) == "pause" for entry in script)
     _check(*trio.run(talk, clock=trio.testing.MockClock(autojump_threshold=0)), pauses=pauses)

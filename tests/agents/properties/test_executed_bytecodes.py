@@ -1,4 +1,4 @@
-"""How much work a turn and a look at a session take as something grows: counted in bytecodes, so a busy machine changes nothing."""
+"""Work of a turn and of a session property in relation to growing data, counted in bytecodes and independent of the machine load."""
 
 import json
 import random
@@ -32,13 +32,13 @@ from actgent.sessions.session_relations import SessionTree
 
 
 class Steps:
-    """Counts the bytecodes that run in its block, in all frames that are entered or resumed there."""
+    """Counts the bytecodes that run inside the block, in all frames that are entered or resumed there."""
 
     def __enter__(self):
         self.count = 0
         self._before = sys.gettrace()
         sys._getframe().f_trace_opcodes = (
-            True  # Python 3.12 tells of opcodes only where a frame wanted it before
+            True  # Python 3.12 reports opcodes only if a frame requested it before
         )
         sys.settrace(self._trace)
         return self
@@ -75,7 +75,7 @@ async def pay() -> str:
 
 
 async def test_a_parents_turn_does_not_look_at_its_children():
-    """With 1,000 of them it takes as many steps as with one."""
+    """A turn of a session with 1,000 children takes as many bytecodes as with one child."""
     counts = []
     for children in (1, 1000):
         async with agent_of() as agent:
@@ -88,7 +88,7 @@ async def test_a_parents_turn_does_not_look_at_its_children():
 
 
 async def test_approvals_are_cheap_without_pending_calls():
-    """However many sessions there are below."""
+    """`session.approvals` costs the same with 1,000 descendants if none has an approval."""
     async with agent_of() as agent:
         session = await agent.create_session("ada")
         with Steps() as alone:
@@ -102,7 +102,7 @@ async def test_approvals_are_cheap_without_pending_calls():
 
 
 async def test_approvals_are_found_and_answered_at_any_depth():
-    """Deeper than Python recurses; once it is decided, the way there is forgotten."""
+    """An approval 1,200 levels deep is found and decided. A later lookup does not search these levels."""
     async with agent_of(pay) as agent:
         top = lowest = await agent.create_session("ada")
         for _ in range(1200):
@@ -126,7 +126,7 @@ def naive_approvals(context):
 
 
 class Tree:
-    """Sessions that come, go, find their parents late, ask and are answered, at random."""
+    """Sessions that are opened, attached to their parents late, closed, and get approvals, at random."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -140,7 +140,7 @@ class Tree:
             str(len(self.contexts)), Sender("ada"), SessionConversation(None), tree=SessionTree(parent)
         )
         self.contexts.append(context)
-        if self.random.random() < 0.3:  # it came back before its parent
+        if self.random.random() < 0.3:  # the session is restored before its parent
             context.open_tree().parent = None
             self.orphans.append((parent, context))
         else:
@@ -192,14 +192,14 @@ class Tree:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_work_index_finds_all_unfinished_sessions(seed):
-    """The index never misses a session that a full scan finds."""
+    """The index finds the same approvals as a full scan."""
     tree = Tree(seed)
     for _ in range(300):
         tree.step()
 
 
 async def test_a_history_is_copied_once_for_all_readers():
-    """It is the same tuple until something happens, and what was looked at stays as it was."""
+    """`session.history` returns the same tuple until a message is added. Earlier tuples do not change."""
     async with agent_of() as agent:
         session = await agent.create_session("ada")
         for _ in range(5):
@@ -216,11 +216,11 @@ async def test_a_history_is_copied_once_for_all_readers():
     assert all(isinstance(look, tuple) for look in looks)
 
 
-# --- answers that grow ---------------------------------------------------------------------------
+# --- streamed answers ----------------------------------------------------------------------------
 
 
 def answers_of(said):
-    """By agent the JSON whose shown member is long, in which nothing else is."""
+    """Return for each agent class JSON in which only the shown member is long."""
     describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "x"}
     return {
         SimpleAgent: {"messageType": "DIRECT_RESPONSE", "content": said},
@@ -232,7 +232,7 @@ def answers_of(said):
 @pytest.mark.parametrize("kind", [SimpleAgent, ReActAgent, StepsAgent])
 @pytest.mark.parametrize("output", [None, str], ids=["", "output"])
 async def test_a_character_is_read_so_many_times_however_long_its_answer_is(kind, output):
-    """By all who look at the growing JSON; what they show is the same."""
+    """The parsers of streamed JSON read each character a constant number of times for any length of the answer."""
     times = []
     for size in (20_000, 80_000):
         said = "word " * (size // 5)
@@ -248,7 +248,7 @@ async def test_a_character_is_read_so_many_times_however_long_its_answer_is(kind
 
 
 class Reading:
-    """Counts the characters that jiter reads in its block: the looks at growing JSON."""
+    """Counts the characters that `jiter.from_json` parses inside the block."""
 
     def __enter__(self):
         self.characters, self._known = 0, jiter.from_json
@@ -266,7 +266,7 @@ class Reading:
 
 @pytest.mark.parametrize("name", ["final_answer", "plan", "tool_thought"])
 async def test_events_of_growing_steps_hold_so_many_times_the_text(name):
-    """Each holds all that grew, so of a long one there are fewer; the last holds all."""
+    """Each event has the text so far, so long texts get fewer events. The last event has the full text."""
     said = "word " * 8_000
     answer = {"tool_calls": [{"tool_name": "x"}], name: said} if name == "tool_thought" else {name: said}
     script = [json.dumps(answer), json.dumps({"final_answer": "done"})]

@@ -1,4 +1,4 @@
-"""Real provider streams, stopped in every way: nothing is left of them."""
+"""Real provider streams that are stopped in each way leave no resources."""
 
 import pytest
 import trio
@@ -26,7 +26,7 @@ def answer(request):
 @pytest.mark.parametrize("text", ["stream", "silence"])
 @pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose", "leave", "cancel", "raise"])
 async def test_a_stopped_stream_leaves_nothing(cls, text, how):
-    """No task, descriptor or thread; what was said before is in the record, and the next request is valid."""
+    """A stopped stream leaves no task, descriptor or thread. The received text is in the history, and the next request is valid."""
     async with assert_no_leaks(), open_provider(answer) as provider:
         llm, log, tokens = client(cls, provider), [], trio.Event()
         with trio.CancelScope() as scope:
@@ -71,13 +71,13 @@ async def stop(how, session, scope):
 
 @pytest.fixture
 def slow_clock():
-    """A clock that can be slowed down: a busy machine takes its time for what waits for nothing."""
+    """Return a clock whose rate can be reduced, so that a busy machine does not fail the time limit."""
     return trio.testing.MockClock(rate=1)
 
 
 @pytest.mark.parametrize("cls", [OpenAI, Anthropic])
 async def test_a_hundred_streams_end_within_a_second(cls, slow_clock):
-    """Cancelled together, with their connections; what waits for a time limit takes longer."""
+    """A hundred cancelled streams and their connections close within one second."""
     async with assert_no_leaks(), open_provider(answer) as provider:
         llm = client(cls, provider)
         with trio.CancelScope() as scope:

@@ -1,4 +1,4 @@
-"""Random pairs of response types and random answers: the tool that runs is the one of the type that the answer names."""
+"""Random pairs of response types and random answers: the tool of the type that the answer names is the only one that runs."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def random_answer(rng: random.Random, protocol: str, types):
             names = []
         case 1:
             action["messageType"] = names[0]
-            names = [name for name in names if name is not None]  # null stands for a member that is left out
+            names = [name for name in names if name is not None]  # null means an omitted member
         case 2:
             action["response_content"] = inside
         case 3:
@@ -118,7 +118,7 @@ async def tools_that_run(protocol: Protocol, types, answer):
 
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_only_the_tool_of_the_named_type_runs(part):
-    """No answer runs a tool of a type that it does not name."""
+    """An answer runs no tool of a type that the answer does not name."""
     rng = random.Random(part)
     counts = {"named": 0, "none": 0}
     for _ in range(PAIRS // PARTS):

@@ -1,7 +1,7 @@
-"""A session's end of the journal against a list: several writers, and writes that are slow, fail or are cancelled.
+"""`SessionLog` against a model: several writers, and writes that are slow, fail or are cancelled.
 
-Whatever happens: what was noted is there once, in the order in which it was noted; what was written is there if the caller
-was told so, not if it was refused, and perhaps where it was cancelled or given up. A failure repeats with its seed.
+Added records occur once and in order. An acknowledged record is in the journal, a rejected one is not, and a cancelled one may
+be. A failure repeats with its seed.
 """
 
 import os
@@ -28,11 +28,11 @@ from actgent.sessions.session_record_writer import SessionLog
 
 SEEDS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
 STEPS = 12
-"""What each writer does."""
+"""Number of operations of each writer."""
 
 
 class UnsteadyJournal(MemoryJournal):
-    """Takes its time to write, and often does not, or says that it did not."""
+    """A journal whose writes are slow, fail, or succeed and then report a failure."""
 
     def __init__(self, chance):
         super().__init__()
@@ -56,13 +56,13 @@ class UnsteadyJournal(MemoryJournal):
 
 @attrs.define(eq=False)
 class Model:
-    """A log, and what has to become of each number that it was given, in their order."""
+    """A log, and the expected result of each record in order."""
 
     log: SessionLog
     chance: random.Random
     fates: dict[int, str] = attrs.field(factory=dict)
     early: set[int] = attrs.field(factory=set)
-    """Numbers that wait until the session is open, while others come before them."""
+    """Numbers of writes that wait for the creation of the session; later records can precede them."""
 
     def next(self, fate):
         number = len(self.fates)
@@ -126,7 +126,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_a_log_keeps_its_order_despite_journal_failures(seed, autojump_clock, monkeypatch):
-    """Three writers at once, each step of the storage slow, failing or in doubt."""
+    """Three concurrent writers use a journal whose writes are slow, fail or have an unknown outcome."""
     chance = random.Random(seed)
     monkeypatch.setattr(trio._core._run, "_r", random.Random(seed))
     journal = UnsteadyJournal(chance)
@@ -144,7 +144,7 @@ async def test_a_log_keeps_its_order_despite_journal_failures(seed, autojump_clo
 
 
 async def test_unserializable_record_is_rejected_between_writes():
-    """The caller that added it gets the error. Records of other callers are written when the log resumes."""
+    """The caller that added the record gets the error. Records of other callers are written when the log resumes."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())
         await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
@@ -160,7 +160,7 @@ async def test_unserializable_record_is_rejected_between_writes():
 
 
 class GatedJournal(MemoryJournal):
-    """Writes when it is let."""
+    """A journal whose writes wait for the event `gate`."""
 
     def __init__(self):
         super().__init__()
@@ -173,7 +173,7 @@ class GatedJournal(MemoryJournal):
 
 @asynccontextmanager
 async def opening():
-    """A gated journal, and the log of a session whose first step is on its way there, for the block."""
+    """Yield a gated journal and a log whose first step is being written."""
     journal = GatedJournal()
     async with journal.running():
         log = SessionLog("s", "clerk", journal, await journal.acquire())
@@ -190,7 +190,7 @@ async def numbers_of(journal):
 
 
 async def test_unserializable_record_is_rejected_while_the_session_opens():
-    """The step that creates the session is being written."""
+    """The record is also rejected while the step that creates the session is being written."""
     async with opening() as (journal, log):
         with pytest.raises(NotSerializable):
             log.change(StateChangeRecord(changes={"n": {1, 2}}))
@@ -201,7 +201,7 @@ async def test_unserializable_record_is_rejected_while_the_session_opens():
 
 
 async def test_timeout_of_write_includes_the_opening_of_the_session(autojump_clock):
-    """Who waits for the step that opens it gives up in time, or has only the rest of their time for their own step."""
+    """The timeout of a write counts the time for which it waits for the creation of the session."""
     async with opening() as (journal, log):
         begun = trio.current_time()
         with pytest.raises(JournalSlow, match="within 3 s"):
@@ -216,7 +216,7 @@ async def test_timeout_of_write_includes_the_opening_of_the_session(autojump_clo
 
 @pytest.mark.parametrize("is_another_one_there", [True, False])
 async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_another_one_there):
-    """It would leave the journal at its end, as it is for one question: the other one stays, with all that it has."""
+    """A temporary session whose id is in use fails, and its `withdraw()` does not close the existing session."""
     opened = SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0)
     async with open_journal("memory:") as journal:
         epoch = await journal.acquire()
@@ -233,7 +233,7 @@ async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_ano
 
 
 async def test_nothing_is_written_of_a_session_that_is_perhaps_about_to_be_erased():
-    """Not even what others have asked to be written soon: it goes when the log goes on."""
+    """A paused log writes nothing. Its records are written when the log resumes."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())
         await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))

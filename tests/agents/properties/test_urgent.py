@@ -1,4 +1,4 @@
-"""Random lives of sessions: chats of all priorities, interruptions and ends, with models and tools that are slow or fail."""
+"""Random sessions: messages of all priorities, interrupts and closes, with models and tools that are slow or fail."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def last_text(chat):
 
 @attrs.define
 class Life:
-    """What one session was told, and what became of each message."""
+    """A session, its accepted messages, and its ended messages."""
 
     session: object
     accepted: list = attrs.field(factory=list)
@@ -39,7 +39,7 @@ class Life:
 
 
 def follow(session):
-    """Note which message each reply or failure belongs to: the turn's that runs."""
+    """Record the message id of each reply and failure of a session."""
     life = Life(session)
 
     async def reply(_, session):
@@ -74,7 +74,7 @@ def quick() -> str:
 
 
 async def answer(chat):
-    """What the messages say: `slow`, `fail`, `tools`; a model checks each of its requests."""
+    """Answer as the message says (`slow`, `fail`, `tools`), after a check of the transcript."""
     assert_valid_transcript(chat)
     text = last_text(chat)
     if "slow" in text:
@@ -129,7 +129,7 @@ async def act(agent, life, action):
 @settings(max_examples=60)
 @given(plan=plans, grace=st.sampled_from([0, 1, 100]), side_by_side=st.integers(1, 3))
 def test_every_accepted_message_ends_exactly_once(plan, grace, side_by_side):
-    """Whatever happens to its session, it is answered or fails, once; transcripts stay valid, nothing is left."""
+    """Each accepted message gets one reply or one failure, transcripts stay valid, and no resource leaks."""
     trio.run(live, plan, grace, side_by_side, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
@@ -165,7 +165,7 @@ async def live(plan, grace, side_by_side):
 
 @pytest.mark.parametrize("busy", [1, 50])
 async def test_an_urgent_message_passes_a_full_inbox(busy, autojump_clock):
-    """With a thousand messages queued it is the next to be answered, without a wait."""
+    """An URGENT message is answered next, although a thousand messages are queued."""
     async with BareAgent(name="a", llm=ScriptedLLM(answer), max_concurrent_sessions=busy, grace=0) as agent:
         sessions = [await agent.create_session("ada") for _ in range(100)]
         for number in range(1000):
