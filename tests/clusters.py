@@ -1,4 +1,4 @@
-"""A cluster for one test: PostgreSQL on loopback with a schema of its own, nodes with gateways, and one address before them."""
+"""A cluster for one test: a PostgreSQL schema on loopback, nodes with gateways, and a load balancer for all gateways."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ TOKENS = (AccessToken(name="tests", owner="user", scopes=("admin",), digest=toke
 MANY = 1_000_000
 CONNECT_SECONDS = 2
 PROBE_SECONDS, ANSWER_SECONDS = 1, 4
-"""Seconds between two probes of a gateway, and for its answer, on a machine that does much else."""
+"""Seconds between two probes of a gateway, and the timeout of an answer on a busy machine."""
 LIMITS = GatewayLimits(requests=MANY, messages=None, rate=float(MANY), burst=MANY, streams=MANY, grace=1.0)
 _names = itertools.count()
 _dice = random.Random(1)
@@ -28,9 +28,10 @@ _dice = random.Random(1)
 
 @attrs.define(eq=False)
 class Balancer:
-    """One TCP address before the gateways of nodes, as a load balancer has it.
+    """A load balancer on one TCP port for the gateways of a cluster.
 
-    A connection goes to a node that takes it. A node that does not answer probes loses its connections and gets none.
+    Each connection is forwarded to a gateway that accepts it. A gateway that does not answer probes loses its
+    connections and gets no new ones.
     """
 
     ports: list = attrs.field(factory=list)
@@ -39,7 +40,7 @@ class Balancer:
     _turn: int = 0
     _down: set = attrs.field(factory=set)
     _scopes: dict = attrs.field(factory=dict)
-    """Those of connections, by the port of their gateway."""
+    """Cancel scopes of connections, by the port of their gateway."""
 
     @property
     def url(self):
@@ -57,7 +58,7 @@ class Balancer:
                 nursery.start_soon(self._pump, server, client, nursery.cancel_scope)
 
     async def _open(self):
-        """Return a connection to the next gateway that takes one, and its port; None if no gateway does."""
+        """Return a connection to the next gateway that accepts one, and the port of this gateway. Return None, None if no gateway does."""
         self._turn += 1
         ports = [each for each in self.ports if each not in self._down]
         for each in range(len(ports)):
@@ -73,7 +74,7 @@ class Balancer:
             self._scopes[port].discard(scope)
 
     async def probe(self):
-        """Look again and again which gateways answer."""
+        """Probe every gateway at a fixed interval, without end."""
         while True:
             await trio.sleep(PROBE_SECONDS)
             async with trio.open_nursery() as nursery:
@@ -114,9 +115,9 @@ def parse_address(text):
 
 
 def own_loopback():
-    """Return a loopback address for this process only.
+    """Return a loopback address that only this process uses.
 
-    A port of a killed process may soon belong to a server of another test. At this address it does not.
+    Another test may reuse the port of a killed process, but not this address.
     """
     pid = os.getpid()
     return f"127.{64 + (pid >> 16) % 128}.{pid >> 8 & 255}.{pid & 255}"
@@ -124,7 +125,7 @@ def own_loopback():
 
 @asynccontextmanager
 async def open_balancer():
-    """A `Balancer` that listens."""
+    """Yield a `Balancer` that accepts connections."""
     balancer = Balancer()
     async with plain_nursery() as nursery:
         serve = partial(trio.serve_tcp, balancer.carry, 0, host="127.0.0.1")
@@ -137,7 +138,7 @@ async def open_balancer():
 
 @attrs.define(eq=False)
 class Cluster:
-    """The journal and the name of a cluster, and the address of its gateways."""
+    """The journal and the name of a cluster, and the address of its load balancer."""
 
     pool: str
     journal: str
@@ -145,12 +146,12 @@ class Cluster:
 
     @property
     def url(self):
-        """Address of a gateway of any node that runs."""
+        """The address of a gateway of any running node."""
         return self.balancer.url
 
     @asynccontextmanager
     async def node(self, *agents, **options):
-        """A node in this process, with a gateway."""
+        """Run a node with a gateway in this process."""
         given = {"journal": self.journal, "cluster": self.pool, **options}
         async with open_runtime(**given) as runtime:
             async with runtime.starting():
@@ -167,7 +168,7 @@ class Cluster:
                     self.balancer.ports[:] = [each for each in self.balancer.ports if each != port]
 
     def connect(self, **options):
-        """A client of all nodes."""
+        """Yield a client of all nodes."""
         return connect(options.pop("url", self.url), **{"token": TOKEN, **options})
 
 
@@ -182,7 +183,7 @@ def skip_without_database(database=DATABASE):
 
 @asynccontextmanager
 async def open_cluster(database=DATABASE):
-    """A `Cluster` without nodes."""
+    """Yield a `Cluster` without nodes."""
     skip_without_database(database)
     name = f"test-{os.getpid()}-{next(_names)}"
     async with AsyncExitStack() as opened:

@@ -1,4 +1,4 @@
-"""What all tests share: where things are, and how hypothesis runs."""
+"""Shared fixtures, collection order, and the profiles of hypothesis."""
 
 import collections
 import contextlib
@@ -21,35 +21,35 @@ from hypothesis import HealthCheck, settings
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared" / "data"
 
-# A shared machine has no reliable clock, so no example has a deadline; on the integration machine
-# the examples are the same at each run, so a failure there can be repeated here.
+# A shared machine has no reliable clock, so an example has no deadline. On the integration machine,
+# all runs have the same examples, so a failure there can be repeated on another machine.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-# What is started in the background of a shell ignores Ctrl-C, and so would all that tests start, which press it.
+# A background process of a shell ignores Ctrl-C, and child processes inherit this. Tests send Ctrl-C to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = ("tests/docs/", "tests/typing/", "tests/cluster/", "tests/test_packaging.py", "tests/mutation/")
-"""Where tests take long: they begin first, or one worker would wait for the other at the end."""
+"""Slow test files and folders. They start first, so that no worker waits for another at the end."""
 
 
 def pytest_collection_modifyitems(items):
-    """Put what takes long in front; all else stays in its order."""
+    """Move the slow tests to the front. The other tests keep their order."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish():
-    """Have the garbage collector pass over all that is there before the first test: looking at it takes half a second each time."""
+    """Exclude all objects that exist now from garbage collection. Each full collection of them takes half a second."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _signals():
-    """The handlers of a test's own are gone after it: a command that ends ignores signals, as would all it starts."""
+    """Restore the signal handlers after each test. A command that ends ignores signals, and later processes would inherit this."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in handlers.items():
@@ -57,14 +57,14 @@ def _signals():
 
 
 PATIENCE = 0.03
-"""Seconds for which a clock that jumps waits for threads."""
+"""Seconds of real time for which the autojump clock waits while a thread runs."""
 
 
 @pytest.fixture
 def autojump_clock(monkeypatch):
-    """A clock that jumps when all tasks wait; while one waits for a thread, only after a while in which nothing came.
+    """A clock that jumps when all tasks wait. It waits 0.03 s of real time before a jump while a thread runs.
 
-    Or it would be chance whether a function in a thread returns before the next deadline.
+    Without this pause, a function in a thread would return before or after the next deadline by chance.
     """
     clock, run_sync, waiting = trio.testing.MockClock(autojump_threshold=0), trio.to_thread.run_sync, [0]
 
@@ -84,7 +84,7 @@ def autojump_clock(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of public recordings beside the repository; the test is skipped where it is absent."""
+    """Return the folder of public recordings next to the repository. Skip the test if the folder does not exist."""
     if not DATA.is_dir():
         pytest.skip("the recordings in ../shared/data are not on this machine")
     return DATA
@@ -92,7 +92,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def recorded_rows(data_folder: Path):
-    """A function from a file's name to its rows: `recorded_rows("recordings.jsonl")`."""
+    """Return a function that reads the rows of a recording: `recorded_rows("recordings.jsonl")`."""
 
     def read(name: str) -> list[dict[str, object]]:
         path = data_folder / name
@@ -105,7 +105,7 @@ def recorded_rows(data_folder: Path):
 
 @pytest.fixture
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No model's key or address is set, whatever the machine has; the monkeypatch, to set some."""
+    """Remove the keys and addresses of model providers from the environment. Return the monkeypatch, so that a test can set some."""
     for prefix in ("OPENAI", "ANTHROPIC", "LLM"):
         for name in [name for name in os.environ if name.startswith(f"{prefix}_")]:
             monkeypatch.delenv(name)
@@ -118,7 +118,7 @@ _schemas = itertools.count()
 
 @pytest.fixture
 def postgres_url():
-    """An address of a schema of its own, which is dropped afterwards; skips where no server answers."""
+    """Yield the address of a new schema, and drop the schema afterwards. Skip the test if no server answers."""
     psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     try:
         connection = psycopg.connect(SERVER, autocommit=True, connect_timeout=3)
@@ -132,7 +132,7 @@ def postgres_url():
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request, tmp_path):
-    """The address of an empty journal of each kind, or of empty memories."""
+    """Return the address of an empty journal of each kind. It is also an address of empty long-term memories."""
     if request.param == "memory":
         return "memory:"
     if request.param == "sqlite":
@@ -142,7 +142,7 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def lasting_url(url):
-    """The address of an empty journal that another block can open again."""
+    """Return the address of an empty journal that another `async with` block can open again."""
     if url == "memory:":
         pytest.skip("a journal in memory ends with its block")
     return url
@@ -150,7 +150,7 @@ def lasting_url(url):
 
 @pytest.fixture
 def open_cluster():
-    """A block with a `Cluster` of the test's own, without nodes; skips where its services are missing."""
+    """Return a context manager that yields a new `Cluster` without nodes. It skips the test if a service is missing."""
     from .clusters import open_cluster
 
     return open_cluster
@@ -166,13 +166,13 @@ def _forking(*, has_command):
 
 @pytest.fixture(scope="session")
 def lives():
-    """`lives.run(command)` and `lives.popen(command)` are those of `subprocess`, with actgent imported before: `fork_server.py`."""
+    """Yield a server with `run` and `popen` as in `subprocess`. It forks processes that have imported actgent: see `fork_server.py`."""
     yield from _forking(has_command=False)
 
 
 @pytest.fixture(scope="session")
 def commands():
-    """The same for `["actgent", ...]`, with the command line and the SDKs imported, too."""
+    """Yield a server as `lives` does, also for `["actgent", ...]`. Its processes have also imported the command line and the SDKs."""
     yield from _forking(has_command=True)
 
 
@@ -181,10 +181,10 @@ def commands():
 
 @pytest.fixture
 def loopback_provider(no_keys: pytest.MonkeyPatch):
-    """Every provider's address leads to one on loopback, which lives in a thread with a trio of its own.
+    """Direct the address of every provider to a server on loopback, which runs in a thread with another trio loop.
 
-    For programs that call `trio.run` themselves. It asks for the sum of 2 and 3 where it is offered
-    `add`, and otherwise answers in the form that the system prompt asks for.
+    The server is for programs that call `trio.run` themselves. It asks for the sum of 2 and 3 if the request
+    offers `add`. In other cases, it answers in the format that the system prompt requires.
     """
     started = queue.SimpleQueue()
     thread = threading.Thread(target=trio.run, args=(_provide, started), name="loopback provider")
@@ -210,12 +210,12 @@ async def _provide(started):
 
 
 PLANNED = collections.deque()
-"""What the provider on loopback answers before anything else; empty for each test."""
+"""Answers that the loopback provider sends first. The queue is empty at the start of each test."""
 
 
 @pytest.fixture
 def planned_answers():
-    """Answers that the provider on loopback gives first, in their order."""
+    """Return the queue of answers that the loopback provider sends first, in their order."""
     PLANNED.clear()
     return PLANNED
 
@@ -238,7 +238,7 @@ def _in_react_form(said):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """List the reasons of skipped tests with their counts, so that a missing service is seen."""
+    """List the reasons of skipped tests with their counts, so that a missing service is visible."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", ())

@@ -1,12 +1,12 @@
-"""Processes for tests that start many: forks of one interpreter that has imported actgent before.
+"""Fast processes for tests: forks of one interpreter that has already imported actgent.
 
     test process --- request, pipes ---> server (this file, run as a script) --- fork ---> life
                  <-- pid, exit code ----
 
-A life has its own stdin, stdout, stderr, environment, folder and arguments, and the signal handlers of a fresh
-interpreter. It leaves the server's loop before it runs anything, so Python itself ends it: threads are joined,
-`atexit` is called, files are flushed. What an interpreter reads before it imports anything (`PYTHONIOENCODING`,
-`PYTHONHASHSEED`) has no effect on it: such a test starts a real one.
+A forked process (a "life") has separate streams, environment, folder and arguments, and the signal handlers of a
+new interpreter. The fork returns from the loop of the server before it runs code. So Python ends the process as
+usual: threads are joined, `atexit` functions are called, files are flushed. Variables that an interpreter reads at
+its start (`PYTHONIOENCODING`, `PYTHONHASHSEED`) have no effect: tests of these start a real interpreter.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from pathlib import Path
 
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 LARGEST = 1 << 17
-"""Bytes of a request; its code and its environment are in it."""
+"""Maximum bytes of a request, which includes code and environment."""
 
 
 # --- in the test process ---------------------------------------------------------------------
 
 
 class ForkServer:
-    """Starts lives; `run` and `popen` are those of `subprocess`, for commands of this interpreter.
+    """A server that forks processes, with `run` and `popen` as in `subprocess`, for commands of this interpreter.
 
     A command is `[sys.executable, "-c", code, ...]`, `[sys.executable, script, ...]` or `["actgent", ...]`.
-    With `has_command`, lives find all imported that the last of them needs.
+    With `has_command`, the server has imported all modules that an `actgent` command needs.
     """
 
     def __init__(self, *, has_command):
@@ -49,12 +49,12 @@ class ForkServer:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
 
     def close(self):
-        """End the server; lives go on, as those of a process that ends."""
+        """Stop the server. Its forked processes continue, as children of any process that ends."""
         self._control.close()
         self._process.wait()
 
     def popen(self, command, **options):
-        """Start a life."""
+        """Start a forked process."""
         return Life(self._control, [str(word) for word in command], **options)
 
     def run(
@@ -67,7 +67,7 @@ class ForkServer:
         timeout=None,
         **options,
     ):
-        """Run a life to its end."""
+        """Run a forked process to its end."""
         if input is not None:
             options["stdin"] = PIPE
         if capture_output:
@@ -85,7 +85,7 @@ class ForkServer:
 
 
 class Life:
-    """A process that the server forked, with the face of `subprocess.Popen`."""
+    """A process that the server forked, with the methods of `subprocess.Popen`."""
 
     def __init__(
         self, control, args, *, stdin=None, stdout=None, stderr=None, text=False, env=None, cwd=None
@@ -111,13 +111,13 @@ class Life:
         self.pid, self._pidfd = int(told), pidfds[0]
 
     def poll(self):
-        """The exit code, if it has ended."""
+        """Return the exit code, or None if the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(timeout=0)
         return self.returncode
 
     def wait(self, timeout=None):
-        """The exit code, once it has ended."""
+        """Wait until the process ends. Return its exit code."""
         with self._lock:
             if self.returncode is None:
                 if not self._polled.poll(None if timeout is None else timeout * 1000):
@@ -128,7 +128,7 @@ class Life:
         return self.returncode
 
     def send_signal(self, number):
-        """Send a signal, if it has not ended."""
+        """Send a signal to the process unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -138,7 +138,7 @@ class Life:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, said=None, timeout=None):
-        """Write to it, read all that it writes, and wait for its end."""
+        """Write to the process, read its complete output, and wait for its end."""
         read = {}
 
         def drain(stream):
@@ -175,7 +175,7 @@ class Life:
 
 
 def _end(given, number, theirs):
-    """The life's end of a standard stream, and ours of a pipe."""
+    """Return the process's end of a standard stream, and the server's end if the stream is a pipe."""
     if given == PIPE:
         read, write = os.pipe()
         mine, other = (write, read) if number == 0 else (read, write)
@@ -206,7 +206,10 @@ def _file(fd, mode, text):
 
 
 def serve(control):
-    """Fork a life for each request; returns in each life what it is to be, and in the server None at the end."""
+    """Fork a process for each request.
+
+    Return the request and the file descriptors in each forked process. Return None in the server when it is closed.
+    """
     with selectors.DefaultSelector() as waiting:
         waiting.register(control, selectors.EVENT_READ)
         while True:
@@ -232,7 +235,7 @@ def serve(control):
 
 
 def import_all(*, has_command):
-    """Import what lives need, and leave no thread that a fork would lose."""
+    """Import all modules that the forked processes need, and end every thread, because a fork would lose it."""
     actgent = importlib.import_module("actgent")
     for name in actgent.__all__:
         with contextlib.suppress(ModuleNotFoundError):  # the tests of the core run without the other parts
@@ -262,11 +265,11 @@ def _bury(pidfd, pid, status):
     os.close(pidfd)
 
 
-# --- in a life -------------------------------------------------------------------------------
+# --- in a forked process ------------------------------------------------------------------------------
 
 
 def become(request, fds):
-    """Put on what a fresh interpreter would find."""
+    """Set streams, signal handlers, environment and folder as in a new interpreter."""
     for number in range(3):
         if number in request["closed"]:
             with contextlib.suppress(OSError):
@@ -282,7 +285,9 @@ def become(request, fds):
     os.chdir(request["cwd"])
     sys.stdin, sys.stdout, sys.stderr = (_stream(n, request["closed"]) for n in range(3))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    importlib.import_module("trio._core._run")._r.seed()  # or all lives would shuffle their tasks alike
+    importlib.import_module(
+        "trio._core._run"
+    )._r.seed()  # without a new seed, all processes would shuffle their tasks alike
 
 
 def _stream(number, closed):
@@ -296,7 +301,7 @@ def _stream(number, closed):
 
 
 def live(args):
-    """Run what a command names, as `__main__`."""
+    """Run the code, script or command of a request as `__main__`."""
     first, *rest = args
     if Path(first).name == "actgent":
         sys.argv = args
@@ -316,7 +321,9 @@ def live(args):
 
 if __name__ == "__main__":
     del sys.path[0]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed for the tests, which end this by its socket
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the tests, which end the server by its socket
     import_all(has_command="command" in sys.argv[2:])
     wish = serve(socket.socket(fileno=int(sys.argv[1])))
     if wish is not None:

@@ -1,9 +1,9 @@
 """Run a part of the tests on other versions of Python and on the lowest versions of the dependencies.
 
-    python tests/matrix.py              all that this machine has
-    python tests/matrix.py 3.13 lowest  some
+    python tests/matrix.py              all columns that this machine can run
+    python tests/matrix.py 3.13 lowest  the named columns
 
-Each column has an environment in `build/matrix`, which stays for the next run.
+Each column has an environment in `build/matrix`, which the next run uses again.
 """
 
 import os
@@ -29,7 +29,7 @@ TESTS = (
     "tests/tools/test_threads.py",
     "tests/agents/turns/test_cancel.py",
     "tests/agents/turns/test_turns.py",
-    # Annotations, and the schemas that are made of them.
+    # Annotations and their schemas.
     "tests/structured/test_schemas.py",
     "tests/tools/test_placeholders.py",
     "tests/tools/test_function.py",
@@ -42,11 +42,11 @@ TESTS = (
     "tests/llm/test_openai_responses.py",
     "tests/llm/test_schemas.py",
 )
-"""The tests that see differences between versions of Python and of dependencies. The others run on one version."""
+"""Tests whose result can depend on the version of Python or of a dependency. The others run on one version."""
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of a Python of this version, or None if the machine has none."""
+    """Return the path of a Python of this version, or None if the machine does not have this version."""
     found = shutil.which(f"python{version}")
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     places = [found or "", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python{version}"), reverse=True))]
@@ -68,7 +68,7 @@ def prepare(column: str, python: str) -> Path:
 
 
 def run(column: str) -> bool:
-    """Run the tests of a column. Return False if a test fails, True also if there is no such Python."""
+    """Run the tests of a column. Return False if a test fails. Return True also if the machine does not have this Python version."""
     python = sys.executable if column == LOWEST else interpreter(column)
     if python is None:
         print(f"{column}: skipped, this machine has no Python {column}")

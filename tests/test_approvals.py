@@ -1,4 +1,4 @@
-"""What a person is asked, and what they may decide."""
+"""Approval requests: their ids, their fields, and the allowed decisions."""
 
 import attrs
 import pytest
@@ -16,7 +16,7 @@ objects = st.dictionaries(st.text(max_size=3), plain, max_size=3)
 
 
 def approval(session_id="s", call_id="c", tool_name="pay", arguments=None, question=""):
-    """An approval as an agent makes it."""
+    """Return an approval as an agent creates it."""
     arguments = {} if arguments is None else arguments
     made = approval_id(session_id, call_id, tool_name, arguments, question)
     return Approval(
@@ -34,7 +34,7 @@ def approval(session_id="s", call_id="c", tool_name="pay", arguments=None, quest
     session_id=st.text(min_size=1), call_id=st.text(), tool=st.text(), arguments=objects, question=st.text()
 )
 def test_approval_id_contains_session_and_digest(session_id, call_id, tool, arguments, question):
-    """This holds for any characters in the ids and any order of arguments."""
+    """This is true for any characters in the ids and any order of the arguments."""
     asked = approval(session_id, call_id, tool, arguments, question)
     assert session_of(asked.id) == session_id
     assert asked.is_genuine
@@ -55,14 +55,14 @@ def test_approval_id_contains_session_and_digest(session_id, call_id, tool, argu
     ],
 )
 def test_an_id_serves_for_nothing_else(change):
-    """Another session, call, tool, argument or question is another approval."""
+    """A different session, call, tool, argument or question has a different approval id."""
     asked = approval(arguments={"n": 1})
     assert asked.is_genuine
     assert not attrs.evolve(asked, **change).is_genuine
 
 
 def test_no_session_is_found_in_what_is_no_id():
-    """Such as the text of a tool."""
+    """A text that is not an approval id contains no session id. An example is the text of a tool."""
     assert session_of("Yes, confirmed") == ""
 
 

@@ -1,4 +1,4 @@
-"""What authors of models, protocols, memories and tools write, from the names of the face alone."""
+"""Models, protocols, memories and tools of a program, written with public names only."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -42,7 +42,7 @@ from actgent import (
 
 
 class Echo(LLM):
-    """A model that says what it was told last, and calls the first tool that it has, once."""
+    """A model that repeats the last message, and calls its first tool once."""
 
     name = "echo:1"
 
@@ -66,7 +66,7 @@ class Echo(LLM):
 
 
 class Lines(Protocol):
-    """A protocol of its own, with every outcome."""
+    """A protocol of the program that returns every outcome."""
 
     name: ClassVar[str] = "lines"
     template: ClassVar[str] = "You are {{ profile.name }}."
@@ -91,7 +91,7 @@ class Lines(Protocol):
 
 
 class LastTwo(Memory):
-    """A memory that shows two messages."""
+    """A memory that shows the last two messages."""
 
     def open_view(self) -> ModelView:
         return TwoShown()
@@ -128,7 +128,7 @@ class Shout(Tool):
 
 
 async def test_a_model_a_protocol_and_a_memory_of_ones_own():
-    """All three together answer, and the memory shows what it shows."""
+    """An agent with all three answers, and its memory limits the messages that the model gets."""
     llm = Echo()
     async with Agent("tutor", llm=llm, protocol=Lines(), memory=LastTwo()) as agent:
         session = await agent.create_session("ada")
@@ -141,7 +141,7 @@ async def test_a_model_a_protocol_and_a_memory_of_ones_own():
 
 
 async def test_a_tool_of_ones_own_with_hooks():
-    """The model is shown its spec, and the hook is called."""
+    """The model gets the tool specification and the result, and the hook is called."""
     shout, llm = Shout(), Echo()
     async with Agent("tutor", llm=llm, tools=[shout]) as agent:
         await agent.run("go")
@@ -150,7 +150,7 @@ async def test_a_tool_of_ones_own_with_hooks():
 
 
 def test_functions_are_tools_too():
-    """The shortest way needs one name."""
+    """The decorator `tool` returns a `Tool`, so a function needs no class."""
 
     @tool
     def shout(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line, as a process of its own where signals, pipes and terminals matter."""
+"""The command line. Tests of signals, pipes and terminals run it as a separate process."""
 
 import contextlib
 import json
@@ -53,14 +53,14 @@ PATIENCE = 300
 
 
 def environment(**more):
-    """This process's own, without keys and without what changes how rich writes."""
+    """Return the environment of this process without keys and without variables that change the output of rich."""
     dropped = re.compile(r"(OPENAI|ANTHROPIC|LLM)_|NO_COLOR|FORCE_COLOR|TTY_|COLUMNS|TERM$")
     return {name: value for name, value in os.environ.items() if not dropped.match(name)} | more
 
 
 @pytest.fixture(scope="module")
 def actgent(commands):
-    """`actgent(*arguments, said="...", NAME="...")` runs a command to its end, with pipes and variables."""
+    """Return a function that runs a command to its end: `actgent(*arguments, said="...", NAME="...")` sets input and variables."""
 
     def run(*arguments, said="", run=commands.run, **variables):
         return run(
@@ -78,7 +78,7 @@ def actgent(commands):
 
 @pytest.fixture
 def command(no_keys, capfd):
-    """`command(*arguments)` runs a command in this process."""
+    """Return a function that runs a command in this process: `command(*arguments)`."""
     for name in set(os.environ) - set(environment()):
         no_keys.delenv(name)
 
@@ -94,7 +94,7 @@ def command(no_keys, capfd):
 
 @pytest.fixture
 def started(commands):
-    """A command that runs in a block, with pipes; killed if it still does at the block's end."""
+    """Start a command with pipes. Kill it when the block exits if it still runs."""
 
     @contextlib.contextmanager
     def start(*arguments, popen=commands.popen):
@@ -112,7 +112,7 @@ def started(commands):
 
 
 def read_until(stream, text):
-    """What a process writes, up to a text."""
+    """Return the output of a process up to a text."""
     read = b""
     while text not in read:
         piece = os.read(stream.fileno(), 4096)
@@ -184,12 +184,12 @@ def test_help_imports_no_sdk():
 
 @pytest.fixture(scope="module")
 def demonstration(actgent):
-    """A small demo in a pipe."""
+    """Run a small demo with a pipe as its output."""
     return actgent("demo", "--sessions", "30", "--agents", "3")
 
 
 def test_demo_runs_its_three_parts(demonstration):
-    """Without an API key it uses both SDKs, lets an urgent message overtake, and runs the load test."""
+    """Without an API key, the demo uses both SDKs, an urgent message overtakes another, and the load test runs."""
     assert (demonstration.returncode, demonstration.stderr) == (0, "")
     shown = demonstration.stdout
     assert shown.count("17 * 23 = 391, and 1969-07-20 is a Sunday.") == 2
@@ -228,7 +228,7 @@ def milliseconds(text):
 
 
 async def test_scripted_provider_runs_in_a_separate_process():
-    """It answers on each wire while the block lasts, and is gone afterwards, also where it is killed."""
+    """The process answers in each wire format while the block runs. It ends with the block, also after a kill."""
     chat = ModelRequest(messages=[ChatMessage("user", (Text("Who are you?"),))])
     async with open_script_process() as models:
         for model in models:
@@ -242,7 +242,7 @@ async def test_scripted_provider_runs_in_a_separate_process():
 
 
 def children():
-    """The processes that this one has started, and that run scripted providers."""
+    """Return the processes that this process started and that run scripted providers."""
     lists = [each.read_text(encoding="ascii") for each in Path("/proc/self/task").glob("*/children")]
     found = " ".join(lists).split()
     commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
@@ -250,7 +250,7 @@ def children():
 
 
 def test_demo_prints_plain_text_in_a_pipe(demonstration):
-    """No colour, no redrawn line, only text."""
+    """The output has no colours and no redrawn lines."""
     assert CONTROLS.findall(demonstration.stdout) == []
 
 
@@ -318,7 +318,7 @@ def test_unwritable_file_is_named(commands, tmp_path):
 
 @pytest.fixture
 def loopback_url(lives):
-    """A provider in a process of its own, which answers everything with two words."""
+    """Yield the address of a provider in a separate process that answers every request with two words, or with one umlaut."""
     code = (
         "import trio\nfrom actgent.testing import open_provider\n"
         "async def main():\n"
@@ -358,7 +358,7 @@ def test_chat_limits_apply_to_the_conversation(actgent):
 
 
 def test_chat_reads_a_file(tmp_path, commands):
-    """A plain file as standard input, which an event loop cannot wait for. The last line needs no line end."""
+    """Standard input may be a plain file, which an event loop cannot poll. The last line needs no line end."""
     (tmp_path / "said").write_text("What is 17 * 23?", encoding="utf-8")
     with (tmp_path / "said").open() as said:
         done = commands.run(
@@ -373,7 +373,7 @@ def test_chat_reads_a_file(tmp_path, commands):
 
 
 def test_chat_with_a_model_by_name_and_address(loopback_url, actgent):
-    """Without an API key, as on a local server."""
+    """A model with a name and an address needs no API key, for example on a local server."""
     done = actgent("chat", "--model", "openai:any", "--base-url", loopback_url, said="Tea, please.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Certainly, sir.\n", "")
 
@@ -396,14 +396,14 @@ def test_chat_reports_closed_standard_input():
 
 
 def test_chat_continues_after_a_failure_and_exits_with_1(actgent):
-    """An unanswered message of a pipe is one line on standard error each, and exit code 1."""
+    """Each unanswered message of a pipe is one line on standard error. The exit code is 1."""
     done = actgent("chat", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1", said="One\nTwo\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line[:19] for line in done.stderr.splitlines()] == ["actgent: openai:any"] * 2
 
 
 def test_json_output_has_one_object_per_line(actgent):
-    """Tool call, reply with usage, and failure."""
+    """The objects are a tool call, a reply with usage, and a failure."""
     done = actgent("chat", "--offline", "--json", said="What is 17 * 23?\nHello\n")
     assert (done.returncode, done.stderr) == (0, "")
     call, reply, second = map(json.loads, done.stdout.splitlines())
@@ -419,7 +419,7 @@ def test_json_output_has_one_object_per_line(actgent):
 
 
 def test_single_message_from_argument_or_pipe(actgent):
-    """Nothing else is read, and a message given twice is an error."""
+    """The command reads no further input. Two messages, one from each source, are an error."""
     done = actgent("chat", "What is 17 * 23?", "--offline", said="What is 2 * 2?\n")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "17 * 23 = 391.")
     done = actgent("chat", "-m", "-", "--offline", said="What is 2 * 3,\nand 4 * 5?\n")
@@ -427,7 +427,7 @@ def test_single_message_from_argument_or_pipe(actgent):
 
 
 async def test_attachment_is_sent_with_the_first_message(commands, tmp_path):
-    """A picture in the provider's format, and a text file as text of the message."""
+    """A picture is sent in the format of the provider, and a text file as text of the message."""
     picture = b"\x89PNG\r\n\x1a\n" + bytes(20)
     (tmp_path / "photo.png").write_bytes(picture)
     (tmp_path / "notes.txt").write_text("milk", encoding="utf-8")
@@ -486,7 +486,7 @@ def test_continue_without_a_session_is_an_error(command, tmp_path, monkeypatch):
 
 
 def talk_on_a_terminal(popen, *arguments, keys, **variables):
-    """What a command shows on a terminal while it is typed to."""
+    """Run a command on a terminal, type lines, and return the output of the terminal."""
     ours, theirs = pty.openpty()
     process = popen(
         [ACTGENT, *arguments],
@@ -502,7 +502,7 @@ def talk_on_a_terminal(popen, *arguments, keys, **variables):
             if select.select([ours], [], [], 1)[0]:
                 shown += os.read(ours, 4096)
         os.write(ours, typed)
-    with contextlib.suppress(OSError):  # how a terminal says that the other side is gone
+    with contextlib.suppress(OSError):  # the error of a terminal whose other side is closed
         while piece := os.read(ours, 4096):
             shown += piece
     os.close(ours)
@@ -510,7 +510,7 @@ def talk_on_a_terminal(popen, *arguments, keys, **variables):
 
 
 def test_chat_on_a_terminal(commands):
-    """A prompt, the streamed answer and tool calls. /quit ends the conversation."""
+    """The terminal shows a prompt, the streamed answer and tool calls. /quit ends the conversation."""
     keys = [(b">", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
     code, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=keys)
     assert code == 0
@@ -584,7 +584,7 @@ async def test_drain_ends_after_the_grace(autojump_clock):
 
 
 async def test_command_reports_a_longer_shutdown(autojump_clock):
-    """The user sees how long it takes."""
+    """A message states the remaining time of the shutdown."""
     noticed = []
 
     async def command(shutdown: Shutdown) -> int:
@@ -600,7 +600,7 @@ async def test_command_reports_a_longer_shutdown(autojump_clock):
 
 
 async def test_exit_code_without_a_signal_is_the_commands():
-    """Its exception is also raised without a group."""
+    """The exception of the command is raised without an exception group."""
 
     async def command(shutdown: Shutdown) -> int:
         return 3
@@ -613,19 +613,19 @@ async def test_exit_code_without_a_signal_is_the_commands():
         await run_until_signalled(broken, notice=print)
 
 
-# --- the rooms of the command line -----------------------------------------------------------
+# --- modules of the command line -------------------------------------------------------------
 
 
 @pytest.fixture
 def live(capsys):
-    """A terminal that somebody looks at, and what it shows."""
+    """Return a live terminal display and the buffer of its output."""
     terminal = Terminal()
     terminal.console = Console(force_terminal=True, color_system=None, highlight=False)
     return terminal, lambda: capsys.readouterr().out
 
 
 async def test_retried_answer_starts_a_new_line(live):
-    """It is shown once."""
+    """The complete answer is shown once."""
     terminal, shown = live
     conversation = ConversationView(terminal)
     for token in (Token("Good mo", "r"), Token("Good ", "r", 1), Token("evening", "r", 1)):
@@ -671,7 +671,7 @@ async def test_pipe_lines_are_split_and_decoded():
 
 
 async def test_line_without_end_is_rejected():
-    """Memory use is bounded, whatever is piped in."""
+    """A line has a maximum length, so memory use is bounded for any input."""
     endless = os.open("/dev/zero", os.O_RDONLY)
     with pytest.raises(ConfigurationError, match="1,000,000 bytes"):
         await Lines(endless).receive()
@@ -699,7 +699,7 @@ async def test_failure_is_printed_on_standard_error(live, capsys):
     ],
 )
 async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
-    """While the answer waits. An unclear line does not approve, and the arguments are shown as data."""
+    """The terminal asks while the answer waits. An unclear line does not approve, and the arguments are shown as data."""
     terminal, shown = live
     swept, lines = [], iter([*typed, None, None])
 
@@ -724,7 +724,7 @@ async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
 
 
 async def test_approval_is_rejected_in_a_pipe(live):
-    """Without a user, the call is rejected, and the message counts as not answered."""
+    """Without a terminal, the call is rejected, and the message counts as not answered."""
     terminal, _ = live
     ran = []
 
@@ -740,7 +740,7 @@ async def test_approval_is_rejected_in_a_pipe(live):
 
 
 async def test_approvals_of_agent_tools_are_decided_in_place(live):
-    """While the parent turn waits for the child agent."""
+    """The terminal asks while the parent turn waits for the child agent."""
     terminal, shown = live
     ran = []
 
@@ -766,7 +766,7 @@ async def test_approvals_of_agent_tools_are_decided_in_place(live):
 
 
 async def test_load_test_counts_wrong_and_failed_turns(capsys):
-    """A turn that failed and an answer that is wrong are told apart, and the first error is named."""
+    """Failed turns and wrong answers are counted separately, and the first error is named."""
     script = [
         ToolCall("multiply", {"a": 2, "b": 11}),
         "22",
@@ -805,7 +805,7 @@ async def test_signal_during_the_load_test(capsys):
 
 
 def test_percentiles():
-    """The nearest rank, of one value or many."""
+    """A percentile is the nearest rank, for one value and for many."""
     assert percentile([], 50) == 0
     assert percentile([7.0], 99) == 7
     assert percentile([float(n) for n in range(100, 0, -1)], 99) == 99
@@ -828,7 +828,7 @@ def test_percentiles():
     ],
 )
 def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
-    """The error states what the file defines, or where it is broken."""
+    """The error states which names the file defines, or the line of its mistake."""
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=wanted):
         load_agent(f"{tmp_path}/team.py{place}")
@@ -869,7 +869,7 @@ def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
     ],
 )
 def test_typical_mistakes_name_the_remedy(arguments, words, tmp_path, no_keys, capsys):
-    """The line states what was searched, and what to type."""
+    """The line states the searched name or file and the command to type."""
     no_keys.chdir(tmp_path)
     (tmp_path / "helper").mkdir()
     (tmp_path / "helper" / "brain.md").write_text("---\nname: helper\n---\n", encoding="utf-8")
@@ -897,7 +897,7 @@ async def test_system_prompt_is_not_a_template(no_keys):
 
 
 async def test_models_by_name_are_closed(no_keys):
-    """The block closes the clients."""
+    """The `async with` block closes the clients."""
     async with open_models(["openai:any"], base_url="http://127.0.0.1:9/v1") as models:
         assert models[0].name == "openai:any"
 

@@ -1,4 +1,4 @@
-"""`actgent new`, `check` and `run` for agents that work on their own, as a user types them."""
+"""`actgent new`, `check` and `run` for folders of agents, as a user types them."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("protocol", SCRIPTS)
 async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
-    """`check` accepts the folder that `new` creates, and `run` answers with its tool."""
+    """`check` accepts the folder that `new` creates, and `run` answers with a tool of this folder."""
 
     async def actgent(*arguments):
         with trio.fail_after(60):
@@ -57,7 +57,7 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
 
 
 async def test_nested_folders_are_created_and_checked(tmp_path, commands):
-    """As the guide to deployment does it: `new` takes a path, and `check` names what is wrong in any of several."""
+    """`new` accepts a nested path, as in the deployment guide. `check` names the mistakes of each of several folders."""
     team = tmp_path / "team"
 
     async def actgent(*arguments):
@@ -90,7 +90,7 @@ def test_check_of_a_missing_folder_names_what_is_expected(tmp_path, commands):
 
 
 async def test_folder_path_may_contain_a_colon(tmp_path, no_keys, commands):
-    """In a file path, a colon separates the agent's name. A folder has one agent."""
+    """In a file path, a colon separates the name of the agent. A folder has one agent, so its path is not split."""
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     (tmp_path / "at:9").mkdir()
     for place, command in (
@@ -105,7 +105,7 @@ async def test_folder_path_may_contain_a_colon(tmp_path, no_keys, commands):
 
 
 async def test_unknown_provider_is_reported(tmp_path, no_keys, commands):
-    """`check` and `run` say the known providers, and the nearest; a plain misspelling has its line."""
+    """`check` and `run` name the known providers and the nearest one. The error for a misspelt name has its line."""
     for model, says in (("foo:bar", "choose one of openai"), ("opnai:gpt-5.2", "did you mean 'openai'")):
         folder = tmp_path / model.partition(":")[0]
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""A person at the terminal fills in what a call asks for."""
+"""An approver fills in the form of a tool call at the terminal."""
 
 import base64
 
@@ -28,7 +28,7 @@ def typing(*lines):
 
 
 async def test_form_values_are_passed_to_the_call(shown):
-    """Question, risk, options and defaults are shown as data; wrong lines are asked again, empty ones left out."""
+    """Question, risk, options and defaults are shown as data. An invalid line repeats the prompt; an empty line skips the field."""
     got = []
     form = [
         Field("nights", "number", minimum=1, label="How many nights?\x1b[2J"),
@@ -116,7 +116,7 @@ async def test_each_field_kind_is_parsed(shown, tmp_path):
     ids=lambda value: value.kind if isinstance(value, Field) else "",
 )
 async def test_invalid_form_is_asked_again(field, lines, values, shown):
-    """Each line except the last is invalid. The fields that were filled in are kept."""
+    """Each line except the last is invalid. The terminal repeats the prompt and keeps the completed fields."""
     asked = fields_of(to_form([Field("name"), field]))
     assert await fill_form(asked, Terminal(), typing("Ada", *lines)) == {"name": "Ada", **values}
     assert shown().count(f"{field.name} (") == len(lines)
@@ -124,7 +124,7 @@ async def test_invalid_form_is_asked_again(field, lines, values, shown):
 
 @pytest.mark.parametrize("line", [".", None])
 async def test_cancelled_form_makes_no_decision(line, shown):
-    """A dot, or the end of the input."""
+    """A dot or the end of the input cancels the form."""
     values = await fill_form(fields_of(to_form([Field("a"), Field("b")])), Terminal(), typing("x", line))
     assert values is None
     assert "cancels the form" in shown()

@@ -1,4 +1,4 @@
-"""`actgent goal` and `python -m actgent`, as they are typed."""
+"""`actgent goal` and `python -m actgent`, as a user types them."""
 
 import json
 import os
@@ -69,7 +69,7 @@ output_schema = Lake
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, no_keys):
-    """A folder with tools, the form of an answer, and a provider that is registered when the tools are loaded."""
+    """A folder with tools, an output schema, and a provider that is registered when the tools are loaded."""
     monkeypatch.setattr(model_resolution, "_registered", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lakes.tools.py").write_text(MODEL + TOOLS, encoding="utf-8")
@@ -78,7 +78,7 @@ def folder(tmp_path, monkeypatch, no_keys):
 
 
 def run(capsys, *arguments):
-    """Exit code, standard output and standard error of a command."""
+    """Return the exit code, standard output and standard error of a command."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     told = capsys.readouterr()
@@ -93,7 +93,7 @@ def test_achieved_goal_exits_with_0(folder, capsys):
 
 
 def test_unachieved_goal_exits_with_1(folder, capsys):
-    """What was found is printed, and what is missing; the code is 1, and the limit is the one that was set."""
+    """The partial result and the missing part are printed. The limit is the value of the option."""
     code, out, err = run(
         capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:bad", "--max-iterations", "2"
     )  # fmt: skip
@@ -120,7 +120,7 @@ def test_verbose_prints_progress(folder, capsys):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_output_schema_of_a_file_or_folder(folder, capsys, named):
-    """`--output FILE` names it, or a folder has it. The answer is JSON that matches the schema."""
+    """`--output FILE` names the schema, or the folder contains it. The answer is JSON that matches the schema."""
     if not named:
         (folder / "sub").mkdir()
         (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
@@ -132,7 +132,7 @@ def test_output_schema_of_a_file_or_folder(folder, capsys, named):
 
 
 def test_no_recursive_ignores_subfolders(folder, capsys):
-    """Without a schema the answer is text."""
+    """The schema in a subfolder is ignored, so the answer is text."""
     (folder / "sub").mkdir()
     (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
     code, out, _ = run(
@@ -158,7 +158,7 @@ def test_output_schema_in_json(folder, capsys):
 
 
 def test_models_of_the_environment(folder, capsys, monkeypatch):
-    """TAGENT_MODEL, before it LLM_MODEL, before that --model; roles by their own variables."""
+    """TAGENT_MODEL has priority over LLM_MODEL, and LLM_MODEL over --model. Each role also has its variable."""
     monkeypatch.setenv("TAGENT_MODEL", "toy:good")
     arguments = ("goal", "how deep?", "--tools", "lakes.tools.py")
     assert run(capsys, *arguments)[:2] == (0, "1642 m\n")
@@ -194,7 +194,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
     ],
 )
 def test_usage_errors(folder, capsys, caplog, *, files, arguments, words):
-    """One line says what is wrong, with file and line where there is one, and the code is 2; the log does not say it, too."""
+    """One line states the mistake, with file and line if they are known. The code is 2, and the log does not repeat the mistake."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     code, out, err = run(capsys, "goal", "how deep?", *arguments)
@@ -209,7 +209,7 @@ def test_empty_goal_is_a_usage_error(folder, capsys):
 
 
 def test_broken_tool_file_is_a_warning(folder, capsys, caplog):
-    """In a folder that is searched, a file that is broken or has the wrong signatures is a warning with its line."""
+    """In a searched folder, a broken file or a wrong signature is a warning with its line."""
     (folder / "broken.tools.py").write_text("def depth(state, args:\n", encoding="utf-8")
     code, out, _ = run(capsys, "goal", "how deep?", "--search-dir", ".", "--model", "toy:good")
     assert (code, out) == (0, "1642 m\n")

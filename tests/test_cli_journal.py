@@ -1,4 +1,4 @@
-"""`actgent inspect`, `replay` and `journal`, in this process with real files."""
+"""`actgent inspect`, `replay` and `journal`, run in this process with real files."""
 
 import contextlib
 import io
@@ -64,7 +64,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def talk(folder):
-    """Two sessions in a journal."""
+    """Write two sessions to a journal."""
     script = [ToolCall("add", {"a": 1, "b": 2}), "It is\n3.", "[red]bye[/red] \x1b[2J"]
     clerk = BareAgent("clerk", llm=ScriptedLLM(script), tools=[add])
     async with open_runtime(journal=f"sqlite:///{folder}/a.db") as runtime:
@@ -79,14 +79,14 @@ async def talk(folder):
 
 @pytest.fixture
 def folder(tmp_path):
-    """The journal, and the file of an agent."""
+    """A folder with the journal and the file of an agent."""
     trio.run(talk, tmp_path)
     (tmp_path / "clerk.py").write_text(AGENT)
     return tmp_path
 
 
 def actgent(*arguments):
-    """The exit code and output of a command."""
+    """Return the exit code and the output of a command."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
         main([str(argument) for argument in arguments])
@@ -95,7 +95,7 @@ def actgent(*arguments):
 
 @pytest.fixture(autouse=True)
 def signals():
-    """`main` takes over signals for good, which a test must not."""
+    """Restore the signal handlers after the test, because `main` replaces them for the rest of the process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -103,14 +103,14 @@ def signals():
 
 
 def good(*arguments):
-    """The output of a command that succeeds."""
+    """Run a command that must succeed. Return its output."""
     code, out, err = actgent(*arguments)
     assert code == 0, err
     return out
 
 
 def test_inspect_shows_times_and_suspensions(folder):
-    """In the list, in the transcript, and record by record."""
+    """Both are shown in the list, in the transcript, and in the records."""
 
     async def suspend():
         async with open_journal(f"sqlite:///{folder}/a.db") as journal:
@@ -128,7 +128,7 @@ def test_inspect_shows_times_and_suspensions(folder):
 
 
 def test_inspect_lists_sessions_and_prints_transcripts(folder):
-    """One row for each session. A transcript is shown as data, whatever it contains."""
+    """The list has one row for each session. A transcript is shown as data, with any content."""
     listed = good("inspect", folder / "a.db").splitlines()
     assert re.fullmatch(r"s1 +clerk +ada +[0-9-]{10} [0-9:]{8} +16 +idle", listed[1])
     assert [line.split()[0] for line in listed] == ["session", "s1", "s2"]
@@ -153,7 +153,7 @@ def test_replay_gives_a_stable_digest(folder):
 
 
 def test_replay_names_the_first_difference(folder):
-    """The same code gives no difference. Another agent name in the file is another agent."""
+    """Unchanged code gives no difference. A changed agent name in the file is a different agent."""
     same = good("replay", folder / "a.db", "s1", "--code", folder / "clerk.py")
     assert same.endswith("clerk does the same\n")
     other = AGENT.replace("BareAgent", "SimpleAgent")
@@ -166,7 +166,7 @@ def test_replay_names_the_first_difference(folder):
 
 @pytest.mark.parametrize("llm", ["", "llm: openai:gpt-5.2\n"])
 def test_commands_without_a_model_need_no_key(folder, no_keys, llm):
-    """Neither the name of a model nor its key: an agent's folder is compared, shown and checked where nobody has them."""
+    """Compare, show and check work for a folder of an agent without the model name and without its key."""
     brain = folder / "clerk" / "brain.md"
     brain.parent.mkdir()
     brain.write_text(f"---\nname: clerk\n{llm}---\nBe kind.", encoding="utf-8")
@@ -221,14 +221,14 @@ agent = BareAgent("clerk", llm=ScriptedLLM(["fine"], repeat=True))
 
 
 async def in_a_journal(folder, work):
-    """Do something with the agent of the file `clerk.py` here, and leave."""
+    """Run a function with the agent of the file `clerk.py` and a journal in this process, then close both."""
     agent = load_agent(f"{folder}/clerk.py")
     async with open_runtime(journal=f"sqlite:///{folder}/b.db") as runtime:
         await work(await runtime.start(agent))
 
 
 async def test_fork_shares_the_budget_of_the_original(tmp_path):
-    """What both spend counts for both: while the fork is made, and later side by side in one runtime."""
+    """The usage of each session counts for both, during the fork and later in one runtime."""
     (tmp_path / "clerk.py").write_text(SPENDER)
     options = {"journal": f"{tmp_path}/b.db", "session": "s", "to": None}
     who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
@@ -266,7 +266,7 @@ async def test_fork_shares_the_budget_of_the_original(tmp_path):
 
 
 async def test_fork_of_a_delegated_task_is_independent(tmp_path, capsys):
-    """It is not closed because nobody waits for it, and reports to nobody; other sessions of the agent stay asleep."""
+    """The fork stays open without a waiting parent, and reports to no session. Other sessions of the agent stay evicted."""
     (tmp_path / "clerk.py").write_text(SPENDER)
 
     async def delegate(lead):
@@ -300,7 +300,7 @@ async def test_fork_of_a_delegated_task_is_independent(tmp_path, capsys):
 
 
 def test_sessions_are_exported_and_imported(folder):
-    """From one journal to another."""
+    """Sessions of one journal are copied to another."""
     good("journal", "export", folder / "a.db", folder / "case", "--session", "s1")
     good("journal", "import", folder / "b.db", folder / "case")
     assert good("replay", folder / "a.db", "s1") == good("replay", folder / "b.db", "s1")
@@ -309,11 +309,11 @@ def test_sessions_are_exported_and_imported(folder):
         line for line in good("inspect", folder / "b.db").splitlines() if "ada" in line and "s1" not in line
     ]
     shown = [good("replay", folder / "b.db", session) for session in ("s1", copied.split()[0])]
-    assert shown[0].splitlines()[2:] == shown[1].splitlines()[2:]  # the digest is of another session
+    assert shown[0].splitlines()[2:] == shown[1].splitlines()[2:]  # the digest belongs to another session
 
 
 def test_damaged_journal_is_checked_and_recovered(folder):
-    """The damage is named, and all other records are copied."""
+    """The damage is named, and all undamaged records are copied."""
     assert "is OK" in good("journal", "check", folder / "a.db")
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
         database.execute(
@@ -374,7 +374,7 @@ def test_usage_error_is_one_line_with_exit_code_2(folder, monkeypatch, arguments
 
 
 def test_journal_without_its_log_names_the_remedy(folder):
-    """A second line names the commands that help. Its lock, which counts the commits, is lost with the log here."""
+    """A second line names the commands that help. The test deletes the log and with it the lock, which counts the commits."""
     (folder / "a.db-lock").unlink()
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
         database.execute("UPDATE meta SET value = 1 WHERE key = 'open'")
@@ -385,7 +385,7 @@ def test_journal_without_its_log_names_the_remedy(folder):
 
 
 def test_journal_in_use_can_be_read(folder, tmp_path, commands):
-    """Its sessions, a transcript, a replay and an export; a fork would write, and says who has it."""
+    """List, transcript, replay and export work. A fork must write, so its error names the process that has the journal."""
     place, exported = folder / "a.db", tmp_path / "out.sessions"
 
     async def look_meanwhile(*arguments):
@@ -406,7 +406,7 @@ def test_journal_in_use_can_be_read(folder, tmp_path, commands):
 
 
 def test_older_journal_is_read_from_a_migrated_copy(folder, monkeypatch, tmp_path):
-    """The file itself is not changed."""
+    """The original file does not change."""
     old = tmp_path / "old.db"
     with monkeypatch.context() as patched:
         patched.setattr("actgent.journal.sqlite.schema.MIGRATIONS", MIGRATIONS[:-1])
@@ -422,12 +422,12 @@ def test_older_journal_is_read_from_a_migrated_copy(folder, monkeypatch, tmp_pat
 
 
 def test_every_record_type_has_a_description():
-    """`inspect --steps` shows all types of records."""
+    """`inspect --steps` describes all types of records."""
     assert set(journal_cli._DESCRIPTIONS) == set(RECORD_TAGS.values())
 
 
 def test_inspect_shows_decisions():
-    """The approver, the request and the decision."""
+    """The output has the approver, the request and the decision."""
     asked = Approval(
         id="1.s",
         session_id="s",
@@ -453,7 +453,7 @@ def test_inspect_shows_decisions():
 
 
 async def talk_twice(path):
-    """A session `ada` of two agents each."""
+    """Write a session `ada` of two agents each."""
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         for name in ("shop", "bank"):
             agent = await runtime.start(BareAgent(name, llm=ScriptedLLM([f"I am {name}."])))
@@ -462,7 +462,7 @@ async def talk_twice(path):
 
 
 def test_agent_option_selects_among_equal_ids(tmp_path):
-    """Commands that take one say so, and all of them travel."""
+    """Commands for one session report the ambiguity. Export and import copy the sessions of all agents."""
     trio.run(talk_twice, tmp_path / "a.db")
     for command in ("inspect", "replay"):
         code, _, complaint = actgent(command, tmp_path / "a.db", "ada")
@@ -492,7 +492,7 @@ agent = BareAgent("clerk", llm=answers, max_tokens=300, memory=SlidingWindow(tur
 
 
 async def talk_until_it_is_cut(path):
-    """A conversation that once was too long for its model; its chats."""
+    """Write a conversation that once exceeds the context of its model. Return the requests to the model."""
     llm = ScriptedLLM(lambda chat: f"I see {len(chat.messages)}.", context_window=1_200)
     agent = BareAgent("clerk", llm=llm, max_tokens=300, memory=SlidingWindow(turns=50))
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
@@ -504,7 +504,7 @@ async def talk_until_it_is_cut(path):
 
 
 def test_inspect_shows_model_requests_and_cuts(tmp_path):
-    """Each request with its length and what was cut; with the agent's code every word of it, as it was sent then."""
+    """Each request is shown with its length and its cuts. With the code of the agent, the complete text is shown as it was sent."""
     path, code = tmp_path / "a.db", tmp_path / "clerk.py"
     code.write_text(SHOWING)
     chats = trio.run(talk_until_it_is_cut, path)

@@ -1,4 +1,4 @@
-"""`actgent memory`, in this process with real files."""
+"""`actgent memory`, run in this process with real files."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from actgent.journal.journal_url import open_journal
 
 @pytest.fixture
 def place(tmp_path):
-    """A file with memories of three owners; the ids by their texts."""
+    """A file with memories of three owners, and the id of each memory by its text."""
     path = tmp_path / "memories.db"
 
     async def fill():
@@ -39,7 +39,7 @@ def run(capsys, *words):
 
 
 def test_memories_are_listed_by_owner(place, capsys):
-    """Only current memories of one owner. Without an owner, the owners are listed."""
+    """The list has only current memories of one owner. Without an owner, the command lists the owners."""
     path, ids = place
     code, out, _ = run(capsys, "memory", "list", path, "--owner", "ada")
     assert code == 0
@@ -51,7 +51,7 @@ def test_memories_are_listed_by_owner(place, capsys):
 
 
 def test_memory_is_shown_with_history_and_links(place, capsys):
-    """What it replaced, where it comes from, and what it is linked to; not to another owner."""
+    """The output has replaced memories, sources and linked memories. Another owner cannot read them."""
     path, ids = place
     _, out, _ = run(capsys, "memory", "show", path, ids["Ada lives in Paris"], "--owner", "ada")
     assert out.index("Ada lives in London") < out.index("Ada lives in Paris")
@@ -86,7 +86,7 @@ def test_memories_are_exported_with_their_history(place, capsys):
 
 
 def test_memories_are_forgotten_by_id(place, capsys):
-    """Only memories of the owner. The exit code tells whether all ids existed."""
+    """Only memories of the owner are deleted. The exit code states whether all ids exist."""
     path, ids = place
     code, out, _ = run(capsys, "memory", "forget", path, ids["It rained"], "--owner", "ada")
     assert (code, out) == (0, "forgotten: 1 of 1\n")
@@ -99,7 +99,7 @@ def test_memories_are_forgotten_by_id(place, capsys):
 
 
 def test_owner_is_erased_from_memories_and_journal(place, tmp_path, capsys):
-    """Memories and sessions of this owner are gone, with what another agent did for them; others' stay."""
+    """Memories and sessions of this owner are erased, also delegated sessions of other agents. Data of other owners stays."""
     path, _ = place
     journal = tmp_path / "journal.db"
 
@@ -129,7 +129,7 @@ def test_owner_is_erased_from_memories_and_journal(place, tmp_path, capsys):
 
 
 def test_missing_file_is_named(tmp_path, capsys):
-    """No file is created."""
+    """The error names the file, and no file is created."""
     code, _, err = run(capsys, "memory", "list", tmp_path / "none.db")
     assert code != 0
     assert "no such file" in err
@@ -146,7 +146,7 @@ def test_missing_file_is_named(tmp_path, capsys):
     ],
 )
 def test_wrong_file_type_is_named_and_unchanged(tmp_path, capsys, kind, complaint):
-    """A journal, also one whose process died, another program's database, and no database at all: each stays byte by byte."""
+    """Cases: a journal, a journal of a dead process, a database of another program, and other files. No file changes."""
     path, log = tmp_path / "file.db", tmp_path / "file.db-wal"
     if kind == "journal":
         trio.run(begin_journal, path)
@@ -171,7 +171,7 @@ async def begin_journal(path):
 
 
 async def copy_begun_journal(path, log):
-    """What a process leaves that is killed: a file, and a log with what is not in it."""
+    """Copy the files of a running journal, as after a kill: a file and a log with later data."""
     live = path.with_name("live.db")
     async with open_runtime(journal=f"sqlite:///{live}") as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))

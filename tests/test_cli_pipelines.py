@@ -1,4 +1,4 @@
-"""`actgent pipeline`, in this process with real files."""
+"""`actgent pipeline`, run in this process with real files."""
 
 import json
 import signal
@@ -47,7 +47,7 @@ pipeline = Pipeline(
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a program, a file of the same pipeline, and what its agent was asked."""
+    """A folder with a program, a file of the same pipeline, and the requests that its agent got."""
     (tmp_path / "team.py").write_text(PROGRAM)
     steps = {
         "find": {"agent": "clerk", "message": "find {topic} {n?}"},
@@ -72,7 +72,7 @@ def calls(place):
 
 
 def test_pipeline_of_a_program_or_a_file_runs(place, capsys):
-    """The file gets the agents of the program; inputs are texts, or JSON with its types."""
+    """The file gets the agents of the program. Inputs are texts, or JSON with their types."""
     code, out, _ = run(capsys, "run", place / "team.py", "--input", "topic=tea")
     assert code == 0
     assert out.splitlines()[0] == "  1 ─ ✓ find   clerk"
@@ -85,7 +85,7 @@ def test_pipeline_of_a_program_or_a_file_runs(place, capsys):
 
 
 def test_run_is_stored_shown_and_resumed(place, capsys):
-    """Failed or named steps run again. The exit code tells whether the run succeeded."""
+    """Failed or named steps run again. The exit code states whether the run succeeded."""
     journal = ["--journal", place / "runs.db"]
     (place / "broken").touch()
     code, out, err = run(capsys, "run", place / "team.py", "--input", "topic=tea", *journal, "--run", "r1")
@@ -159,7 +159,7 @@ def test_pipeline_is_checked_and_drawn_without_agents(place, capsys):
     ],
 )
 def test_usage_errors(place, capsys, words, told, monkeypatch):
-    """The mistake is named, and nothing has run."""
+    """The mistake is named, and no step runs."""
     monkeypatch.chdir(place)
     (place / "list.json").write_text("[1]", encoding="utf-8")
     (place / "calls.txt").write_text("", encoding="utf-8")

@@ -13,7 +13,7 @@ OPTIONS = {"effect": "pure", "thread": False}
 
 
 def named(name, *parameters, **options):
-    """A tool of the program with this name and these parameters."""
+    """Return a tool of the program with this name and these parameters."""
     code = f"def {name}({', '.join(f'{each}: str' for each in parameters)}) -> str:\n    'Do it.'\n    return ''\n"
     defined = {"__name__": "program"}
     exec(code, defined)
@@ -40,7 +40,7 @@ PAY = named("pay", "to", "euros", effect="once")
     ],
 )
 def test_agent_without_a_policy_is_reported(tools, source, sink):
-    """It reads untrusted text, and can call a tool with a sink. With a policy it is not reported."""
+    """An agent that reads untrusted text and can call a tool with a sink is reported, unless it has a policy."""
     (found,) = warnings(*tools)
     assert found.startswith("agent 'clerk' has no policy: the model reads untrusted text of ")
     read, _, called = found.partition(", and can call ")
@@ -69,7 +69,7 @@ def test_agent_without_source_or_sink_needs_no_policy(tools):
     ["read_mail", "getMessages", "search_web", "list_issues", "fetch", "download_report", "get_channels"],
 )
 def test_undeclared_source_is_reported(name):
-    """Until the program declares `untrusted=`, in either way."""
+    """The report ends when the program declares `untrusted=`, with either value."""
     (found,) = warnings(named(name))
     assert found.startswith(f"tool {name!r} looks like it returns text of third parties")
     assert warnings(named(name, untrusted=True)) == warnings(named(name, untrusted=False)) == []
@@ -85,7 +85,7 @@ def test_undeclared_source_is_reported(name):
     ],
 )
 def test_pure_tool_that_looks_active_is_reported(name, parameters, reason):
-    """Until the program declares its effect or its sinks."""
+    """The report ends when the program declares an effect or the sinks of the tool."""
     (found,) = warnings(named(name, *parameters))
     assert reason in found
     assert warnings(named(name, *parameters, effect="once")) == []
@@ -98,7 +98,7 @@ def test_other_names_are_not_reported(name):
 
 
 def test_declarations_of_classes_are_read():
-    """A class may set `outside`, also in a base class. The tools of the package are declared."""
+    """A class may set `outside`, also in a base class. The tools of the package have declarations."""
 
     class ReadMail(Tool):
         """Read the mail."""
@@ -120,7 +120,7 @@ def test_declarations_of_classes_are_read():
 
 
 def test_tools_of_the_package_are_not_reported():
-    """The package has declared them; names do not matter."""
+    """The package declares its tools, so their names are not checked."""
     own = FunctionTool("read_mail", "Read the mail.", page_tool, effect="pure", thread=False)
     assert warnings(own) == []
 
@@ -144,7 +144,7 @@ strict_agent = BareAgent("strict", llm=ScriptedLLM([]), tools=[read_mail, pay], 
 
 
 def test_file_is_checked(tmp_path, capsys):
-    """Each agent has a line, and each warning its own."""
+    """Each agent and each warning has a separate line."""
     path = tmp_path / "desk.py"
     path.write_text(FILE, encoding="utf-8")
     assert check(str(path), Terminal()) == 0

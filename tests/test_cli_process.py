@@ -17,7 +17,7 @@ from actgent import BareAgent, Anthropic, OpenAI
 clerk = BareAgent("clerk", role="a clerk", llm=OpenAI("any", base_url="http://127.0.0.1:9/v1", api_key="none"))
 editor = BareAgent("editor", role="an editor", llm=Anthropic("any", base_url="http://127.0.0.1:9", api_key="none"))
 """
-"""Agents with real clients, which call no model before the first message."""
+"""Program with agents of real clients, which call no model before the first message."""
 TEAM = """
 import sys
 from actgent import BareAgent, ScriptedLLM
@@ -27,7 +27,7 @@ MAIN = [sys.executable, "-c", "from actgent.cli import main; main()"]
 
 
 def run(arguments, *, cwd, preparation, **options):
-    """Run a command in a new interpreter; `preparation` runs in the child before it."""
+    """Run a command in a new interpreter. `preparation` runs in the child before the command."""
     return subprocess.run(
         [*MAIN, *arguments], cwd=cwd, check=False, timeout=120, preexec_fn=preparation, **options
     )
@@ -60,7 +60,7 @@ def test_low_limit_of_open_files_is_an_error(tmp_path):
 
 
 def test_a_low_soft_limit_of_open_files_is_raised(tmp_path):
-    """A command uses the hard limit that it may use."""
+    """A command raises its soft limit to the hard limit."""
 
     def lower():
         resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -71,7 +71,7 @@ def test_a_low_soft_limit_of_open_files_is_raised(tmp_path):
 
 @contextlib.contextmanager
 def open_servers(folder):
-    """A function that starts `actgent serve` over a journal; it returns the process, its address, and a token."""
+    """Yield a function that starts `actgent serve` with a journal. The function returns the process, the address and a token."""
     (folder / "team.py").write_text(TEAM)
     (folder / "unused.py").write_text(UNUSED)
     started = []
@@ -108,14 +108,14 @@ def open_servers(folder):
 
 @pytest.fixture
 def serve(tmp_path):
-    """Start servers in a folder of the test."""
+    """Return a function that starts servers in a folder of the test."""
     with open_servers(tmp_path) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def unused(tmp_path_factory):
-    """The address, a token and the folder of a server that no client has used."""
+    """Return the address, a token and the folder of a server without clients."""
     folder = tmp_path_factory.mktemp("unused")
     with open_servers(folder) as start:
         _, url, token = start(agents="unused.py")
@@ -140,7 +140,7 @@ def wait_until_released(url):
 
 @pytest.mark.parametrize("options", [[], ["--reload"]])
 def test_sighup_drains_a_server(serve, options):
-    """A stream is ended with its last event, and the exit code names the signal. No process stays."""
+    """A stream ends with its last event, and the exit code names the signal. All processes end."""
     process, url, token = serve(*options)
     with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=120) as ada:
         assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
@@ -153,7 +153,7 @@ def test_sighup_drains_a_server(serve, options):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_reload_server_ends_with_its_parent(serve, number):
-    """After the parent process has ended in any way, the journal can be opened again."""
+    """After the parent process ends for any reason, the journal can be opened again."""
     process, url, _ = serve("--reload")
     process.send_signal(number)
     process.wait(timeout=120)
@@ -162,7 +162,7 @@ def test_reload_server_ends_with_its_parent(serve, number):
 
 
 def test_an_ignored_sighup_stays_ignored(serve):
-    """`nohup actgent serve` outlives its terminal."""
+    """`nohup actgent serve` continues after its terminal is closed."""
     process, url, _ = serve(hangup=signal.SIG_IGN)
     process.send_signal(signal.SIGHUP)
     assert is_served(url)
@@ -185,7 +185,7 @@ def test_an_ignored_sighup_stays_ignored(serve):
     ],
 )
 def test_commands_against_an_unused_server(unused, commands, code, arguments):
-    """Agents have real clients and no session. The command ends with 0, or with 1 and one line."""
+    """The agents have real clients and no session. A command ends with 0, or with 1 and one line."""
     url, token, folder = unused
     done = commands.run(
         ["actgent", *(url if word == "URL" else word for word in arguments)],

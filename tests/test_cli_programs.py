@@ -1,4 +1,4 @@
-"""Programs that make their agent inside of `main()`, opened by `actgent chat FILE`."""
+"""Programs that create their agent inside `main()`, opened by `actgent chat FILE`."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ IMPORTS = "import sys, trio\nfrom actgent import *\n"
 
 @pytest.fixture
 def program(tmp_path):
-    """`program(code)` is the file of a program."""
+    """Return a function that writes a program to a file: `program(code)`."""
 
     def write(code, name="program.py"):
         path = tmp_path / name
@@ -28,12 +28,12 @@ def program(tmp_path):
 
 
 def talking(place, **options):
-    """A conversation with the agent of a program."""
+    """Open a conversation with the agent of a program."""
     return open_conversation(ChatOptions(file=place, **options), TextView(Terminal()))
 
 
 async def test_programs_of_the_readme_can_be_used(tmp_path, monkeypatch, no_keys):
-    """Each can be used for a conversation. Its own conversation does not run."""
+    """Each program can be used for a conversation. The conversation in the program does not run."""
     no_keys.setenv("OPENAI_API_KEY", "none")
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -48,7 +48,7 @@ async def test_programs_of_the_readme_can_be_used(tmp_path, monkeypatch, no_keys
 
 
 async def test_resources_of_a_program_stay_open(program):
-    """Its block exits when the conversation ends."""
+    """The `async with` block of the program exits when the conversation ends."""
     place = program("""
 class Shop:
     is_open = False
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     ],
 )
 async def test_first_used_agent_is_selected(program, talk, name):
-    """Whichever call starts the conversation. A name selects another agent."""
+    """Any call that starts a conversation selects its agent. A name selects another agent."""
     place = program(f"""
 async def main(word):
     other = BareAgent("other", llm=ScriptedLLM(["I am other."]))
@@ -130,7 +130,7 @@ async def test_unusable_programs_are_reported(program, code, said):
 
 
 async def test_options_not_supported_for_programs(program):
-    """A program opens its own journal and selects its own model."""
+    """Options for the journal and the model are rejected, because the program sets both."""
     place = program(
         "async def main():\n    async with BareAgent('a', llm=ScriptedLLM(['x'])) as a:\n        await a.run('x')\ntrio.run(main)"
     )

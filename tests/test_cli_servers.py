@@ -15,7 +15,7 @@ SERVER = str(Path(__file__).parent / "toolsets" / "mcp" / "faulty_server.py")
 
 @pytest.fixture
 def actgent(tmp_path, commands):
-    """Run a command in the test's folder: its exit code, what it printed, and what it complained of."""
+    """Run a command in the folder of the test. Return its exit code, standard output and standard error."""
 
     async def run(*arguments):
         with trio.fail_after(300):
@@ -29,7 +29,7 @@ def actgent(tmp_path, commands):
 
 
 def configure(folder, **modes):
-    """Write a file with a server for each name, in a mode of the faulty one."""
+    """Write a configuration with a server for each name. The value selects a mode of the faulty server."""
     servers = {
         name: {"command": sys.executable, "args": [SERVER, "/dev/null", mode], "connect_timeout": 120}
         for name, mode in modes.items()
@@ -38,7 +38,7 @@ def configure(folder, **modes):
 
 
 async def test_list_shows_tools_of_servers(tmp_path, actgent):
-    """Tools with short or complete schemas. A failed server is named, and the others are listed."""
+    """Tools are listed with short or complete schemas. A failed server is named, and the tools of the others are listed."""
     configure(tmp_path, good="", bad="broken")
     code, said, complained = await actgent("mcp", "list")
     assert code == 1
@@ -67,7 +67,7 @@ async def test_list_shows_tools_of_servers(tmp_path, actgent):
     ],
 )
 async def test_call_prints_the_result(tmp_path, actgent, arguments, code, words):
-    """An error is one line."""
+    """An error is printed as one line."""
     configure(tmp_path, good="")
     ended, said, complained = await actgent("mcp", "call", ".", *arguments)
     assert (ended, words in said + complained) == (code, True), said + complained
@@ -115,7 +115,7 @@ async def test_lock_and_check(tmp_path, actgent):
 
 
 async def test_failed_server_keeps_its_locked_entries(tmp_path, actgent):
-    """Otherwise a short network failure would accept any later change."""
+    """Without its entries, a short network failure would accept any later change."""
     configure(tmp_path, good="")
     await actgent("mcp", "lock")
     before = (tmp_path / "mcp.lock.json").read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ FOLDER = {
 
 
 async def test_tools_of_a_folder_are_listed(tmp_path, actgent):
-    """Its own, those of an API and of servers, with effects, approvals and places; one that fails is named."""
+    """The list has tools of the folder, of an API and of servers, with effects, approvals and sources. A failed server is named."""
     for path, text in FOLDER.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
@@ -171,7 +171,7 @@ async def test_tools_of_a_folder_are_listed(tmp_path, actgent):
 
 
 async def test_tools_of_files_are_listed(tmp_path, actgent):
-    """A Python file with agents, and a folder of tools with one broken file, which is named."""
+    """Cases: a Python file with agents, and a folder of tools with one broken file. The broken file is named."""
     agents = (
         "from actgent import BareAgent, ScriptedLLM, StaticToolset, tool\n\n@tool\ndef one() -> str:\n    return ''\n\n"
         "agent = BareAgent('x', llm=ScriptedLLM([]), tools=[StaticToolset('s', [one]).prefixed('p_').approved()])\n"
@@ -193,7 +193,7 @@ async def test_tools_of_files_are_listed(tmp_path, actgent):
 
 
 async def test_concurrent_locks_keep_both_servers(tmp_path, actgent):
-    """Each writes the complete lock file after the other, and no entry is lost."""
+    """Each command writes the complete lock file after the other command, so no entry is lost."""
     configure(tmp_path, good="")
     done = []
 
@@ -210,7 +210,7 @@ async def test_concurrent_locks_keep_both_servers(tmp_path, actgent):
 
 
 async def test_prompts_are_listed_and_printed(tmp_path, actgent):
-    """All prompts of all servers, or one with its arguments. Mistakes are named."""
+    """The command prints all prompts of all servers, or one prompt with its arguments. Mistakes are named."""
     configure(tmp_path, good="", other="")
     code, said, _ = await actgent("mcp", "prompts")
     assert code == 0
@@ -228,7 +228,7 @@ async def test_prompts_are_listed_and_printed(tmp_path, actgent):
 
 
 def leaking(folder):
-    """Write a server of a stranger that gets a variable of whoever lists its tools, and keeps it in a file."""
+    """Write an untrusted server configuration that gets an environment variable of the user and stores it in a file."""
     code = "import pathlib, sys; pathlib.Path('got').write_text(sys.argv[1])"
     server = {"command": sys.executable, "args": ["-c", code, "${HOME}"], "connect_timeout": 60}
     (folder / "mcp_config.json").write_text(json.dumps({"mcpServers": {"theirs": server}}), encoding="utf-8")
@@ -237,7 +237,7 @@ def leaking(folder):
 
 @pytest.mark.parametrize("command", [("tools", "."), ("mcp", "list"), ("mcp", "check"), ("mcp", "lock")])
 async def test_configuration_gets_only_allowed_variables(tmp_path, actgent, command):
-    """The error names the variable, the command that would get it, and the option; nothing is started."""
+    """The error names the variable, the command that would get it, and the option. No server is started."""
     leaking(tmp_path)
     code, _, complained = await actgent(*command)
     assert code == 2
@@ -251,7 +251,7 @@ async def test_configuration_gets_only_allowed_variables(tmp_path, actgent, comm
 
 
 async def test_unset_variable_has_its_default(tmp_path, actgent):
-    """A default value is not a secret."""
+    """A default value is not a secret, so it needs no permission."""
     leaking(tmp_path)
     text = (tmp_path / "mcp_config.json").read_text().replace("${HOME}", "${NO_SUCH_VARIABLE:-there}")
     (tmp_path / "mcp_config.json").write_text(text)

@@ -1,4 +1,4 @@
-"""Conversations at a real terminal: keys, paste, history, Ctrl-C, and what is typed between messages."""
+"""Conversations at a real terminal: keys, paste, history, Ctrl-C, and slash commands."""
 
 import os
 import re
@@ -11,13 +11,13 @@ import pytest
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 PROMPT = r">\x08\x1b\[2C"
-"""How the editor draws an empty line behind `> `."""
+"""Output of the editor for an empty line after `> `."""
 UP, CTRL_C, CTRL_D, CTRL_R = "\x1b[A", "\x03", "\x04", "\x12"
 
 
 @pytest.fixture
 def terminal(tmp_path):
-    """`terminal(*arguments)` is a command at a terminal of its own, which is killed afterwards."""
+    """Return a function that starts a command at a new terminal: `terminal(*arguments)`. Kill the command afterwards."""
     started = []
     dropped = re.compile(r"(OPENAI|ANTHROPIC|LLM)_|NO_COLOR|FORCE_COLOR|TTY_|COLUMNS")
     kept = {name: value for name, value in os.environ.items() if not dropped.match(name)}
@@ -42,14 +42,14 @@ def terminal(tmp_path):
 
 
 def say(child, text, *, expect):
-    """Type a line at the next prompt, and wait for what comes of it."""
+    """Type a line at the next prompt, and wait for an expected text."""
     child.expect(PROMPT)
     child.send(f"{text}\r")
     child.expect(expect)
 
 
 def end(child, code=0):
-    """Wait for the end, which is no traceback."""
+    """Wait for the end of the command. Fail if it printed a traceback."""
     rest = child.read()
     child.close()
     assert "Traceback" not in rest
@@ -82,7 +82,7 @@ def test_slash_commands_in_a_conversation(terminal, tmp_path):
 
 
 def test_ctrl_c_stops_only_the_answer(terminal):
-    """/stop does the same. Another line that is typed during the answer is sent afterwards."""
+    """/stop has the same effect. Another line that is typed during the answer is sent afterwards."""
     chat = terminal("chat", "--offline")
     say(chat, "long report", expect="Chapter 3 ")
     chat.send(CTRL_C)
@@ -110,7 +110,7 @@ def test_ctrl_c_stops_only_the_answer(terminal):
 
 
 def test_second_ctrl_c_ends_the_conversation(terminal):
-    """If the first one has not finished, or the signal is SIGTERM."""
+    """It ends the process if the first Ctrl-C has not finished, or if the signal is SIGTERM."""
     chat = terminal("chat", "--offline")
     chat.expect(PROMPT)
     chat.kill(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_pasted_lines_are_one_message(terminal):
 
 
 def test_line_history_is_stored(terminal, tmp_path):
-    """Up brings back what was typed, here and in the next conversation, in a file of this user alone."""
+    """The Up key shows earlier lines, also in the next conversation. Only this user can read the history file."""
     for typed in ("What is 17 * 23?\r", f"{UP}\r"):
         chat = terminal("chat", "--offline")
         chat.expect(PROMPT)
@@ -204,7 +204,7 @@ agent = BareAgent("cleaner", llm=ScriptedLLM(script, repeat=True), tools=[sweep]
 
 @pytest.mark.parametrize(("line", "result"), [("yes", "swept /a, swept /b"), ("n", "")])
 def test_calls_of_one_answer_are_approved_together(terminal, tmp_path, line, result):
-    """One `yes` approves all calls that the terminal shows. Any other line asks for each of them."""
+    """One `yes` approves all calls that the terminal shows. After any other line, each call has a separate question."""
     (tmp_path / "agent.py").write_text(
         """
 from actgent import *
@@ -233,7 +233,7 @@ agent = BareAgent("cleaner", llm=llm, tools=[sweep])
 
 
 def test_conversation_resumes_in_the_next_process(terminal, tmp_path):
-    """With a journal, the last messages are shown, and the session is the same."""
+    """With a journal, the session is the same, and its last messages are shown."""
     chat = terminal("chat", "--offline", "--journal", "talk.db")
     say(chat, "What is 17 * 23?", expect=r"= 391\.")
     chat.expect(PROMPT)
@@ -245,7 +245,7 @@ def test_conversation_resumes_in_the_next_process(terminal, tmp_path):
 
 
 def test_unwritable_history_does_not_prevent_a_chat(terminal, tmp_path):
-    """The history is then kept in memory."""
+    """The history is kept in memory."""
     (tmp_path / "state").write_text("a file", encoding="utf-8")
     chat = terminal("chat", "--offline")
     say(chat, "What is 17 * 23?", expect=r"= 391\.")

@@ -1,4 +1,4 @@
-"""`actgent check --journal`: what is said of a journal before a deployment."""
+"""`actgent check --journal`: the report about a journal before a deployment."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ others = [BareAgent("idle", llm=ScriptedLLM(["done"]))]
 
 
 async def leave(path, *, calls, waiting=1, name="shop"):
-    """A process that ends in the middle of sessions; of `calls` many a tool had begun."""
+    """Run a process that ends in the middle of sessions. In `calls` of these sessions a tool call had started."""
     begun = []
 
     @tool(effect="idempotent")
@@ -65,7 +65,7 @@ def new(tmp_path):
 
 
 def test_affected_sessions_are_named(tmp_path, new, capsys):
-    """With the effect, the number of sessions, and an exit code. The journal is not changed."""
+    """The report has the effect and the number of sessions, and sets the exit code. The journal does not change."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=1))
     before = path.read_bytes()
@@ -78,7 +78,7 @@ def test_affected_sessions_are_named(tmp_path, new, capsys):
 
 
 def test_unaffected_sessions_exit_with_0(tmp_path, new, capsys):
-    """Sessions that resume unchanged, or have no unfinished work."""
+    """Unaffected sessions resume unchanged or have no unfinished work."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0, waiting=2))
     assert check(new, "--journal", f"sqlite:///{path}") == 0
@@ -86,7 +86,7 @@ def test_unaffected_sessions_exit_with_0(tmp_path, new, capsys):
 
 
 def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
-    """They would wait for an agent that is not started."""
+    """These sessions would wait for an agent that is not started."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0, waiting=3, name="former"))
     assert check(new, "--journal", path) == 1
@@ -107,7 +107,7 @@ def test_report_is_bounded(tmp_path, new, capsys, monkeypatch):
 
 
 def test_usage_errors(tmp_path, new, capsys):
-    """No journal, no agents."""
+    """Cases: no journal, and no agents."""
     assert check(new, "--journal", tmp_path / "none.db") == 2
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0))

@@ -12,7 +12,7 @@ from actgent.errors.text_escaping import counted
 
 
 def some(cls):
-    """One object of an error class, whatever its constructor wants."""
+    """Create an object of an error class with suitable constructor arguments."""
     told = {
         "MissingKey": ("openai", ["OPENAI_API_KEY"]),
         "DuplicateTool": ("add",),
@@ -66,7 +66,7 @@ ERRORS = [value for value in vars(errors).values() if isinstance(value, type)]
 
 @pytest.mark.parametrize("cls", [cls for cls in ERRORS if issubclass(cls, errors.ActgentError)])
 def test_errors_can_be_copied_and_pickled(cls):
-    """With their words and what they tell programs, so that they cross processes and logs."""
+    """The copy has the text and the attributes, so errors can be sent to other processes and logged."""
     error = some(cls)
     error.add_note("seen twice")
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
@@ -85,12 +85,12 @@ def test_errors_can_be_copied_and_pickled(cls):
     ],
 )
 def test_things_are_counted_in_words(number, words, said):
-    """One thing is one, any other number of them is several."""
+    """The number 1 has the singular form, and every other number the plural."""
     assert counted(number, *words) == said
 
 
 def test_no_number_is_left_open():
-    """Nothing is said of "1 message(s)": `counted` knows how many there are."""
+    """The source has no "1 message(s)": `counted` selects singular or plural."""
     texts = [
         (path.name, node.value)
         for path in Path(errors.__file__).parents[1].rglob("*.py")
@@ -102,7 +102,7 @@ def test_no_number_is_left_open():
 
 @pytest.mark.parametrize(("former", "name"), sorted(_FORMER_NAMES.items()))
 def test_error_of_an_earlier_version_gets_its_class_of_today(former, name):
-    """A record stores the class name of its time. It is restored as the renamed class, with its text and attributes."""
+    """A record has the class name of its version. The error is restored as the renamed class, with its text and attributes."""
     assert not hasattr(errors, former)
     error = restored_failure(former, "the text", "model", {"detail": 3})
     assert type(error) is getattr(errors, name)

@@ -12,7 +12,7 @@ def started(name: str) -> ActorStarted:
 
 
 async def test_every_reader_gets_every_event_in_order():
-    """Readers do not take events from each other, and miss what was before they came."""
+    """Readers do not take events from each other. A reader gets no events that were published before its subscription."""
     stream = EventStream()
     stream.publish(started("before"))
     async with stream.read() as first, stream.read() as second:
@@ -24,7 +24,7 @@ async def test_every_reader_gets_every_event_in_order():
 
 
 async def test_a_slow_reader_loses_the_oldest_and_knows_how_many():
-    """Beyond its capacity a reader keeps the newest events; nobody waits for it."""
+    """A reader above its capacity keeps the newest events. The publisher does not wait for a reader."""
     stream = EventStream()
     async with stream.read(2) as slow, stream.read() as fast:
         for name in "abcde":
@@ -44,7 +44,7 @@ async def test_watched_is_true_if_a_reader_needs_the_event():
 
 
 async def test_a_reader_waits_for_the_next_event(nursery):
-    """`receive` sleeps until something happens."""
+    """`receive` waits until an event is published."""
     stream = EventStream()
     seen = []
 
@@ -82,7 +82,7 @@ async def test_close_wakes_waiting_readers(nursery):
 
 
 async def test_a_closed_reader_keeps_nothing():
-    """After its block or `aclose` a reader takes no events and says that it is closed."""
+    """After its block or `aclose`, a reader gets no events and raises an error that it is closed."""
     stream = EventStream()
     async with stream.read() as reader:
         stream.publish(started("a"))
@@ -98,7 +98,7 @@ async def test_a_closed_reader_keeps_nothing():
 
 
 async def test_a_cancelled_receive_loses_no_event():
-    """Who stops waiting finds the event later."""
+    """The next `receive` returns the event that a cancelled one did not get."""
     stream = EventStream()
     async with stream.read() as reader:
         stream.publish(started("a"))
@@ -110,20 +110,20 @@ async def test_a_cancelled_receive_loses_no_event():
 
 
 async def test_a_reader_of_no_event_is_refused():
-    """A capacity below one is the caller's error."""
+    """A capacity below one is an error."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         async with EventStream().read(0):
             pass
 
 
 def test_an_event_is_frozen():
-    """What happened cannot be changed by who reads of it."""
+    """A reader cannot change the attributes of an event."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         started("a").actor = "b"
 
 
 async def test_a_reader_can_look_without_waiting():
-    """As other receive channels of trio: an event, or the reason why there is none."""
+    """`receive_nowait` returns an event or raises, as other receive channels of trio do."""
     stream = EventStream()
     async with stream.read() as reader:
         with pytest.raises(trio.WouldBlock):

@@ -1,4 +1,4 @@
-"""Each example runs offline, as a newcomer would run it, and prints what it is there to show."""
+"""Each example runs offline, as a new user runs it, and prints its essential lines."""
 
 import os
 import re
@@ -190,17 +190,17 @@ ESSENTIAL = {
     ],
     "weather.py": ["21.5", "snow", "404", "there is no station in Atlantis", "guide: Turin is sunny"],
 }
-"""What has to be printed, in this order."""
+"""Lines of each example that must be printed, in this order."""
 
 
 def test_every_example_is_tried():
-    """No example is without its essential lines; that in a folder has a test of its own."""
+    """Each example has its essential lines here. An example in a folder has a separate test."""
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(ESSENTIAL)
     assert sorted(path.parent.name for path in EXAMPLES.glob("*/__main__.py")) == ["cluster", "fastapi_users"]
 
 
 def run_cluster(**places):
-    """Run the example of a cluster, as a process that may be ended with what it has started."""
+    """Run the cluster example as a process that can be killed together with its children."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     environment = {
         **os.environ,
@@ -214,7 +214,7 @@ def run_cluster(**places):
 
 
 def test_the_cluster_survives_a_kill(no_keys):
-    """Two nodes serve, one is killed, the other answers what waits: nothing is missing or twice, and nothing stays behind."""
+    """One of two nodes is killed, and the other answers the waiting messages. No answer is missing or doubled, and the schema is dropped."""
     done = run_cluster()
     if done.returncode == os.EX_UNAVAILABLE:
         pytest.skip(done.stderr)
@@ -238,7 +238,7 @@ def test_the_cluster_survives_a_kill(no_keys):
 
 
 def test_a_cluster_says_that_its_database_is_missing():
-    """It ends at once, with a code of its own and with what to set."""
+    """The example ends at once with a separate exit code. The error names the variable to set."""
     done = run_cluster(ACTGENT_JOURNAL="postgresql://postgres@127.0.0.1:1/test")
     assert done.returncode == os.EX_UNAVAILABLE
     assert "PostgreSQL is missing" in done.stderr
@@ -292,14 +292,14 @@ def test_example(name, no_keys, capsys):
 
 @pytest.mark.parametrize("name", sorted(ESSENTIAL))
 def test_examples_say_what_they_show(name):
-    """The first thing in an example is what it is about; all of it, a loop of a user's own too, is below 80 lines."""
+    """An example begins with a docstring and has fewer than 100 lines."""
     code = (EXAMPLES / name).read_text(encoding="utf-8")
     assert code.startswith('"""')
     assert len(code.splitlines()) < 100
 
 
 def test_the_notebook_runs(no_keys):
-    """In a kernel of its own, whose cells wait for answers and await them."""
+    """A Jupyter kernel runs the notebook. Its cells get answers by blocking calls and by `await`."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=300).execute()

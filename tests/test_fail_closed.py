@@ -1,4 +1,4 @@
-"""An argument that should restrict something, and is misspelt or of a wrong type, is refused: it never restricts nothing."""
+"""A misspelt restriction, or one of a wrong type, raises an error. It never removes the restriction."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def pay() -> str:
 
 
 async def refuse(*_):
-    """A rule that is async by mistake: the coroutine that a call returns is true."""
+    """A rule that is async by mistake. The coroutine that a call returns is true."""
     await trio.lowlevel.checkpoint()
     return False
 
@@ -51,7 +51,7 @@ def generate(*_):
 
 
 class Refuses:
-    """A rule as an object, async by mistake."""
+    """A rule as an object that is async by mistake."""
 
     async def __call__(self, *_):
         await trio.lowlevel.checkpoint()
@@ -94,7 +94,7 @@ TAKES_RULE = {
 @pytest.mark.parametrize("where", TAKES_RULE)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_is_a_sync_function(where, rule):
-    """An async function, a generator, a class, a text and a number are refused where they are given."""
+    """Each function that accepts a rule rejects an async function, a generator, a class, a text and a number."""
     with pytest.raises((ConfigurationError, TypeError)):
         TAKES_RULE[where](RULES[rule])
 
@@ -164,14 +164,14 @@ SETTERS = {
 
 @pytest.mark.parametrize("setter", SETTERS)
 def test_a_restriction_of_a_wrong_kind_is_refused(setter):
-    """Each of these restricted nothing, or failed far away."""
+    """Without this check, these values restricted nothing or failed later with an unrelated error."""
     with pytest.raises(ConfigurationError):
         SETTERS[setter]()
 
 
 @pytest.mark.parametrize("key", ["disabled", "trust_hints", "required"])
 def test_flags_of_a_file_of_servers_are_no_texts(tmp_path, key):
-    """The text "false" counts as true in Python: a server stayed enabled, or its hints were believed."""
+    """The text "false" is true in Python: a server stayed enabled, or its hints were trusted."""
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"x": {"command": "x", key: "false"}}}))
     with pytest.raises(ConfigurationError, match=f"{key}=? must be [Tt]rue or [Ff]alse"):
@@ -183,7 +183,7 @@ def test_flags_of_a_file_of_servers_are_no_texts(tmp_path, key):
 )
 @pytest.mark.parametrize("setter", ["disable_tools", "enable_tools"])
 async def test_tools_of_a_session_are_named_exactly(setter, wrong):
-    """An unknown name or a list restricted nothing, so the tool ran; nothing changes where one name is wrong."""
+    """An unknown name or a list restricted nothing, so the tool ran. One wrong name leaves the configuration unchanged."""
     plan = json.dumps({"intent": "i", "plan": "p", "toolCalls": [{"toolName": "pay", "arguments": {}}]})
     async with PlanAgent("clerk", llm=ScriptedLLM([plan, "done"]), tools=[pay]) as agent:
         session = await agent.create_session("ada")
@@ -201,7 +201,7 @@ async def test_tools_of_a_session_are_named_exactly(setter, wrong):
 
 @pytest.mark.parametrize("config", [{"tools": "pay"}, {"tools": [pay]}, {"models": ["x"]}, {"history": "3"}])
 async def test_the_configuration_of_a_session_is_checked(config):
-    """What is no list of names, and no number, is refused."""
+    """A value that is not a list of names, or not a number, is rejected."""
     async with PlanAgent("clerk", llm=ScriptedLLM([]), tools=[pay]) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError):
@@ -209,7 +209,7 @@ async def test_the_configuration_of_a_session_is_checked(config):
 
 
 async def test_bounds_of_turns_are_refused_for_a_session():
-    """Only the shared bounds count for a session: others restricted nothing."""
+    """A session accepts only shared limits. Other limits would restrict nothing."""
     async with clerk() as agent:
         for limits in (Limits(max_repeated_calls=1), Limits(tokens=5, tool_timeout=1), Limits(depth=1)):
             for make in (agent.create_session, agent.ensure_session):
@@ -220,7 +220,7 @@ async def test_bounds_of_turns_are_refused_for_a_session():
 
 @pytest.mark.parametrize("answer", [False, True, 0, ["no"]])
 def test_a_guard_of_modes_returns_a_reason_or_none(answer):
-    """A guard that returns False meant to refuse the switch, which went ahead."""
+    """A guard that returned False to reject the switch allowed it."""
     modes = Modes(guard=lambda *_: answer, initial="plan")
     with pytest.raises(ConfigurationError, match="return None to allow the switch"):
         modes.rejection_reason({}, "act", by="user")
@@ -237,7 +237,7 @@ async def test_a_guard_with_an_empty_reason_refuses():
 
 
 async def test_a_rule_that_returns_a_coroutine_allows_nothing():
-    """A lambda around an async function is found when it is asked."""
+    """A lambda around an async function is detected at its first call, and the tool does not run."""
     modes = Modes(Mode("m", lambda call, *_: refuse(call)), ready=False)
     ran = []
 
@@ -255,7 +255,7 @@ async def test_a_rule_that_returns_a_coroutine_allows_nothing():
 
 
 async def test_delegation_by_a_rule_that_returns_a_coroutine_reaches_no_agent():
-    """As above."""
+    """A delegation rule that returns a coroutine is detected at its first call, and the task is not delegated."""
     asked = []
     worker = BareAgent("worker", llm=ScriptedLLM(lambda _: asked.append(1) or "ok"))
     call = ToolCall("delegate_to_agent", {"agent": "worker", "task": "t"})

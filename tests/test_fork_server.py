@@ -1,4 +1,4 @@
-"""Lives that are forked are processes as any other: each case runs as a real interpreter, too."""
+"""Forked processes behave as other processes: most cases also run in a real interpreter."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ REAL = subprocess.Popen
 
 @pytest.fixture(params=["real", "forked"])
 def start(request):
-    """`start(code, *arguments, **options)` starts Python code in a real interpreter, or in a life."""
+    """Return a function that starts Python code in a real interpreter or in a forked process: `start(code, *arguments, **options)`."""
     popen = REAL if request.param == "real" else request.getfixturevalue("lives").popen
 
     def run(code, *arguments, **options):
@@ -22,7 +22,7 @@ def start(request):
 
 
 def pipes(**options):
-    """Options for pipes at all three ends."""
+    """Return options for pipes at all three standard streams."""
     return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
 
 
@@ -45,7 +45,7 @@ def pipes(**options):
     ],
 )
 def test_exit_codes(start, code, wanted, complaint):
-    """By itself, by an error, by a signal; what Python does at its end is done."""
+    """Cases: a normal end, an error, and a signal. Exit handlers run and threads are joined as in any interpreter."""
     with start(code, **pipes(text=True)) as process:
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (wanted, "")
@@ -55,7 +55,7 @@ def test_exit_codes(start, code, wanted, complaint):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals(start, number):
-    """What nobody handles ends it, by that signal; after its end nothing is sent to anyone."""
+    """A signal without a handler ends the process with this signal. After its end, no signal is sent."""
     code = """if True:
         import signal, time
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
@@ -73,7 +73,7 @@ def test_signals(start, number):
 
 
 def test_a_signal_that_is_handled(start):
-    """Its handler runs in the main thread, also below trio."""
+    """The handler runs in the main thread, also under trio."""
     code = """if True:
         import signal, trio
         async def main():
@@ -92,7 +92,7 @@ def test_a_signal_that_is_handled(start):
 
 
 def test_pipes(start):
-    """All three are its own, in bytes or text, and more than a pipe holds goes through."""
+    """Each process has its pipes, in bytes or text. Data that exceeds the capacity of a pipe is transferred."""
     code = "import sys; said = sys.stdin.read(); sys.stderr.write(said.upper()); sys.stdout.write(said)"
     with start(code, **pipes(text=True)) as process:
         assert process.communicate("schön" * 100_000, timeout=300) == ("schön" * 100_000, "SCHÖN" * 100_000)
@@ -101,7 +101,7 @@ def test_pipes(start):
 
 
 def test_a_reader_that_goes_away(start):
-    """The writer is told by an error, as SIGPIPE is ignored."""
+    """The writer gets an error, because SIGPIPE is ignored."""
     code = "import sys; print(sys.stdin.read(1))\nwhile True: print('x' * 10_000)"
     with start(code, **pipes()) as process:
         process.stdout.close()
@@ -112,7 +112,7 @@ def test_a_reader_that_goes_away(start):
 
 
 def test_files_as_streams(start, tmp_path):
-    """What was opened here is written there, and what is closed is closed."""
+    """The output is written to the opened file."""
     options = {"stdin": subprocess.DEVNULL}
     with (
         (tmp_path / "out").open("w") as out,
@@ -123,7 +123,7 @@ def test_files_as_streams(start, tmp_path):
 
 
 def test_arguments_folder_and_environment(start, tmp_path):
-    """They are those that are given, and nothing of the server's."""
+    """The process has the arguments, folder and environment of the call, and inherits none of the server's."""
     code = "import os, sys; print(sys.argv, os.getcwd(), dict(os.environ), __name__, sorted(os.listdir('/proc/self/fd')))"
     with start(code, "a b", cwd=tmp_path, env={"A": "1", "LC_ALL": "C.UTF-8"}, **pipes(text=True)) as process:
         out, _ = process.communicate(timeout=300)
@@ -132,7 +132,7 @@ def test_arguments_folder_and_environment(start, tmp_path):
 
 
 def test_a_script_finds_its_neighbours(lives, tmp_path):
-    """It is `__main__`, and may import what stands beside it, as it may fork itself."""
+    """The script is `__main__`, can import a module of its folder, and can fork."""
     (tmp_path / "beside.py").write_text("ANSWER = 42")
     (tmp_path / "script.py").write_text(
         "import os, sys, beside\n"
@@ -145,7 +145,7 @@ def test_a_script_finds_its_neighbours(lives, tmp_path):
 
 
 def test_chance_is_not_shared(lives):
-    """Each life has its own, in ids and in the order of trio's tasks, too."""
+    """Each process has different random numbers, ids and orders of trio's tasks."""
     code = "import random, uuid, trio; print(random.random(), uuid.uuid4(), trio._core._run._r.random())"
     said = {lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)}
     words = [word for line in said for word in line.split()]
@@ -153,7 +153,7 @@ def test_chance_is_not_shared(lives):
 
 
 def test_no_life_runs_in_the_tests_process(lives):
-    """They are others, and children of the server."""
+    """The forked processes are other processes, and children of the server."""
     code = "import os; print(os.getpid(), os.getppid())"
     first, second = (
         lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() for _ in "ab"

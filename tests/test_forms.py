@@ -1,4 +1,4 @@
-"""Forms: fields as JSON Schema, schemas as fields, and what JSON Schema lets pass."""
+"""Forms: conversion of fields to JSON Schema and back, and validation by JSON Schema."""
 
 import base64
 
@@ -40,7 +40,7 @@ def reason(content, form=None):
 
 
 def test_each_kind_is_a_field_again():
-    """The kinds, labels, options and defaults come back from JSON Schema."""
+    """JSON Schema preserves the kinds, labels, options and defaults."""
     asked = fields_of(to_form(ALL))
     assert [each.kind for each in asked] == list(KINDS[:1]) + [field.kind for field in ALL[1:]]
     assert {each.kind for each in asked} == set(KINDS)
@@ -55,7 +55,7 @@ def test_each_kind_is_a_field_again():
 
 
 def test_a_good_answer_fits():
-    """All members, and without what may be left out."""
+    """An answer with all members is valid, and one without the optional members too."""
     assert reason(GOOD) is None
     assert reason({name: value for name, value in GOOD.items() if name != "extras"}) is None
 
@@ -88,7 +88,7 @@ def test_a_good_answer_fits():
     ],
 )
 def test_a_bad_answer_does_not(name, value):
-    """Each member by its kind; the reason names it."""
+    """Each member is checked by its kind, and the reason names the member."""
     said = reason({**GOOD, name: value})
     assert said is not None
     assert name in said

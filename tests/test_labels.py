@@ -37,26 +37,26 @@ def test_a_label_is_read_back_from_its_text(label):
 
 @pytest.mark.parametrize("text", ["web", " ", ",", "web, ", "\u202e"])
 def test_a_text_that_is_not_empty_is_never_trusted(text):
-    """A source without a readable name is untrusted, too."""
+    """A source without a readable name is also untrusted."""
     assert not label_of(text).is_trusted
     assert label_of("").is_trusted
 
 
 @pytest.mark.parametrize("name", ["", " ", "a,b", "x" * 65, "a\u202eb"])
 def test_a_source_has_a_usable_name(name):
-    """Names that a journal or a person would misread are errors."""
+    """A name that a journal or a user could misread is an error."""
     with pytest.raises(ConfigurationError, match="the name of a source"):
         Label({name})
 
 
 def test_a_text_is_no_set_of_sources():
-    """`Label("web")` would be three sources."""
+    """`Label("web")` would be a label of three sources, so it is an error."""
     with pytest.raises(ConfigurationError, match="sources="):
         Label("web")
 
 
 def test_the_name_of_a_sender_is_a_usable_source():
-    """A sender cannot choose a name that reads as several sources, or as none."""
+    """A sender cannot choose a name that reads as several sources, or as an empty label."""
     assert label_of(source_name("user", "bob, owner")).sources == {"user:bob owner"}
     assert Label({source_name("user", "x" * 500)})
 

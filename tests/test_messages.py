@@ -56,7 +56,7 @@ def test_forked_process_generates_other_ids():
     ],
 )
 def test_priority_reads_text_in_any_case_and_takes_the_unknown_as_normal(text, level):
-    """A word that names no level is NORMAL."""
+    """A text that is not the name of a level is NORMAL."""
     assert Priority(text) is level
     assert Priority.of(text) is level
 
@@ -69,7 +69,7 @@ def test_priority_refuses_what_is_neither_text_nor_level(value):
 
 
 def test_priorities_sort_by_haste():
-    """The most urgent is the least."""
+    """The most urgent priority is the least value."""
     assert sorted([Priority.LOW, Priority.URGENT, Priority.NORMAL, Priority.HIGH]) == [
         Priority.URGENT,
         Priority.HIGH,
@@ -92,12 +92,12 @@ def test_priorities_sort_by_haste():
     ],
 )
 def test_a_plain_name_is_a_users_except_three_kinds(name, kind):
-    """Exactly `assistant`, `agent` and `tool`, in any case, are kinds; nobody speaks for the system by name."""
+    """Only `assistant`, `agent` and `tool` are kinds, in any case. No name makes a sender the system."""
     assert Sender.named(name) == Sender(name, kind)
 
 
 def test_a_sender_of_an_unknown_kind_is_refused():
-    """The kind decides a role, so it is one of five."""
+    """The kind of a sender selects a role, so it must be one of five."""
     with pytest.raises(ValueError, match="kind"):
         Sender("ada", "robot")
 
@@ -113,7 +113,7 @@ def test_to_parts_takes_text_a_part_or_several():
 
 @pytest.mark.parametrize("content", [None, 5, {"text": "x"}, [1], b"bytes"])
 def test_to_parts_names_what_it_does_not_take(content):
-    """Anything else is a TypeError that says what content is."""
+    """A value of another type is a TypeError that names the accepted types."""
     with pytest.raises(TypeError, match="content is text or parts"):
         to_parts(content)
 
@@ -121,13 +121,13 @@ def test_to_parts_names_what_it_does_not_take(content):
 @pytest.mark.parametrize("kind", [Image, File])
 @pytest.mark.parametrize("given", [{}, {"data": b"x", "url": "https://example.org/x"}])
 def test_media_has_either_bytes_or_an_address(kind, given):
-    """None or both is an error that names the class."""
+    """Both or none of them is an error that names the class."""
     with pytest.raises(ValueError, match=f"{kind.__name__} takes either"):
         kind(media_type="image/png", **given)
 
 
 def test_a_message_shows_its_parts_by_kind():
-    """Text joined, calls and results in order."""
+    """The texts are joined. Calls and results are in their order."""
     call, result = ToolCall("add", {"a": 1}), ToolResult(call_id="1", tool_name="add", content="3")
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text("a"), call, Text("b"), result))
     assert (message.text, message.tool_calls, message.tool_results) == ("ab", (call,), (result,))
@@ -139,7 +139,7 @@ def test_a_message_shows_its_parts_by_kind():
     [("3", None, "3"), ("", "boom", "Error: boom"), ("half", "boom", "Error: boom\nhalf")],
 )
 def test_a_tool_result_reads_as_text(content, error, text):
-    """The error goes first, what there is of content after it."""
+    """The text has the error first, then the content."""
     assert ToolResult(call_id="1", tool_name="t", content=content, error=error).text == text
 
 
@@ -157,7 +157,7 @@ def test_a_sender_and_a_failure_print_as_short_text():
 
 
 def test_a_reply_is_its_text():
-    """`print` of a reply shows what was said."""
+    """`print` of a reply prints its text."""
     assert str(Reply(text="hello")) == "hello"
 
 
@@ -171,14 +171,14 @@ def test_a_reply_is_its_text():
     ],
 )
 def test_a_message_reads_its_priority(given, read):
-    """Text in any case; unknown text is NORMAL."""
+    """Text is accepted in any case. Unknown text is NORMAL."""
     message = Message(session_id="s", sender=Sender("ada"), parts="hello", priority=given)
     assert message.priority is read
 
 
 @pytest.mark.parametrize("parts", ["hello", Text("hello"), [Text("hello")], ["hel", Text("lo")]])
 def test_the_parts_of_a_message_are_a_tuple_of_parts(parts):
-    """Whatever was given, nobody can change it afterwards."""
+    """Any accepted content becomes a tuple, so it cannot change later."""
     message = Message(session_id="s", sender=Sender("ada"), parts=parts)
     assert type(message.parts) is tuple
     assert message.text == "hello"
@@ -189,7 +189,7 @@ def test_the_parts_of_a_message_are_a_tuple_of_parts(parts):
 
 
 def test_no_metadata_equals_each_empty_mapping():
-    """From both sides, as mappings do, and nothing else; it is no key of a dictionary."""
+    """Empty metadata equals only empty mappings, from both sides, and cannot be a key of a dictionary."""
     none = NO_METADATA
     for empty in (NO_METADATA, {}, MappingProxyType({}), pickle.loads(pickle.dumps(NO_METADATA))):
         assert none == empty
@@ -202,7 +202,7 @@ def test_no_metadata_equals_each_empty_mapping():
 
 
 def test_no_metadata_is_compared_without_a_copy():
-    """Each message that is written is asked whether it has some."""
+    """The journal checks the metadata of each message that it writes, so the check must be fast."""
 
     class Counted(dict):
         def __iter__(self):

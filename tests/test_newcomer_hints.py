@@ -1,4 +1,4 @@
-"""Words that newcomers type, and blocks that they use in another way: the error leads to what is meant."""
+"""Names of other libraries, and wrong uses of blocks: the error names the correct form."""
 
 import asyncio
 import pathlib
@@ -43,7 +43,7 @@ from actgent.protocols.goal.decision_parsing import CustomAction
 
 @pytest.fixture
 def told(caplog):
-    """The log's records, as text."""
+    """Return the log records as text."""
     return lambda: [
         f"{record.getMessage()}\n{record.exc_text or ''}"
         for record in caplog.records
@@ -60,7 +60,7 @@ def clerk(*said, **options) -> BareAgent:
 
 @pytest.mark.parametrize("make", [open_runtime, open_gateway, Agent.stream, clerk().stream, clerk().follow])
 async def test_an_async_block_whose_call_is_forgotten(make):
-    """`async with open_runtime as runtime`, `with`, `await` and `async for` of the function are told to call it."""
+    """`async with open_runtime as runtime` raises an error that says to call the function. So do `with`, `await` and `async for`."""
     lead = rf"is a function that makes a block: call it, as in `async with {make.__qualname__}\(\.\.\.\) as"
     with pytest.raises(TypeError, match=lead):
         async with make:
@@ -75,7 +75,7 @@ async def test_an_async_block_whose_call_is_forgotten(make):
 
 
 def test_a_block_whose_call_is_forgotten_in_synchronous_code():
-    """The portal's is `with` there, and `async with` in asyncio."""
+    """The error for `open_portal` shows `with` in synchronous code and `async with` in asyncio."""
     with pytest.raises(TypeError, match=r"`with open_portal\(\.\.\.\) as"), open_portal:
         pass
     with pytest.raises(TypeError, match=r"`async with open_portal\(\.\.\.\) as"):
@@ -83,7 +83,7 @@ def test_a_block_whose_call_is_forgotten_in_synchronous_code():
 
 
 async def test_a_block_that_is_awaited():
-    """It is entered."""
+    """The error says to enter the block by `async with`."""
     async with clerk() as agent:
         for make in (open_runtime, lambda: agent.stream("hi")):
             with pytest.raises(TypeError, match=r"is an async block: write `async with"):
@@ -91,7 +91,7 @@ async def test_a_block_that_is_awaited():
 
 
 async def test_a_stream_that_is_read_without_async():
-    """Each kind of reader says how it is read."""
+    """The error of each kind of reader says to read by `async for`."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada")
@@ -103,7 +103,7 @@ async def test_a_stream_that_is_read_without_async():
 
 
 def test_streams_of_portals_in_the_wrong_world():
-    """Unentered, by `async with`, or by `async for`."""
+    """Cases: a stream that is not entered, and a synchronous stream in `async with`."""
     with open_portal() as portal:
         agent = portal.start(clerk())
         with pytest.raises(TypeError, match=r"enter the stream before reading it: `with agent.stream"):
@@ -126,21 +126,21 @@ def test_streams_of_portals_in_the_wrong_world():
     ],
 )
 def test_an_argument_that_a_runtime_does_not_take(options, words):
-    """The error comes where it is written, and leads to the right one."""
+    """The call itself raises the error, which names the correct argument."""
     with pytest.raises(TypeError) as caught:
         open_runtime(**options)
     assert words in str(caught.value)
 
 
 def test_a_runtime_that_is_given_its_agents():
-    """It has no arguments without a name."""
+    """A runtime has no positional arguments, and the error names `runtime.start(agent)`."""
     for make in (open_runtime, open_portal):
         with pytest.raises(TypeError, match=r"inside of its block await runtime\.start\(agent\)"):
             make(clerk())
 
 
 async def test_arguments_of_a_stream():
-    """Its keywords lead on, and other errors stay as they are."""
+    """The error for an unknown keyword names the correct one. Other errors do not change."""
     async with clerk() as agent:
         with pytest.raises(TypeError, match=r"no argument 'owner': write session="):
             agent.stream("hi", owner="ada")
@@ -149,7 +149,7 @@ async def test_arguments_of_a_stream():
 
 
 async def test_a_block_function_is_a_function():
-    """What reads its name, text and signature finds those of the function."""
+    """The wrapper has the name, docstring and result of the function."""
     assert open_runtime.__name__ == "open_runtime"
     assert "Open a block" in open_runtime.__doc__
     async with clerk() as agent, agent.stream("hi") as events:
@@ -169,7 +169,7 @@ async def test_a_block_function_is_a_function():
     ],
 )
 async def test_a_name_that_a_runtime_has_not(name, words):
-    """Agents are started, and talked to."""
+    """The error says to start an agent and to use the methods of the agent."""
     async with open_runtime() as runtime:
         with pytest.raises(AttributeError) as caught:
             getattr(runtime, name)
@@ -191,7 +191,7 @@ async def test_a_name_that_a_runtime_has_not(name, words):
     ],
 )
 def test_names_of_other_libraries(item, name, words):
-    """They lead to ours, and are no attributes."""
+    """The error names the public name of this package, and `hasattr` is false."""
     with pytest.raises(AttributeError) as caught:
         getattr(item, name)
     assert words in str(caught.value)
@@ -200,7 +200,7 @@ def test_names_of_other_libraries(item, name, words):
 
 
 def test_names_of_an_own_class_go_before():
-    """A class made from ours may use the words that lead elsewhere."""
+    """A subclass may define attributes with the names that raise these errors in the base class."""
 
     class Own(BareAgent):
         sessions = ("one",)
@@ -213,7 +213,7 @@ def test_names_of_an_own_class_go_before():
 
 
 def test_names_of_agents_and_sessions_in_portals():
-    """Without `await` in synchronous code."""
+    """The suggested calls have no `await` in synchronous code."""
     with open_portal() as portal:
         agent = portal.start(clerk())
         with pytest.raises(
@@ -238,14 +238,14 @@ def test_names_of_agents_and_sessions_in_portals():
     ],
 )
 def test_quotas_that_are_called_otherwise(options, words):
-    """The argument that is meant is named."""
+    """The error names the correct argument."""
     with pytest.raises(TypeError) as caught:
         Quotas(**options)
     assert words in str(caught.value)
 
 
 def test_options_of_tools_and_clients():
-    """Unknown ones lead to the nearest, or to what other libraries call so."""
+    """The error names the nearest option, or the option with this name in other libraries."""
     with pytest.raises(TypeError, match=r"no argument 'desc': write description="):
 
         @tool(desc="adds")
@@ -261,7 +261,7 @@ def test_options_of_tools_and_clients():
 
 
 def test_a_provider_that_is_not_known():
-    """Those that there are stand in the text once."""
+    """The error lists the known providers once."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", llm="cohere:command-r")
     assert str(caught.value).count("mistral") == 1
@@ -280,7 +280,7 @@ def test_a_provider_that_is_not_known():
     ],
 )
 def test_a_model_in_the_form_of_another_library(model, words):
-    """The text that is likely to be meant stands in the error."""
+    """The error has the likely text of the model."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", llm=model)
     assert words in str(caught.value)
@@ -290,7 +290,7 @@ def test_a_model_in_the_form_of_another_library(model, words):
 
 
 async def test_a_state_whose_attributes_are_set():
-    """`state.x = 1` and `session.state = ...` change nothing, and say what does."""
+    """`state.x = 1` and `session.state = ...` raise an error that names the call which changes the state."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(
@@ -322,7 +322,7 @@ async def test_invalid_state_action_is_rejected(given, words):
 
 
 async def test_an_action_that_awaits():
-    """It is not run, and Python has nothing to warn of."""
+    """An async action is rejected, and Python warns of no coroutine that was never awaited."""
 
     async def act(state):
         return ("x", 1)
@@ -337,7 +337,7 @@ async def test_an_action_that_awaits():
 
 
 async def test_a_journal_by_its_path():
-    """The address that is meant is written out."""
+    """The error has the complete journal URL for this path."""
     path = pathlib.Path("/var/agents.db")
     with pytest.raises(ConfigurationError, match=r"write 'sqlite:////var/agents\.db'"):
         async with open_runtime(journal=path):
@@ -369,7 +369,7 @@ async def test_a_journal_by_its_path():
     ],
 )
 async def test_a_journal_in_the_form_of_another_library(url, shown, meant):
-    """The error shows the address with its scheme, without the login, and the address that is meant if that is clear."""
+    """The error shows the scheme of the address without the login. It shows the correct address if that is clear."""
     with pytest.raises(ConfigurationError) as caught:
         async with open_runtime(journal=url):
             pass
@@ -382,7 +382,7 @@ async def test_a_journal_in_the_form_of_another_library(url, shown, meant):
 
 
 async def test_a_journal_that_cannot_be_opened_has_a_short_traceback(tmp_path):
-    """The frames of the storage say nothing about an address that is wrong."""
+    """The traceback leaves out frames of the storage, because they do not explain a wrong address."""
     with pytest.raises(ActgentError) as caught:
         async with open_runtime(journal=f"sqlite:///{tmp_path}/none/agents.db"):
             pass
@@ -412,7 +412,7 @@ async def test_invalid_decision_object_is_rejected(decision, words):
 
 
 async def test_sessions_and_agents_that_are_not_there():
-    """What makes or lists sessions, and the agent that was meant; another owner's session is told alike."""
+    """The error names the calls that create or list sessions, or the nearest agent. A session of another owner gives the same text."""
     async with open_runtime() as runtime:
         agent = await runtime.start(clerk())
         await runtime.start(BareAgent("writer", llm=ScriptedLLM([])))
@@ -429,7 +429,7 @@ async def test_sessions_and_agents_that_are_not_there():
 
 
 async def test_a_tool_that_exits_the_program(told):
-    """It is told like any mistake in a tool, with the place; the agent goes on."""
+    """SystemExit in a tool is logged as any failure of a tool, with the function. The agent continues."""
 
     @tool
     async def leave() -> str:
@@ -445,7 +445,7 @@ async def test_a_tool_that_exits_the_program(told):
 
 
 def test_a_parameter_that_is_to_be_the_context(told):
-    """Unannotated, a model fills it."""
+    """Without an annotation, the model fills the parameter, so a log record names the annotation."""
 
     @tool
     def look(ctx) -> str:
@@ -464,7 +464,7 @@ def test_a_parameter_that_is_to_be_the_context(told):
 
 
 def test_things_that_are_named_twice_or_not_at_all():
-    """The error names which."""
+    """The error contains the repeated or missing name."""
     with pytest.raises(ConfigurationError, match="two modes are named 'a'"):
         Modes(Mode("a", tools=[]), Mode("a", tools=[]))
     with pytest.raises(ConfigurationError, match="two custom actions are named 'a'"):
@@ -495,13 +495,13 @@ async def test_unknown_tools_and_stages_of_a_plan_agent_have_suggestions():
 
 @attrs.frozen
 class Unused:
-    """Keeps attrs' errors apart: unknown arguments of a program's own classes are Python's."""
+    """Attrs class of the program. Its errors for unknown arguments are those of Python."""
 
     size: int
 
 
 def test_classes_of_a_program_keep_their_errors():
-    """Only ours are worded anew."""
+    """Only errors of classes of this package have another text."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
         Unused(length=3)
 
@@ -526,7 +526,7 @@ def test_classes_of_a_program_keep_their_errors():
     ],
 )
 async def test_an_argument_of_another_framework(method, word, advice):
-    """The error names the argument and what to write for it."""
+    """The error names the argument and the replacement."""
     async with clerk() as agent:
         first = ("ada", "s1") if method.endswith("session") else ("hi",)
         with pytest.raises(TypeError) as caught:  # noqa: PT012 - a stream raises when it is called
@@ -538,7 +538,7 @@ async def test_an_argument_of_another_framework(method, word, advice):
 
 
 async def test_an_argument_without_a_close_name_gets_no_suggestion():
-    """A wrong suggestion is worse than none: `stream=` is not `threads=`."""
+    """A wrong suggestion is worse than no suggestion: `stream=` is not `threads=`."""
     async with clerk() as agent:
         with pytest.raises(TypeError, match=r"^Agent.run\(\) has no argument 'grammar'$"):
             await agent.run("hi", grammar="x")
@@ -563,7 +563,7 @@ async def test_arguments_of_chat_and_names_of_its_result():
 
 
 async def test_the_id_of_a_message_is_data_as_any_text(tmp_path):
-    """It can be used as an id again and kept in states and metadata, and a journal has it as text."""
+    """The id can be an id of another message and can be stored in states and metadata. A journal stores it as text."""
     async with open_runtime(journal=f"sqlite:///{tmp_path / 'a.db'}") as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="s")
@@ -585,7 +585,7 @@ async def test_the_id_of_a_message_is_data_as_any_text(tmp_path):
     "name", ["final_output", "messages", "tool_calls", "cost", "total_tokens", "response"]
 )
 async def test_names_of_other_frameworks_on_a_reply(name):
-    """Each leads to the name here."""
+    """The error for each name has the correct attribute."""
     async with clerk() as agent:
         reply = await agent.run("hi")
     with pytest.raises(AttributeError, match=r": read "):
@@ -593,7 +593,7 @@ async def test_names_of_other_frameworks_on_a_reply(name):
 
 
 def test_names_of_media_and_items_of_replies():
-    """Constructors of other libraries lead to data=, and a reply that is read as a dict leads to its attributes."""
+    """The error for constructors of other libraries names data=. The error for dict access to a reply names its attributes."""
     with pytest.raises(AttributeError, match=r"data=pathlib\.Path"):
         Image.from_path("picture.png")
     with pytest.raises(TypeError, match=r"read reply\.text, or reply\.data"):
@@ -601,7 +601,7 @@ def test_names_of_media_and_items_of_replies():
 
 
 async def test_a_handler_that_is_attached_in_a_wrong_way():
-    """With parentheses, or with its parameters swapped."""
+    """Cases: with parentheses, and with swapped parameters."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(TypeError, match=r"write `@session.on_tool_result` without parentheses"):
@@ -620,7 +620,7 @@ async def test_a_handler_that_is_attached_in_a_wrong_way():
 
 
 def test_a_tool_without_a_docstring(told):
-    """It is logged once what the model is shown."""
+    """One log record states the description that the model gets."""
 
     def get_weather(city: str) -> str:
         return city
@@ -632,7 +632,7 @@ def test_a_tool_without_a_docstring(told):
 
 
 async def test_agents_that_ask_each_other_in_a_ring(told):
-    """The warning names the ring once, and the limit ends it."""
+    """One warning names the ring, and the limit ends the calls."""
     first = BareAgent("first", llm=ScriptedLLM([ToolCall("second", {"task": "x"})], repeat=True))
     second = BareAgent("second", llm=ScriptedLLM([ToolCall("first", {"task": "x"})], repeat=True))
     first.tools.add(second.as_tool())
@@ -647,7 +647,7 @@ async def test_agents_that_ask_each_other_in_a_ring(told):
 
 
 def test_run_sync_in_asyncio_is_logged(told):
-    """It answers, and the log names what to use."""
+    """The call returns the answer, and the log names the correct function."""
 
     async def main():
         return clerk().run_sync("hi").text

@@ -1,4 +1,4 @@
-"""Mistakes that newcomers make: each is told once, to the right place, with what to do."""
+"""Mistakes of new users: each is reported once, at its cause, with the correct form."""
 
 import asyncio
 import socket
@@ -65,7 +65,7 @@ from actgent.turns.event_loop_watchdog import BLOCKED_SECONDS, INTERVAL_SECONDS
 
 @pytest.fixture
 def told(caplog):
-    """The log's records, as text with tracebacks, one a record."""
+    """Return each log record as a text with its traceback."""
 
     def records() -> list[str]:
         ours = [record for record in caplog.records if record.name.startswith("actgent")]
@@ -82,7 +82,7 @@ def agent_with(*answers, **options) -> BareAgent:
 
 
 async def chat_once(agent, text="hi"):
-    """What a newcomer writes: a session, a message, and nothing that hears what comes of it."""
+    """Send one message to a new session without any handler, as a new user does."""
     async with agent:
         session = await agent.create_session("ada")
         await session.chat(text)
@@ -91,7 +91,7 @@ async def chat_once(agent, text="hi"):
 
 
 def result_of(session) -> str:
-    """The error of the only tool call, as the model reads it."""
+    """Return the error of the only tool call as the model reads it."""
     return next(message.tool_results[0].error for message in session.history if message.tool_results)
 
 
@@ -126,7 +126,7 @@ class Unfinished(Tool):
 
 
 async def test_a_tool_with_a_bug_is_logged_with_its_traceback(told):
-    """The model reads the error as a result, so nobody else would see it."""
+    """The model reads the error as a result, so without a log record the developer would not see it."""
     session = await chat_once(agent_with(ToolCall("misspelt", {}), "done", tools=[misspelt]))
     (record,) = told()
     assert (
@@ -163,7 +163,7 @@ async def test_tool_error_is_not_logged(told):
 
 
 async def test_a_hook_gets_what_a_tool_raised():
-    """The exception itself, with the traceback."""
+    """The hook gets the exception itself with its traceback."""
     raised = []
     hooks = ToolHooks(on_exception=lambda call, error: raised.append((call.name, error)))
 
@@ -192,7 +192,7 @@ async def test_a_hook_gets_what_a_tool_raised():
     ids=["unreadable", "unawaited"],
 )
 async def test_a_result_that_json_cannot_carry(told, made, said, words):
-    """The log says which tool, and what to return instead."""
+    """The log record names the tool and a suitable return value."""
     await chat_once(agent_with(ToolCall(made.name, {}), "done", tools=[made]))
     (record,) = told()
     assert f"tool {made.name} {said}" in record
@@ -213,7 +213,7 @@ async def _wait():
 
 @pytest.mark.parametrize("use", [_sleep, _yield, _wait])
 async def test_a_tool_that_awaits_asyncio(told, use):
-    """The foreign errors say nothing of trio; the text says what to write instead."""
+    """The errors of asyncio do not mention trio, so the log record and the tool result name `trio.sleep()`."""
 
     @tool
     async def asleep() -> str:
@@ -228,7 +228,7 @@ async def test_a_tool_that_awaits_asyncio(told, use):
 
 
 def _hold(told) -> None:
-    """Hold the loop until that is named, five seconds at most."""
+    """Block the event loop until a log record reports it, for five seconds at most."""
     over = time.monotonic() + 5
     while time.monotonic() < over and not any("has held the event loop" in record for record in told()):
         time.sleep(0.02)
@@ -236,7 +236,7 @@ def _hold(told) -> None:
 
 @pytest.mark.parametrize("inline", [False, True])
 async def test_a_blocking_call_in_a_tool(told, inline):
-    """The watchdog names the tool and the line, and what to write instead."""
+    """The watchdog names the tool, the function, and the non-blocking call."""
 
     @tool
     async def slow() -> str:
@@ -259,7 +259,7 @@ async def test_a_blocking_call_in_a_tool(told, inline):
 
 
 async def test_a_blocking_call_in_a_model(told):
-    """A model of one's own, with a client that does not await."""
+    """The watchdog names a model of the program that blocks the event loop."""
 
     async def asking(chat):
         _hold(told)
@@ -271,7 +271,7 @@ async def test_a_blocking_call_in_a_model(told):
 
 
 async def test_a_blocking_call_in_an_async_handler(told):
-    """It is named like a sync one."""
+    """The watchdog names an async handler as it names a sync one."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada")
 
@@ -287,7 +287,7 @@ async def test_a_blocking_call_in_an_async_handler(told):
 
 
 async def test_a_tool_that_awaits_holds_nothing(told):
-    """However often the thread finds the loop in it."""
+    """A tool that often yields to the event loop is not reported, however often the watchdog samples it."""
 
     @tool
     async def busy() -> str:
@@ -301,11 +301,11 @@ async def test_a_tool_that_awaits_holds_nothing(told):
     assert told() == []
 
 
-# --- failures and people that nobody hears of ----------------------------------------------------
+# --- failures and approvals without a handler -----------------------------------------------------
 
 
 async def test_a_model_that_fails_without_on_exception(told):
-    """The text, and the traceback of a model of one's own."""
+    """The log has the error and the traceback of a model of the program."""
 
     def broken(chat):
         raise RuntimeError("no weights loaded")
@@ -320,7 +320,7 @@ async def test_a_model_that_fails_without_on_exception(told):
 
 
 async def test_a_handler_that_raises_without_on_exception(told):
-    """The text, and the traceback."""
+    """The log has the error and its traceback."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada")
 
@@ -336,7 +336,7 @@ async def test_a_handler_that_raises_without_on_exception(told):
 
 
 async def test_a_stream_whose_model_fails(told):
-    """Who reads only tokens and replies sees an empty stream, and no exception."""
+    """The failure is logged, because a reader of only tokens and replies gets an empty stream without an exception."""
 
     def broken(chat):
         raise RuntimeError("no weights loaded")
@@ -350,7 +350,7 @@ async def test_a_stream_whose_model_fails(told):
 
 
 async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
-    """Then the caller has it."""
+    """The caller gets the exception, so no log record is needed."""
 
     def broken(chat):
         raise RuntimeError("no weights loaded")
@@ -364,7 +364,7 @@ async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
 
 
 async def test_failed_plan_is_reported_in_its_result_only(told):
-    """`process` returns the error."""
+    """`process` returns the error, so no log record is needed."""
 
     def broken(chat):
         raise RuntimeError("no weights loaded")
@@ -413,7 +413,7 @@ async def test_suspended_run_raises_an_error_with_the_remedies():
 
 
 async def test_a_thousand_interrupted_turns_are_one_record(told):
-    """And their number, when the block is left."""
+    """The first one is logged, and the number of the others when the block exits."""
 
     async def endless(chat):
         await trio.sleep_forever()
@@ -432,7 +432,7 @@ async def test_a_thousand_interrupted_turns_are_one_record(told):
 
 
 async def test_a_message_past_the_memorys_limit(told):
-    """The log says how large it was, and what to raise."""
+    """The log record states the size of the message and the argument to raise."""
     await chat_once(agent_with("hello"), "x" * 10_000_000)
     (record,) = told()
     assert "about 2,500,000 tokens, and the context budget is 180,000" in record
@@ -443,7 +443,7 @@ async def test_a_message_past_the_memorys_limit(told):
 
 
 async def test_a_handler_that_is_attached_too_late(told):
-    """What it missed is not told again."""
+    """One log record states that the handler missed earlier deliveries."""
     async with agent_with("hello", "again") as agent:
         session = await agent.create_session("ada", "hi")
         await session.wait_idle()
@@ -455,7 +455,7 @@ async def test_a_handler_that_is_attached_too_late(told):
 
 
 async def test_a_handler_that_comes_back_is_not_late(told):
-    """Who had a handler and lets a connection of a user go misses what it wants to miss."""
+    """A session that had a handler before, for example of a user's connection, logs no missed deliveries."""
     async with agent_with("hello", "again") as agent:
         session = await agent.create_session("ada", "hi")
         session.on_conversation(str)
@@ -468,7 +468,7 @@ async def test_a_handler_that_comes_back_is_not_late(told):
 
 
 class Shelf:
-    """Things that can be handlers."""
+    """Methods that serve as handlers."""
 
     def none(self):
         """Take nothing."""
@@ -499,7 +499,7 @@ class Shelf:
     ],
 )
 async def test_a_handler_that_cannot_be_called_with_what_is_delivered(handler, count):
-    """It is refused where it is attached, and not at the first answer."""
+    """The call that attaches the handler raises the error, before the first answer."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=f"takes {count} arguments, and is called with one"):
@@ -508,7 +508,7 @@ async def test_a_handler_that_cannot_be_called_with_what_is_delivered(handler, c
 
 @pytest.mark.parametrize("handler", [print, Shelf().one, Shelf().any, Shelf().default, str])
 async def test_handlers_that_can_be_called(handler):
-    """With a parameter, with any number of them, or with one that has a default."""
+    """A handler may have one parameter, any number of parameters, or one with a default."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada", "hi")
         session.on_exception(failed := [].append)
@@ -518,7 +518,7 @@ async def test_handlers_that_can_be_called(handler):
 
 
 async def test_a_handler_that_was_called_instead_of_passed():
-    """`on_conversation(print("x"))` attaches nothing."""
+    """`on_conversation(print("x"))` is an error and attaches no handler."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(TypeError, match="pass the function itself, without calling it"):
@@ -536,7 +536,7 @@ class Offer:
 
 
 async def test_an_answer_without_json():
-    """The answer, the tries and the remedy."""
+    """The log record has the answer, the number of tries and the remedy."""
     async with agent_with("well", "hm", "just words", output=Offer) as agent:
         with pytest.raises(ParseError) as caught:
             await agent.run("hi")
@@ -546,7 +546,7 @@ async def test_an_answer_without_json():
 
 
 async def test_a_limit_that_a_call_would_pass():
-    """The estimate that does not fit is named, beside what was used."""
+    """The error has the estimate that exceeds the limit and the current usage."""
     async with agent_with("hello", limits=Limits(tokens=700)) as agent:
         with pytest.raises(LimitReached) as caught:
             await agent.run("word " * 900)
@@ -570,7 +570,7 @@ async def test_a_limit_that_a_call_would_pass():
     ],
 )
 async def test_a_name_that_a_session_has_not(name, meant):
-    """The error leads to ours, and never to a private one."""
+    """The error names a public attribute, never a private one."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(AttributeError) as caught:
@@ -582,7 +582,7 @@ async def test_a_name_that_a_session_has_not(name, meant):
 
 
 def test_a_name_that_is_misspelt():
-    """Python itself leads to the nearest, which is a public one, and needs no `__getattr__` for it that slows every access."""
+    """Python itself suggests the nearest public name. The classes need no `__getattr__`, which would slow every access."""
     program = "from actgent import Reply\nReply(text='hi').message_typ"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "no attribute 'message_typ'. Did you mean: 'message_type'?" in told.stderr
@@ -601,14 +601,14 @@ def test_a_name_that_is_misspelt():
     ],
 )
 def test_a_name_that_an_agent_has_not(name, meant):
-    """The error says where it is to be found."""
+    """The error names the object and the method that do this."""
     with pytest.raises(AttributeError) as caught:
         getattr(agent_with(), name)
     assert meant in str(caught.value)
 
 
 def test_a_property_that_fails_keeps_its_own_error():
-    """The lead is for names that are not there."""
+    """Only missing attributes get a suggestion, not errors inside a property."""
 
     class Odd(BareAgent):
         @property
@@ -648,7 +648,7 @@ def test_a_property_that_fails_keeps_its_own_error():
     ],
 )
 def test_an_argument_of_an_agent_that_is_wrong(options, words):
-    """The error names the argument, what was given, and what to write."""
+    """The error names the argument, its value, and the correct form."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", **{"llm": ScriptedLLM([]), **options})
     assert words in str(caught.value)
@@ -666,14 +666,14 @@ def test_an_argument_of_an_agent_that_is_wrong(options, words):
     ],
 )
 def test_an_argument_that_an_agent_does_not_take(made, options, words):
-    """Names that other libraries use lead to ours."""
+    """The error for an argument of another library names the argument of this package."""
     with pytest.raises(TypeError) as caught:
         made("clerk", **options)
     assert words in str(caught.value)
 
 
 def test_a_type_error_from_within_is_left_as_it_is():
-    """Only the call itself is worded anew."""
+    """Only an error of the constructor call itself gets another text."""
 
     class Own(Bare):
         def check_fit(self, profile):
@@ -684,7 +684,7 @@ def test_a_type_error_from_within_is_left_as_it_is():
 
 
 def test_limits_that_are_called_otherwise():
-    """The nearest one is named."""
+    """The error names the nearest limit."""
     with pytest.raises(TypeError, match=r"Limits\(\) has no argument 'token': did you mean tokens=\?"):
         Limits(token=3)
     with pytest.raises(TypeError, match="write model_calls="):
@@ -692,7 +692,7 @@ def test_limits_that_are_called_otherwise():
 
 
 async def test_a_state_that_is_assigned_to():
-    """It changes by actions, as the error says; what it says works."""
+    """A state changes only by actions. The call that the error names works."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(TypeError, match=r"state.dispatch\(\[\(key, value\)\]\)"):
@@ -704,13 +704,13 @@ async def test_a_state_that_is_assigned_to():
 
 
 def test_blocks_that_are_not_async():
-    """An agent's block is."""
+    """`with agent:` raises an error that names `async with agent:`."""
     with pytest.raises(TypeError, match="write `async with agent:`"), agent_with():
         pass
 
 
 def test_results_are_read_by_their_own_names():
-    """`reply.content` is `reply.text`."""
+    """The error for `reply.content` names `reply.text`."""
     for item, name, meant in (
         (Reply(text="hi"), "content", "reply.text"),
         (Reply(text="hi"), "output", "reply.data"),
@@ -748,14 +748,14 @@ async def test_invalid_owner_is_rejected(owner, words):
 
 
 async def test_a_class_that_is_started():
-    """A runtime starts objects."""
+    """A runtime starts objects, so the error says to create one."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match=r"not the class BareAgent: write BareAgent\(\.\.\.\)"):
             await runtime.start(BareAgent)
 
 
 def test_the_version_and_a_name_that_is_not_there():
-    """`actgent.__version__` is the distribution's; a misspelt name leads to the nearest."""
+    """`actgent.__version__` is the version of the distribution. The error for a misspelt name has the nearest one."""
     assert actgent.__version__ == metadata.version("actgent")
     with pytest.raises(AttributeError, match=r"did you mean Agent\?"):
         actgent.Agnet  # noqa: B018 - the access is the test
@@ -775,12 +775,12 @@ def test_the_version_and_a_name_that_is_not_there():
     ],
 )
 def test_a_role_is_a_noun_or_a_sentence(role, beginning):
-    """Neither doubles its beginning or its full stop."""
+    """The system prompt repeats neither the beginning of the role nor its full stop."""
     assert agent_with(role=role).system_prompt == beginning
 
 
 async def test_a_system_prompt_is_taken_as_it_is():
-    """Nothing is put round it, in what the model gets, either; role and goal describe the agent to others."""
+    """The model gets the text unchanged. Role and goal describe the agent only to other agents."""
     text = "You are {{ a clerk }}.\n\n- Be concise.\n"
     llm = ScriptedLLM(["hello"])
     agent = BareAgent("clerk", llm=llm, system_prompt=text, role="clerk", goal="to help")
@@ -801,7 +801,7 @@ FORMS = {
 
 @pytest.mark.parametrize("kind", FORMS)
 async def test_a_system_prompt_keeps_the_form_of_answers(kind, told):
-    """A model that is told in text how to answer still reads it after the developer's own prompt."""
+    """If the protocol describes its answer format in the prompt, that text follows the system prompt of the developer."""
     options = {"routes": {"next": BareAgent("next", llm=ScriptedLLM([]))}} if kind is RouterAgent else {}
     llm = ScriptedLLM([])
     agent = kind("clerk", llm=llm, system_prompt="Be {{ concise }}.", role="a poet", **options)
@@ -820,7 +820,7 @@ async def test_a_system_prompt_keeps_the_form_of_answers(kind, told):
 
 
 def test_a_system_prompt_with_a_template_of_ones_own_keeps_it():
-    """A template that does not begin as ours do is the form as a whole."""
+    """A template of the program with another beginning is appended as a whole."""
 
     class Listing(Bare):
         template = "Answer {{ profile.name }} with a list."
@@ -845,7 +845,7 @@ async def test_blocks_that_are_not_entered():
 
 
 def test_a_picture_by_its_path():
-    """It is bytes or an address, with a media type."""
+    """The error says to pass bytes or an address with a media type."""
     with pytest.raises(TypeError, match=r"^Image: write Image\(media_type='image/png', data="):
         Image("picture.png")
     with pytest.raises(TypeError, match="write media_type="):
@@ -853,7 +853,7 @@ def test_a_picture_by_its_path():
 
 
 def test_an_output_that_is_no_type():
-    """Its name or an object of it were meant as the type."""
+    """Cases: the name of the type, and an instance of the type."""
     with pytest.raises(ConfigurationError, match="not the text 'Offer'"):
         agent_with(output="Offer")
     with pytest.raises(ConfigurationError, match="not an instance: write Offer"):
@@ -861,7 +861,7 @@ def test_an_output_that_is_no_type():
 
 
 def test_a_method_without_its_object():
-    """A tool that is a method runs with the object that it is taken from."""
+    """A method is a tool only if it is read from an object. The error names the correct form."""
 
     class Till:
         @tool
@@ -877,14 +877,14 @@ def test_a_method_without_its_object():
 
 
 async def test_run_agent_with_its_arguments_the_other_way_round():
-    """The goal comes first."""
+    """The error says that the goal is the first argument."""
     with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal is a text"):
         await run_agent(ScriptedLLM([]), "find it")
 
 
 async def test_a_server_that_is_not_there(autojump_clock):
-    """Host, port, the system's own reason, and where the address comes from."""
-    with socket.socket() as taken:  # bound and not listening, so that nobody else takes the port
+    """The error has the host, the port, the reason of the system, and the origin of the address."""
+    with socket.socket() as taken:  # bound and not listening, so that no other process gets the port
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         llm = OpenAI("gpt-5.2", base_url=f"http://127.0.0.1:{port}/v1", api_key="k")
@@ -897,7 +897,7 @@ async def test_a_server_that_is_not_there(autojump_clock):
 
 
 async def test_a_journal_that_cannot_be():
-    """A misspelt address says the forms that there are, a folder that is missing is to be made."""
+    """The error for a wrong address names the valid form. The error for a missing folder says to create it."""
     with pytest.raises(ConfigurationError, match=r"'agents\.db' is not a journal URL; use 'sqlite:///FILE'"):
         async with open_runtime(journal="agents.db"):
             pass
@@ -907,7 +907,7 @@ async def test_a_journal_that_cannot_be():
 
 
 async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
-    """Before the block, after it, twice, closed, and without a key."""
+    """Cases: before and after the block, a repeated block or session, a closed session, and no API key."""
     agent = agent_with("hello")
     with pytest.raises(NotRunning, match="open it with `async with agent:`"):
         await agent.run("hi")
@@ -932,7 +932,7 @@ async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
 
 
 def test_a_tool_without_annotations(told):
-    """A model may pass anything then; `Any` says that this is meant."""
+    """A model may pass any value for such a parameter. The annotation `Any` prevents the log record."""
 
     @tool
     def look(place, day: str, how: Any = None) -> str:
@@ -945,13 +945,13 @@ def test_a_tool_without_annotations(told):
 
 
 def test_two_tools_of_one_name():
-    """A call could mean either."""
+    """A call would be ambiguous."""
     with pytest.raises(DuplicateTool, match="two tools are named 'misspelt': give one of them another name"):
         agent_with(tools=[misspelt, misspelt])
 
 
 def test_a_provider_that_is_misspelt_in_a_builder_and_in_a_folder(tmp_path):
-    """Its model would be asked of OpenAI, under all of the text as its name."""
+    """Without the error, the complete text would be the name of a model of OpenAI."""
     with pytest.raises(ConfigurationError, match="did you mean 'anthropic'"):
         AgentBuilder("clerk").llm("antropic:claude-sonnet-4-5", api_key="k").build()
     brain = "---\nname: clerk\nllm: opnai:gpt-5.2\n---\nYou answer.\n"

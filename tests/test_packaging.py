@@ -1,6 +1,6 @@
-"""The package as others get it: built, installed apart from this repository, and met for the first time.
+"""The package for a new user: the build, the installation outside of this repository, and the first use.
 
-No network is used: what is built and installed finds its dependencies in a folder of links to those that are here.
+No network is used: the build and the installation find their dependencies in a folder of links to installed packages.
 """
 
 import json
@@ -42,18 +42,18 @@ async def main():
 
 trio.run(main)
 """
-"""Needs the templates of prompts and the schema of the journal, which are no Python files."""
+"""Program that needs the prompt templates and the journal schema, which are not Python files."""
 
 
 def tracked(*patterns):
-    """The files of the repository, also those that are not committed yet."""
+    """Return the files of the repository, also those that are not committed yet."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def copy_tracked(folder):
-    """Copy the repository, without what git ignores."""
+    """Copy the repository without the files that git ignores."""
     for name in tracked():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -61,7 +61,7 @@ def copy_tracked(folder):
 
 @pytest.fixture
 def dependencies(tmp_path):
-    """A folder with all that is installed here, but for actgent itself."""
+    """Return a folder with links to all installed packages except actgent."""
     folder = tmp_path / "dependencies"
     folder.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
@@ -72,7 +72,7 @@ def dependencies(tmp_path):
 
 @pytest.fixture
 def environment(dependencies):
-    """An environment for commands that finds them, asks no index, and builds with the tools that are here."""
+    """Return an environment that finds these packages, uses no index, and builds with the installed tools."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     options = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_QUIET": "1"}
     options |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -80,14 +80,14 @@ def environment(dependencies):
 
 
 def run(command, *, cwd, env):
-    """What a command prints; it has to succeed."""
+    """Run a command that must succeed. Return its output."""
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
 def test_a_wheel_and_an_sdist_hold_the_whole_package(tmp_path, environment):
-    """Both are built, the wheel from the sdist; installed elsewhere it has its data, its command and its version."""
+    """The wheel is built from the sdist. An installation elsewhere has the data files, the command and the version."""
     pytest.importorskip("build", reason="the extra `dev` is not installed")
     source, built = tmp_path / "source", tmp_path / "built"
     copy_tracked(source)
@@ -123,7 +123,7 @@ def test_a_wheel_and_an_sdist_hold_the_whole_package(tmp_path, environment):
 
 
 def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
-    """The path of the tutorial, from a clone to a tool of one's own: five commands and fifteen lines, as they stand."""
+    """The five commands and fifteen lines of the tutorial run unchanged, from a clone to a tool of the user."""
     text = NEWCOMER.read_text(encoding="utf-8")
     commands = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
     program, printed = re.findall(r"^```(?:python|output)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -144,7 +144,7 @@ def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
 
 
 def docker_steps(path):
-    """The instructions of a Dockerfile, as pairs of name and arguments. An option before the arguments is dropped."""
+    """Return the instructions of a Dockerfile as pairs of name and arguments. An option before the arguments is dropped."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             name, _, rest = line.partition(" ")
@@ -152,7 +152,7 @@ def docker_steps(path):
 
 
 def test_the_image_of_the_dockerfile_answers(tmp_path, environment):
-    """Its steps are run below a folder, without a container engine; then its health check succeeds."""
+    """The steps run in a folder, without a container engine. Then the health check succeeds."""
     places = {name: str(tmp_path / name) for name in ("source", "app", "data")}
     python = tmp_path / "python" / "bin"
     run([sys.executable, "-m", "venv", "--without-pip", str(python.parent)], cwd=tmp_path, env=environment)
@@ -202,7 +202,7 @@ def test_the_image_of_the_dockerfile_answers(tmp_path, environment):
 
 @pytest.mark.parametrize("name", [name for name in tracked(".github") if name.endswith(".yml")])
 def test_files_of_the_public_host_can_be_read(name):
-    """They are YAML, and the targets of make that they name exist."""
+    """The files are YAML, and the make targets that they name exist."""
     text = (ROOT / name).read_text(encoding="utf-8")
     assert isinstance(YAML(typ="safe").load(text), dict)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -219,16 +219,16 @@ LOADED = {
     "postgres": ["actgent.journal.postgres"],
     "web": ["actgent.web.gateway_setup"],
 }
-"""What is loaded by those who installed an extra, or none."""
+"""Modules that a user of each extra imports. The key "" is the installation without extras."""
 CHECKS = {
     "cluster": "from actgent.journal.cluster_interface import check_cluster_extra as check; check()",
     "web": "from actgent.web.gateway import check_extra as check; check()",
 }
-"""What says which extra is missing."""
+"""Code of the check that names a missing extra."""
 
 
 def gather(requirements, extra, found):
-    """Add to a set, as names with extras, all the distributions that requirements lead to."""
+    """Add all distributions that requirements need, directly or not, to a set of names with extras."""
     for text in requirements:
         wanted = Requirement(text)
         if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
@@ -239,7 +239,7 @@ def gather(requirements, extra, found):
 
 
 def required(name, extra):
-    """The requirements of a distribution; ours are those of the repository, which may be installed as it was."""
+    """Return the requirements of a distribution. For actgent, read pyproject.toml, because the installed metadata may be old."""
     if name == "actgent":
         return PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     return distribution(name).requires or []
@@ -247,7 +247,7 @@ def required(name, extra):
 
 @pytest.mark.parametrize("extra", LOADED)
 def test_an_extra_brings_all_that_is_loaded_with_it(tmp_path, extra):
-    """In an environment with nothing but what an extra requires, its modules are loaded, and nobody asks for more."""
+    """The modules of an extra can be imported in an environment with only the requirements of this extra."""
     found = set()
     gather([f"actgent[{extra}]"], "", found)
     files = chain(*(distribution(name).files or () for name, part in found if not part and name != "actgent"))

@@ -1,4 +1,4 @@
-"""The promises that the repository makes as a whole."""
+"""Rules for the repository as a whole: imports, names, documentation and files."""
 
 import ast
 import graphlib
@@ -206,29 +206,29 @@ FAMILIES = {
     "llm": "clients.openai clients.openai_responses clients.anthropic scripted_model fallback_model wrapper_models",
     "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
-"""The members that can replace each other, by family."""
+"""Modules that can replace each other, by family."""
 
 MEMBERS = [(family, member) for family, members in FAMILIES.items() for member in members.split()]
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """The files of the repository, also those that are not committed yet."""
+    """Return the files of the repository, also those that are not committed yet."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout
 
 
-# --- floors ------------------------------------------------------------------------------
+# --- layers ------------------------------------------------------------------------------
 
 
 def test_imports_only_point_down():
-    """The floors of setup.cfg hold."""
+    """The layers in setup.cfg are not violated."""
     command = [Path(sys.executable).with_name("lint-imports"), "--config", "setup.cfg", "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -236,7 +236,7 @@ def test_imports_only_point_down():
 
 @pytest.mark.parametrize(("family", "member"), MEMBERS)
 def test_members_of_a_family_do_not_know_each_other(family, member):
-    """A model client imports no other client, a protocol no other protocol, a journal no other journal."""
+    """A model client imports no other client, a protocol no other protocol, and a journal no other journal."""
     folder = ROOT / "actgent" / family / member.replace(".", "/")
     others = set(FAMILIES[family].split()) - {member}
     for path in sorted(folder.glob("*.py")) or [folder.with_suffix(".py")]:
@@ -244,7 +244,7 @@ def test_members_of_a_family_do_not_know_each_other(family, member):
 
 
 def imported_modules(path: Path, *, package: str) -> set[str]:
-    """The modules of a package that a file imports, by their short names."""
+    """Return the modules of a package that a file imports, by their short names."""
     found = set()
     home = ".".join(path.parent.relative_to(ROOT).parts)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -256,19 +256,19 @@ def imported_modules(path: Path, *, package: str) -> set[str]:
     return {name.removeprefix(f"{package}.") for name in found if name.startswith(f"{package}.")}
 
 
-# --- how modules stand to each other -------------------------------------------------------
+# --- relations between modules -------------------------------------------------------------
 
 ORGANS = ("sessions", "turns", "runtime", "agents")
 TWICE: set[str] = set()
-"""Names that two modules of different folders define for different things. It only gets shorter."""
+"""Names that modules of different folders define for different things. Do not add names."""
 
 
 OF_USERS = {"agents.pipelines.pipeline_results: output"}
-"""Fields for values of the program's own, whose name another field has that is looked into."""
+"""`Any` fields for values of the program. Another field with the same name has attributes that are read."""
 
 
 def sources() -> dict[str, Path]:
-    """The files of the package, by their names without `actgent`; the `__init__.py` of a folder has the folder's."""
+    """Return the files of the package by module name without `actgent`. An `__init__.py` has the name of its folder."""
     package = ROOT / "actgent"
     paths = [path for path in sorted(package.rglob("*.py")) if path != package / "__init__.py"]
     return {
@@ -278,18 +278,18 @@ def sources() -> dict[str, Path]:
 
 
 def is_package(name: str) -> bool:
-    """Return True for a folder, by its name without `actgent`."""
+    """Return True if a module name without `actgent` is a folder."""
     return (ROOT / "actgent" / name.replace(".", "/")).is_dir()
 
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, ast.Module]:
-    """The modules of the package as they are written."""
+    """Return the syntax trees of the modules of the package."""
     return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in sources().items()}
 
 
 def needs(name: str, module: ast.Module, known: "dict[str, ast.Module]") -> set[str]:
-    """The modules that another one imports, wherever in it, for types alone, too."""
+    """Return the modules that another module imports at any level, also for types only."""
     place, found = f"actgent.{name}".split("."), set()
     package = place if is_package(name) else place[:-1]
     for node in ast.walk(module):
@@ -308,7 +308,7 @@ PRIVATE = re.compile(r"(\w+(?:\.\w+)*?\._(?!_)\w+)")
 
 
 def private_imports(source: str) -> set[str]:
-    """Return the private names of other packages that a file imports, or reads from a package that it imports."""
+    """Return the private names of other packages that a file imports, or reads from an imported package."""
     tree, roots, names = ast.parse(source), set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -361,7 +361,7 @@ def test_no_private_module_of_another_package_is_imported():
 
 
 def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
-    """Ctrl-C would end a task that others know to wait: trio breaks where they wake it."""
+    """Functions that wait for a reschedule are protected from Ctrl-C. An interrupted task would break trio when another task wakes it."""
     functions = [
         node
         for module in modules.values()
@@ -375,7 +375,7 @@ def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
 
 
 def test_no_module_imports_one_that_imports_it(modules):
-    """No circle among modules, whatever imports are for."""
+    """The modules have no import cycle, for any purpose of an import."""
     sorter = graphlib.TopologicalSorter({name: needs(name, each, modules) for name, each in modules.items()})
     sorter.prepare()
 
@@ -397,7 +397,7 @@ def test_no_import_is_hidden_in_a_string(modules):
 
 
 def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """The folders in folders, with the modules of each."""
+    """Return the subfolders of folders, with the modules of each."""
     found: dict[str, set[str]] = {
         name: set() for name in modules if name.count(".") == 1 and is_package(name)
     }
@@ -408,14 +408,14 @@ def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def session_of_context(folder: str, modules: dict[str, ast.Module]) -> set[str]:
-    """The names in the `__init__.py` of a folder, in full; empty for a namespace."""
+    """Return the full names that the `__init__.py` of a folder exports. The set is empty for a namespace."""
     assigned = [node for node in modules[folder].body if isinstance(node, ast.Assign)]
     listed = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
     return {f"{folder}.{name}" for value in listed for name in ast.literal_eval(value)}
 
 
 def wanted_elsewhere(modules: dict[str, ast.Module], *, late: bool) -> set[str]:
-    """The modules of folders in folders that other folders import, when they are loaded or (`late`) at any time."""
+    """Return the modules of subfolders that other folders import at load time, or with `late` at any time."""
     found = set()
     for name, module in modules.items():
         at_once = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -435,7 +435,7 @@ def test_private_modules_are_imported_through_their_package(modules):
 
 
 def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
-    """A folder in a folder is a namespace where several of its modules are wanted elsewhere or have public names; otherwise it has a face."""
+    """A subfolder without exports has at least two modules that other folders import or that have public names."""
     public = {home.removeprefix("actgent.") for home in actgent._HOMES.values()}
     wanted = wanted_elsewhere(modules, late=True) | public
     namespaces = {
@@ -447,7 +447,7 @@ def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
 
 
 def test_no_import_is_for_types_alone():
-    """`TYPE_CHECKING` hides a circle from the reader."""
+    """`TYPE_CHECKING` would hide an import cycle from the reader."""
     found = {name for name, path in sources().items() if "TYPE_CHECKING" in path.read_text(encoding="utf-8")}
     assert found == set()
 
@@ -479,13 +479,13 @@ def test_private_state_is_accessed_only_by_its_module(modules):
 
 
 def is_any(annotation: ast.AST | None) -> bool:
-    """Whether something is annotated `Any`, or `Any | None`."""
+    """Return True if an annotation is `Any` or `Any | None`."""
     text = "" if annotation is None else ast.unparse(annotation).strip("'\"")
     return text in {"Any", "Any | None", "typing.Any"}
 
 
 def test_no_field_is_looked_into_without_a_type(modules):
-    """No field of sessions, turns, runtime and agents is `Any` whose attributes are used anywhere in them."""
+    """A field of sessions, turns, runtime and agents is not `Any` if any of these packages reads its attributes."""
     organs = {name: module for name, module in modules.items() if name.startswith(ORGANS)}
     used = {
         node.value.attr
@@ -503,7 +503,7 @@ def test_no_field_is_looked_into_without_a_type(modules):
 
 
 def test_no_parameter_is_looked_into_without_a_type(modules):
-    """No parameter of a function of sessions, turns, runtime and agents is `Any` whose attributes it uses."""
+    """A parameter in sessions, turns, runtime and agents is not `Any` if its function reads its attributes."""
     found = set()
     for name, module in modules.items():
         for function in ast.walk(module) if name.startswith(ORGANS) else ():
@@ -520,7 +520,7 @@ def test_no_parameter_is_looked_into_without_a_type(modules):
 
 
 def test_a_public_name_is_defined_once(modules):
-    """But for members of one folder, commands and what they run, and those that are named until one of the two is renamed."""
+    """Exceptions: modules of one folder, all of `cli`, and the names in `TWICE`."""
     homes: dict[str, set[str]] = {}
     for name, module in modules.items():
         for node in module.body:
@@ -569,11 +569,11 @@ SAID = (
     "tools.tool_interface",
     "toolsets.http.api_credentials",
 )
-"""Modules of data that programs read, in which each field says what it is. It only gets longer."""
+"""Modules with data for programs, in which each field has a docstring. Do not remove modules."""
 
 
 def unsaid(cls: ast.ClassDef) -> list[str]:
-    """The fields of a class of attrs that have no docstring below them."""
+    """Return the fields of an attrs class without an attribute docstring."""
     followed = zip(cls.body, [*cls.body[1:], None], strict=True)
     return [
         node.target.id
@@ -584,7 +584,7 @@ def unsaid(cls: ast.ClassDef) -> list[str]:
 
 
 def test_each_field_of_data_says_what_it_is(modules):
-    """Units, what None and empty mean, whose id it is: editors show it where a program reads the field."""
+    """Editors show attribute docstrings, so each states units, the meaning of None and empty, and the owner of an id."""
     found = {
         f"{name}.{cls.name}": fields
         for name in SAID
@@ -596,11 +596,11 @@ def test_each_field_of_data_says_what_it_is(modules):
 
 
 UNSAID = {"AgentCore", "Webhook"}
-"""Public classes with a field that does not say what it is. It only gets shorter."""
+"""Public classes with an undocumented field. Do not add classes."""
 
 
 def test_each_field_of_a_public_class_says_what_it_is(modules):
-    """Whatever module it stands in: what `actgent` exports is read by programs."""
+    """Programs read all classes that `actgent` exports, so their fields have docstrings in any module."""
     found = {
         cls.name
         for module in modules.values()
@@ -611,22 +611,22 @@ def test_each_field_of_a_public_class_says_what_it_is(modules):
     assert found == UNSAID
 
 
-# --- the map -----------------------------------------------------------------------------
+# --- architecture pages -----------------------------------------------------------------------------
 
 
 def rows(text: str) -> set[str]:
-    """The names in the first column of the tables."""
+    """Return the names in the first column of the tables."""
     return set(re.findall(r"^\| `([\w./]+)` \|", text, re.MULTILINE))
 
 
 def members(folder: Path) -> set[str]:
-    """The files of a folder, and with a slash its folders."""
+    """Return the files of a folder, and its folders with a slash."""
     paths = [path.relative_to(folder) for path in tracked("actgent") if folder in path.parents]
     return {path.parts[0] + "/" * (len(path.parts) > 1) for path in paths}
 
 
 def sections() -> dict[str, str]:
-    """The table of the layers in docs/architecture.md, and those of the page of each layer, by their folders."""
+    """Return the layer table of docs/architecture.md and the tables of the page of each layer, by folder."""
     layers = (
         page("docs/architecture.md").read_text(encoding="utf-8").split("\n## Layers\n")[1].split("\n## ")[0]
     )
@@ -638,7 +638,7 @@ def sections() -> dict[str, str]:
 
 
 def test_the_architecture_names_each_module():
-    """The pages have the package's folders and root files, and the modules of each folder; and nothing else."""
+    """The pages name exactly the folders and root files of the package and the modules of each folder."""
     there = {"actgent": members(ROOT / "actgent")}
     for folder in [name for name in there["actgent"] if name.endswith("/")]:
         there[f"actgent/{folder[:-1]}"] = members(ROOT / "actgent" / folder) - {"__init__.py"}
@@ -646,7 +646,7 @@ def test_the_architecture_names_each_module():
 
 
 def test_the_architecture_names_what_is_in_a_members_folder():
-    """The row of a folder in a folder has the names of all its modules, without `.py`."""
+    """The row of a subfolder names all its modules without `.py`."""
     tables, wanting = sections(), set()
     for path in tracked("actgent/*/*/*.py"):
         folder = path.parent
@@ -657,11 +657,11 @@ def test_the_architecture_names_what_is_in_a_members_folder():
     assert wanting == set()
 
 
-# --- the face ----------------------------------------------------------------------------
+# --- public names ----------------------------------------------------------------------------
 
 
 def test_the_face_has_the_names_of_the_contract():
-    """All names of docs/architecture/public-names.md, and all errors, are public; there is no other."""
+    """The public names are exactly those of docs/architecture/public-names.md and all errors."""
     errors = importlib.import_module("actgent.errors")
     raised = [
         name
@@ -673,7 +673,7 @@ def test_the_face_has_the_names_of_the_contract():
 
 
 def test_each_public_name_has_its_place_in_the_reference():
-    """A page of docs/reference has a line for it; exceptions have one by themselves. The built site is tested, too."""
+    """A page of docs/reference has a line for each name, and a separate line for each exception. The test also checks the built site."""
     errors = vars(importlib.import_module("actgent.errors"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
     listed = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
@@ -684,7 +684,7 @@ TROUBLESHOOTING = ROOT / "docs" / "help" / "troubleshooting.md"
 
 
 def test_each_error_has_its_row_in_troubleshooting():
-    """Each exception class is named there, and no class that is gone."""
+    """The page names each exception class and no deleted class."""
     errors = vars(importlib.import_module("actgent.errors"))
     classes = {
         name for name, each in errors.items() if isinstance(each, type) and issubclass(each, Exception)
@@ -707,7 +707,7 @@ def test_each_table_of_the_docs_begins_with_one_head():
 
 
 def test_troubleshooting_quotes_what_errors_say():
-    """What stands as a message in the first column is in the code, so nobody looks for words that are not said."""
+    """Each message in the first column appears in the code, so a search for the text of an error finds its row."""
     text = TROUBLESHOOTING.read_text(encoding="utf-8")
     quoted = re.findall(r"^\| (?:the same, )?`([^`]+)` \| `\w+` \|", text, re.MULTILINE)
     code = "".join("".join(path.read_text(encoding="utf-8").split()) for path in tracked("actgent/errors*"))
@@ -720,14 +720,14 @@ def test_troubleshooting_quotes_what_errors_say():
 
 @pytest.mark.parametrize("name", actgent.__all__)
 def test_each_public_name_can_be_loaded(name):
-    """A name of the face is there, under its own name, with type hints that resolve."""
+    """Each public name can be imported under this name, and its type hints resolve."""
     value = getattr(actgent, name)
     assert value.__name__ == name
     assert isinstance(typing.get_type_hints(value), dict)
 
 
 def test_type_checkers_see_the_same_names():
-    """`__init__.pyi` names what `__init__.py` loads, from the same modules."""
+    """`__init__.pyi` imports the names that `__init__.py` loads, from the same modules."""
     assert names_in_stub(actgent) == actgent._HOMES
     schemas = importlib.import_module("actgent.tools.schemas")
     at_once = {"plain_form": "actgent.tools.schemas.form_schemas"}
@@ -736,20 +736,20 @@ def test_type_checkers_see_the_same_names():
 
 
 def names_in_stub(package: types.ModuleType) -> dict[str, str]:
-    """The names that a package imports in its `__init__.pyi`, with their modules."""
+    """Return the names that a package imports in its `__init__.pyi`, with their modules."""
     stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname: f"{package.__name__}.{node.module}" for node in imports for alias in node.names}
 
 
 def test_a_wrong_name_is_an_attribute_error():
-    """What the face does not have is an AttributeError that names it, as in any module."""
+    """An unknown name of `actgent` is an AttributeError with this name, as in any module."""
     with pytest.raises(AttributeError, match="'actgent' has no attribute 'Agnet'"):
         getattr(actgent, "Agnet")  # noqa: B009 - a type checker would refuse the plain form
 
 
 def test_tracebacks_name_errors_as_they_are_caught():
-    """An error says `actgent.InboxFull`, is the class of actgent.errors, and can be pickled."""
+    """A traceback shows `actgent.InboxFull`. The class is the one of actgent.errors and can be pickled."""
     home = importlib.import_module("actgent.errors")
     assert actgent.ToolError is home.ToolError
     assert actgent.ToolError.__module__ == "actgent"
@@ -757,7 +757,7 @@ def test_tracebacks_name_errors_as_they_are_caught():
 
 
 def test_importing_the_face_loads_nothing_heavy():
-    """`import actgent` loads the standard library alone, and of itself only the face."""
+    """`import actgent` loads only the standard library and the root module of the package."""
     printed = python(
         "import sys; before = set(sys.modules); import actgent; print(*sorted(set(sys.modules) - before))"
     )
@@ -767,7 +767,7 @@ def test_importing_the_face_loads_nothing_heavy():
 
 
 def test_an_agent_without_a_provider_loads_no_sdk():
-    """Agents with a scripted model load neither SDK, nor what only the command line needs."""
+    """Agents with a scripted model load neither SDK nor the modules of the command line."""
     printed = python("import sys; from actgent import BareAgent, ScriptedLLM, tool; print(*sys.modules)")
     assert not {"openai", "anthropic", "genai_prices", "cyclopts", "rich"} & set(printed.split())
 
@@ -789,7 +789,7 @@ def page(name: str) -> Path:
 
 
 def python_blocks() -> list[object]:
-    """Every python block of the pages, named by page and line."""
+    """Return every python block of the pages, by page and line."""
     found = []
     for name in PAGES:
         text = page(name).read_text(encoding="utf-8")
@@ -801,7 +801,7 @@ def python_blocks() -> list[object]:
 
 @pytest.mark.parametrize("code", python_blocks())
 def test_documentation_runs(code, loopback_provider, capsys, tmp_path, monkeypatch):
-    """Every python block of README and docs runs as it stands, with the provider on loopback for a model."""
+    """Every python block of README and docs runs unchanged, with the provider on loopback as the model."""
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "documentation", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
@@ -816,14 +816,14 @@ def test_links_between_pages_lead_somewhere(name):
 
 
 def test_the_commands_of_the_readme_are_there():
-    """Every `make` command that a page names is a target of the Makefile."""
+    """Every `make` command on a page is a target of the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     text = "\n".join(page(name).read_text(encoding="utf-8") for name in PAGES)
     named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", text))
     assert {"demo", "test", "check", "bench"} <= named <= targets
 
 
-# --- what must not be in it --------------------------------------------------------------
+# --- forbidden content --------------------------------------------------------------
 
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.])/(?:home|root|Users|work|opt)/\w+"),
@@ -837,7 +837,7 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_file_holds(what):
-    """No file names a machine's own folders or a package registry, or holds a key."""
+    """A file contains no machine path, no address of a package registry, and no key."""
     found = []
     for path in tracked():
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -855,7 +855,7 @@ def test_each_rule_that_ruff_leaves_out_has_its_reason():
 
 
 def test_soak_runs_all_that_is_counted_for_it():
-    """`make soak` names each test file, or a folder of it, that asks for its switch."""
+    """`make soak` names each test file that reads its switch, or a folder of the file."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     soaked = re.search(r"^SOAKED := (.*)$", makefile, re.MULTILINE)[1].split()
     asked = [
@@ -876,11 +876,11 @@ def test_each_dependency_has_a_job_in_the_docs():
 
 
 PLANNED = {"cattrs", "msgpack"}
-"""For support/tagged_codec.py, which comes with the journal."""
+"""Dependencies that no module needs to import yet."""
 
 
 def test_each_dependency_is_imported():
-    """What is installed with actgent is used by it."""
+    """The package imports each of its dependencies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[.\[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]}
     code = "\n".join(path.read_text(encoding="utf-8") for path in tracked("actgent/*.py"))

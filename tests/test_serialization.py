@@ -1,4 +1,4 @@
-"""Messages, events, steps and results as JSON, and back."""
+"""Conversion of messages, events, steps and results to JSON and back."""
 
 import json
 import math
@@ -89,20 +89,20 @@ VALUES = [
 
 
 def again(value):
-    """A value after its way through JSON."""
+    """Return the value that its JSON is parsed to."""
     return type(value).from_dict(json.loads(json.dumps(value.to_dict(), allow_nan=False)))
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_is_the_same_after_its_way_through_json(value):
-    """Every field comes back, and the form names the class."""
+    """Every field is restored, and the JSON names the class."""
     assert again(value) == value
     assert type(again(value)) is type(value)
     assert isinstance(value.to_dict()["type"], str)
 
 
 def concrete(cls):
-    """All classes of events below a base class."""
+    """Yield all event classes below a base class."""
     for each in cls.__subclasses__():
         if "__attrs_attrs__" in vars(each):
             yield each
@@ -110,7 +110,7 @@ def concrete(cls):
 
 
 def sample(kind) -> Any:  # noqa: PLR0911 - a row for each kind of type
-    """A value of a field's type."""
+    """Return a value of the type of a field."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return sample(next(each for each in args if each is not NoneType))
@@ -141,7 +141,7 @@ EVENTS = sorted({*concrete(Observation), *concrete(StepsEvent)}, key=lambda cls:
 
 @pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.__name__)
 def test_every_class_of_events_has_a_form_in_json(cls):
-    """It is read by its own class and by the base class of the stream."""
+    """The class itself and the base class of the stream can parse the JSON."""
     event = made(cls)
     assert again(event) == event
     base = Observation if issubclass(cls, Observation) else StepsEvent
@@ -149,7 +149,7 @@ def test_every_class_of_events_has_a_form_in_json(cls):
 
 
 def test_every_public_class_of_events_is_tested():
-    """The public names that streams deliver are all among those above."""
+    """The tests above include every public class that streams deliver."""
     public = {getattr(actgent, name) for name in actgent.__all__}
     delivered = {type(value) for value in VALUES} | {Failure}
     events = {each for each in public if isinstance(each, type) and hasattr(each, "to_dict")}
@@ -167,7 +167,7 @@ def test_types_are_unique():
 
 
 def test_a_failure_keeps_the_class_words_and_fields_of_its_error():
-    """An error of actgent is one again; of another exception the class is named."""
+    """An error of actgent is restored as an object. Of another exception, only the class name and the text are restored."""
     failure = Failure(kind="parse", error=ParseError("no JSON", "raw"), message_id="m", raw="raw")
     read = again(failure)
     assert (type(read.error), str(read.error), read.error.raw) == (ParseError, "no JSON", "raw")
@@ -198,7 +198,7 @@ class Point:
     ids=["pydantic", "attrs", "tuple", "nan", "date"],
 )  # fmt: skip
 def test_data_of_any_type_becomes_plain(data, plain):
-    """What comes back is plain data, since the form does not name the type."""
+    """The restored data is plain, because the JSON does not name its type."""
     assert again(Reply(text="x", data=data)).data == plain
 
 
@@ -214,13 +214,13 @@ def test_data_of_any_type_becomes_plain(data, plain):
     ],
 )
 def test_invalid_serialized_data_is_rejected(data):
-    """The error states the expected type; nothing is guessed."""
+    """The error states the expected type. No value is converted."""
     with pytest.raises(WireError):
         Reply.from_dict(data)
 
 
 def test_the_form_is_no_part_of_the_object():
-    """Changing one does not change the other."""
+    """A change of the JSON does not change the object."""
     call = ToolCall("add", {"a": [1]})
     form = call.to_dict()
     form["arguments"]["a"].append(2)
@@ -236,7 +236,7 @@ def add(a: int, b: int) -> int:
 
 
 async def test_everything_that_runs_give_has_a_form_in_json():
-    """A whole run of each kind: streams, histories, states, results and observations."""
+    """The test runs each kind of agent and converts streams, histories, states, results and observations."""
     step = '{"tool_thought": "t", "tool_calls": [{"id": "1", "tool_name": "add", "parameters": {"a": 1, "b": 2}}]}'
     steps = StepsAgent("s", llm=ScriptedLLM([step, '{"final_answer": "3"}'] * 2, chunk=4), tools=[add])
     goal_llm = ScriptedLLM(

@@ -1,4 +1,4 @@
-"""What is written down once: a protocol or a limit that is planted there is known wherever one is chosen."""
+"""Each list has one definition: a new protocol or limit is known everywhere a program can choose one."""
 
 import ast
 import re
@@ -54,7 +54,7 @@ app(["run", "--help"])
 
 
 def run(code: str, *arguments: str, at: Path) -> str:
-    """What a fresh interpreter prints."""
+    """Return the output of a new interpreter."""
     command = [sys.executable, "-c", START + code, *arguments]
     done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -62,17 +62,17 @@ def run(code: str, *arguments: str, at: Path) -> str:
 
 
 def test_a_protocol_is_written_down_once(tmp_path):
-    """One more row of the table, and builders, brain.md and the command line know it."""
+    """One new row of the table adds a protocol to builders, brain.md and the command line."""
     assert "planted" in run(PROTOCOL, at=tmp_path)
 
 
 def test_a_limit_is_written_down_once(tmp_path):
-    """One more field of Limits, and brain.md and the command line know it, with what it is."""
+    """One new field of Limits adds a limit and its description to brain.md and the command line."""
     assert "What was planted." in run(LIMIT, limits.__file__, at=tmp_path)
 
 
 def test_the_test_of_a_new_folder_passes(tmp_path):
-    """Whatever its protocol: the script of its model says the greeting in the form of that protocol."""
+    """The scripted model of a new folder answers in the format of its protocol, for each protocol."""
     for protocol in PROTOCOLS:
         new_folder(tmp_path, f"new-{protocol}", protocol=protocol)
     line = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."]
@@ -81,7 +81,7 @@ def test_the_test_of_a_new_folder_passes(tmp_path):
 
 
 def words(path: Path) -> set[str]:
-    """What a file names: texts, fields and keywords of code; what a page has as code."""
+    """Return the names in a file: texts, fields and keywords of code, or code spans of a page."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return set(re.findall(r"`(\w+)`", text))
@@ -92,13 +92,13 @@ def words(path: Path) -> set[str]:
 
 
 def listing(names: set[str]) -> set[str]:
-    """The files of the package and the pages of the documentation that name more than half of these."""
+    """Return the files of the package and the pages of the documentation that contain more than half of these names."""
     files = [*(ROOT / "actgent").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
     return {path.relative_to(ROOT).as_posix() for path in files if len(names & words(path)) > len(names) / 2}
 
 
 REQUIREMENTS = "docs/specification.md"
-"""What the first protocols had to do, row by row; later ones are not in it."""
+"""Page with the requirements of the first protocols. Later protocols are not on it."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/specification.md holds what it says: each case of the specifications has a test that is there, or a reason."""
+"""Each case of the specifications has a row in docs/specification.md, with an existing test or a reason."""
 
 import ast
 import functools
@@ -18,11 +18,11 @@ PAGES = {
     "Modes: AppAgent": "appagent.md",
     "`bare`, `simple`, `react`, `router`: classification": "actgent.md",
 }
-"""The sections that go through a page case by case."""
+"""Sections that have a row for each case of a page, with the file name of this page."""
 OPEN: set[str] = set()
-"""Pages without a section yet. A page leaves this list and never comes to it."""
+"""Pages without a section. Do not add pages."""
 _REASON = 30
-"""Characters of a row's last column that can be a reason."""
+"""Minimum characters of a reason in the last column of a row."""
 _NAME = re.compile(r"`(?:(tests/[\w/]+\.py)(?:::)?)?(test_\w+)?`")
 _CASE = re.compile(r"^test_(?:\w+_)?case_\d")
 _HOME = re.compile(r"in\s+`(tests/[\w/]+\.py)`|in\s+`(test_\w+\.py)`|(?:,|and)\s+`(test_\w+\.py)`")
@@ -30,20 +30,20 @@ _HOME = re.compile(r"in\s+`(tests/[\w/]+\.py)`|in\s+`(test_\w+\.py)`|(?:,|and)\s
 
 @attrs.frozen
 class Row:
-    """A row of a table: what it is about, and where that is held."""
+    """A row of a table: its cases, and the tests or the reason."""
 
     cases: str
     held: str
 
 
 def sections():
-    """The page's sections by their headings, in order."""
+    """Return the sections of the page by their headings, in order."""
     found = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)[1:]
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def rows_of(section):
-    """The rows of all tables of a section, without their heads."""
+    """Return the rows of all tables of a section, without the table heads."""
     rows, is_head = [], True
     for line in section.splitlines():
         if not line.startswith("|"):
@@ -57,7 +57,7 @@ def rows_of(section):
 
 
 def numbers_in(words):
-    """`1, 4, 6 to 8` as numbers."""
+    """Return the numbers in a text such as `1, 4, 6 to 8`."""
     found = set()
     for first, last in re.findall(r"\b(\d+)(?: to (\d+))?", words):
         found.update(range(int(first), int(last or first) + 1))
@@ -65,7 +65,7 @@ def numbers_in(words):
 
 
 def homes_of(section):
-    """The test files that a section says its tests stand in, before its first table."""
+    """Return the test files that a section names before its first table."""
     homes, folder = [], "tests/agents"
     for path, *names in _HOME.findall(re.split(r"^\|", section, flags=re.MULTILINE)[0]):
         name = path or f"{folder}/{next(filter(None, names))}"
@@ -76,7 +76,7 @@ def homes_of(section):
 
 @functools.cache
 def names_in(path):
-    """The names of the tests that pytest collects from a file: functions, not text."""
+    """Return the names of the top-level functions in a test file."""
     file = ROOT / path
     if not file.is_file():
         return frozenset()
@@ -86,7 +86,7 @@ def names_in(path):
 
 
 def check(text, homes):
-    """How many tests and files a text names, and which of them are not there."""
+    """Return the number of tests and files that a text names, and the missing ones."""
     named, missing = 0, []
     for path, name in _NAME.findall(text):
         if not (path or name):
@@ -99,7 +99,7 @@ def check(text, homes):
 
 
 def asked_of(page):
-    """The numbers of a page's testable cases."""
+    """Return the numbers of the testable cases of a page."""
     text = (SPECIFICATIONS / page).read_text(encoding="utf-8")
     cases = re.search(r"^## \d\.3 Testable cases.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[0]
     cases = re.sub(r"^(\| \d+ \|).*", r"\1", cases, flags=re.MULTILINE)  # a row's number is its first cell
@@ -108,7 +108,7 @@ def asked_of(page):
 
 
 def test_each_section_is_read():
-    """No section stands beside the tables that are checked."""
+    """Each section has a table, and each page of `PAGES` has a section."""
     assert [heading for heading in sections() if not rows_of(sections()[heading])] == []
     assert set(PAGES) <= set(sections())
 
@@ -122,7 +122,7 @@ def test_each_row_occurs_once(heading):
 
 @pytest.mark.parametrize("heading", sections())
 def test_each_row_has_its_tests_or_a_reason(heading):
-    """No name of a test that is not there, and no case that is only mentioned."""
+    """Each test that a row names exists. A row without a test has a reason."""
     section = sections()[heading]
     homes = homes_of(section)
     assert homes
@@ -145,17 +145,17 @@ def test_each_named_test_exists(heading):
 
 @pytest.mark.parametrize(("heading", "page"), PAGES.items())
 def test_no_case_is_left_out(heading, page):
-    """Each number of a page's testable cases stands in its table, and no number that the page does not have."""
+    """A section has exactly the numbers of the testable cases of its page."""
     if not SPECIFICATIONS.is_dir():
         pytest.skip("the specifications are not on this machine")
     asked = asked_of(page)
-    assert sorted(asked) == list(range(1, max(asked) + 1))  # none was overlooked, or read twice
+    assert sorted(asked) == list(range(1, max(asked) + 1))  # each number was read exactly once
     told = set().union(*(numbers_in(row.cases) for row in rows_of(sections()[heading])))
     assert told == set(asked)
 
 
 def test_each_page_has_a_section_or_is_open():
-    """What is not gone through yet is said here, by name."""
+    """Each page of the specifications is in `PAGES` or in `OPEN`."""
     if not SPECIFICATIONS.is_dir():
         pytest.skip("the specifications are not on this machine")
     assert {page.name for page in SPECIFICATIONS.glob("*.md")} == {*PAGES.values(), *OPEN}
@@ -163,7 +163,7 @@ def test_each_page_has_a_section_or_is_open():
 
 
 def test_a_case_whose_test_is_gone_is_noticed(monkeypatch):
-    """Take away any test that a row names, and its row says so."""
+    """If any test of a row is missing, the check reports this row."""
     for heading in PAGES:
         section = sections()[heading]
         homes = homes_of(section)

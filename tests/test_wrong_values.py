@@ -1,4 +1,4 @@
-"""Values of the wrong kind, which passed in silence or failed far away: each is refused where it is given, with what to write."""
+"""Values of a wrong type that were accepted or failed later: the call rejects each of them and names the correct form."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def clerk(*said, **options) -> BareAgent:
     ],
 )
 async def test_invalid_runtime_arguments_are_rejected(options, words):
-    """Otherwise they would fail later in a background task."""
+    """Without the check, the arguments would fail later in a background task."""
     with pytest.raises(ConfigurationError) as caught:
         async with open_runtime(**options):
             pass
@@ -54,7 +54,7 @@ async def test_invalid_runtime_arguments_are_rejected(options, words):
 
 
 async def test_a_gateway_of_something_else():
-    """It serves a runtime, not one agent."""
+    """A gateway serves a runtime, not one agent."""
     async with clerk() as agent:
         with pytest.raises(
             ConfigurationError, match=r"must be a Runtime, not <BareAgent 'clerk'>: async with open_runtime"
@@ -89,7 +89,7 @@ async def test_gateway_options_of_a_wrong_type_are_rejected(options, words):
 
 
 async def test_a_session_is_not_accepted_in_place_of_its_id():
-    """A session in place of the id matched no session, so `delete_session` deleted nothing."""
+    """A `Session` object as the id matched no session, so `delete_session` deleted nothing."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada")
@@ -123,7 +123,7 @@ async def test_an_agent_class_is_not_spawned_as_an_actor():
 
 @pytest.mark.parametrize("said", [5, ["rain"], True])
 async def test_invalid_result_of_a_query_function_is_reported(said):
-    """The result is neither a text nor None. The message is answered without it."""
+    """The result is neither a text nor None. The message is answered without this result."""
     model, failures = ScriptedLLM(["Yes."]), []
     agent = BareAgent("clerk", llm=model)
     agent.on_query(lambda _: said)
@@ -139,7 +139,7 @@ async def test_invalid_result_of_a_query_function_is_reported(said):
 
 @pytest.mark.parametrize("attach", ["agent", "portal"])
 def test_a_function_of_sessions_with_a_second_parameter(attach):
-    """It is called with the session alone, and refused where it is attached."""
+    """The function is called with the session alone, so the call that attaches it rejects a second parameter."""
     agent = clerk()
     with open_portal() as portal:
         face = portal.start(agent) if attach == "portal" else agent
@@ -152,13 +152,13 @@ def test_a_function_of_sessions_with_a_second_parameter(attach):
 
 @pytest.mark.parametrize("output", [{"a": int}, {"type": "object", "properties": dict}])
 def test_an_output_of_python_types_in_a_dict(output):
-    """A class says it, or JSON Schema."""
+    """The error says to write a class or JSON Schema."""
     with pytest.raises(ConfigurationError, match=r"a Python type in a dict: write a class with these fields"):
         clerk(output=output)
 
 
 async def test_a_prompt_that_is_no_text():
-    """On an agent, a session and a call."""
+    """Cases: the prompt of an agent, of a session and of a call."""
     with pytest.raises(ConfigurationError, match=r"prompt= takes a text or a PromptLayer\(\.\.\.\), not 5"):
         clerk(prompt=5)
     async with clerk() as agent:
@@ -168,7 +168,7 @@ async def test_a_prompt_that_is_no_text():
 
 
 def test_media_of_text():
-    """Bytes are sent, so a text is encoded by whoever has it."""
+    """Media are bytes, so the error says to encode the text."""
     for kind in (Image, File):
         with pytest.raises(
             TypeError,
@@ -208,7 +208,7 @@ async def test_unknown_approval_id_is_rejected():
     ],
 )
 def test_options_of_tools_name_what_was_given(options, words):
-    """And not only what may be."""
+    """The error has the rejected value and the accepted values."""
     with pytest.raises(ConfigurationError) as caught:
         tool(**options)(look)
     assert words in str(caught.value)
@@ -220,7 +220,7 @@ def look(day: str) -> str:
 
 
 def test_a_toolset_that_is_passed_as_its_class():
-    """It is made, like a tool."""
+    """The error says to create an object of the class."""
 
     class Weather(Toolset):
         """Tools of one's own."""
@@ -230,7 +230,7 @@ def test_a_toolset_that_is_passed_as_its_class():
 
 
 def test_names_of_messages_contexts_builders_and_servers():
-    """Words of other libraries lead to ours."""
+    """The error for a name of another library has the correct name."""
     for item, name, words in (
         (Reply(text="hi"), "json", "read reply.data"),
         (ToolContext(), "user", "read context.owner"),
@@ -248,7 +248,7 @@ def test_names_of_messages_contexts_builders_and_servers():
 
 
 async def test_names_of_what_was_said():
-    """A message of the history has a text, parts and a sender."""
+    """A message of the history has text, parts and a sender."""
     async with clerk() as agent:
         session = await agent.create_session("ada", "hi")
         await session.wait_idle()
@@ -268,14 +268,14 @@ async def test_names_of_what_was_said():
     ],
 )
 def test_a_word_that_is_nearly_known(given, meant):
-    """The known one is named beside all that there are."""
+    """The error suggests the nearest known name."""
     with pytest.raises(ConfigurationError) as caught:
         given()
     assert str(caught.value).endswith(f"did you mean {meant!r}?")
 
 
 async def test_a_durability_and_a_mode_that_are_nearly_known():
-    """The same where a runtime is opened, and a mode is set; a mode's name that a model makes up is cut."""
+    """The error suggests the nearest name. A long unknown mode name is truncated in the error."""
     with pytest.raises(ConfigurationError, match="did you mean 'relaxed'"):
         async with open_runtime(journal="memory:", durability="relaxd"):
             pass
@@ -309,7 +309,7 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
     ],
 )
 async def test_invalid_session_arguments_are_rejected(call, words):
-    """Otherwise they would fail inside of the work with an unrelated error."""
+    """Without the check, the arguments would fail later with an unrelated error."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:
@@ -339,14 +339,14 @@ async def test_invalid_session_arguments_are_rejected(call, words):
     ],
 )
 def test_where_a_server_of_tools_is(options, words):
-    """It failed when it was connected, and spoke of hosts that are allowed."""
+    """Without the check, the arguments failed at the connection with an error about allowed hosts."""
     with pytest.raises(ConfigurationError) as caught:
         MCPServer(name="tools", **options)
     assert words in str(caught.value)
 
 
 async def test_decisions_without_ids_are_rejected():
-    """A list of decisions does not say which approval each of them decides."""
+    """A list of decisions does not name the approval of each decision."""
     async with clerk() as agent:
         with pytest.raises(ConfigurationError, match=r"decisions= maps approval ids to decisions"):
             await agent.resume([Approve()])
@@ -393,7 +393,7 @@ async def test_an_actor_without_receive_names_its_class(caplog):
     ],
 )
 async def test_unknown_observation_types_are_rejected(types, words):
-    """Otherwise a reader waits forever for observations that never come."""
+    """Without the check, a reader would wait forever for unknown types."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:
@@ -409,7 +409,7 @@ async def test_a_dict_is_not_a_case():
 
 
 def test_path_parameters_of_an_http_tool_are_in_its_url():
-    """A misspelt parameter would be dropped, and its schema with it."""
+    """Without the check, a misspelt parameter and its schema would be dropped."""
     with pytest.raises(
         ConfigurationError, match=r"path= names 'town', but .* has no \{town\} \(its parameters: city\)"
     ):
