@@ -26,7 +26,7 @@ from actgent.journal.journal_url import open_journal
 
 
 def agent(*script, name="clerk", **options):
-    """An agent whose model answers so, again and again."""
+    """Return an agent whose model repeats this script."""
     return BareAgent(name, llm=ScriptedLLM(list(script), repeat=True), **options)
 
 
@@ -37,7 +37,7 @@ def add(a: int, b: int) -> int:
 
 
 async def one(case, *script, **options):
-    """The only run of a case."""
+    """Run a case once, and return the trial."""
     report = await evaluate([case], agent(*script, **options))
     return report.trials[0]
 
@@ -59,14 +59,14 @@ async def one(case, *script, **options):
     ],
 )
 async def test_predefined_checks(case, answer, passes):
-    """The text or value that each check requires, and the check that `expected` implies."""
+    """Cases: the text or value that each check requires, and the check that `expected` implies."""
     trial = await one(case, answer)
     assert trial.passed is passes
     assert all(result.reason for result in trial.results if not result.passed)
 
 
 class Unreadable(Exception):
-    """An error that cannot be told."""
+    """An error that has no text."""
 
     def __str__(self):
         raise SystemExit(4)
@@ -83,7 +83,7 @@ class Unreadable(Exception):
     ids=lambda value: type(value).__name__,
 )
 async def test_exception_of_a_check_ends_only_its_run(error, said):
-    """Also what is no `Exception`, as `pytest.fail` raises it, or cannot be told."""
+    """This also holds for a `BaseException`, such as that of `pytest.fail`, and for an error without a text."""
 
     def fails(_):
         raise error
@@ -150,7 +150,7 @@ async def test_custom_checks():
 
 
 async def test_case_with_several_inputs_is_one_session():
-    """A case is one session: what is said later knows what was said before, and its calls are all there."""
+    """A later input continues the conversation of the earlier ones, and the trial contains all tool calls."""
     script = [ToolCall("add", {"a": 1, "b": 2}), "3", lambda chat: f"{len(chat.messages)} messages"]
     case = Case(
         input=["What is 1 + 2?", "And now?"],
@@ -163,7 +163,7 @@ async def test_case_with_several_inputs_is_one_session():
 
 
 async def test_missing_answer_is_an_error_of_its_run():
-    """A limit, a failed model, an open approval. The other runs continue."""
+    """Cases: a limit, a failed model, an open approval. The other runs continue."""
 
     @tool(approval=True)
     def pay() -> None:
@@ -214,7 +214,7 @@ async def test_runs_are_concurrent_up_to_a_limit(autojump_clock):
 
 
 async def test_variant_function_creates_an_agent_per_run():
-    """The agents share nothing: the model of each answers its first message."""
+    """The agents share no state: the model of each answers its first message."""
 
     def make():
         return BareAgent("counter", llm=ScriptedLLM(["first", "second"]))
@@ -224,7 +224,7 @@ async def test_variant_function_creates_an_agent_per_run():
 
 
 async def test_cancelled_evaluation_has_reported_finished_runs(autojump_clock):
-    """`on_trial` was called for each of them."""
+    """`on_trial` was called for each finished run."""
 
     async def answer(chat):
         await trio.sleep(1 if "quick" in str(chat.messages[-1].parts) else 100)
@@ -239,7 +239,10 @@ async def test_cancelled_evaluation_has_reported_finished_runs(autojump_clock):
 
 
 async def test_judge_scores_the_answer():
-    """It gets the criteria, the answer and what is expected, none of it as an instruction; what it took is told apart."""
+    """The judge gets the criteria, the answer and the expected answer as data, not as instructions.
+
+    The usage of the judge is reported separately.
+    """
     judge = ScriptedLLM(
         [
             '{"reason": "right", "score": 0.9}',
@@ -356,7 +359,10 @@ def test_invalid_case_files_are_reported(name, text, said, tmp_path):
 
 
 async def test_cases_from_a_journal(tmp_path):
-    """What was asked, answered and called; what has no answer is left out, and the cases can be run."""
+    """A case has the inputs, the last answer and the tool calls of a session.
+
+    Sessions without an answer are left out, and the cases can be run.
+    """
     url = f"sqlite:///{tmp_path}/agents.db"
     async with open_runtime(journal=url) as runtime:
         clerk = await runtime.start(

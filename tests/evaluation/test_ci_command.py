@@ -1,4 +1,4 @@
-"""`actgent ci`: what it prints and writes, and its exit codes."""
+"""`actgent ci`: its output, its files and its exit codes."""
 
 import json
 import os
@@ -52,7 +52,10 @@ async def record(path: Path, sessions: int = 2) -> None:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, no_keys, capfd):
-    """`run(*arguments)` is the exit code, and what is printed, of `actgent ci` in a folder with a journal."""
+    """Return `run(*arguments)`, which runs `actgent ci` in a folder with a journal.
+
+    It returns the exit code and the output.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     trio.run(record, tmp_path / "agents.db")
@@ -69,7 +72,10 @@ def run(tmp_path, monkeypatch, no_keys, capfd):
 
 @pytest.fixture
 def ask(no_keys):
-    """`ask(choose, *arguments)` runs `actgent ci` in a process, whose models are a scripted provider on loopback."""
+    """Return `ask(choose, *arguments)`, which runs `actgent ci` in a process.
+
+    Its models are a scripted provider on loopback.
+    """
 
     def command(choose, *arguments):
         async def provided():
@@ -97,7 +103,7 @@ def figures(out: str) -> dict[str, list[str]]:
 
 
 def test_table_and_exit_code(run):
-    """Equal decisions: 0. Another call: 1, unless the threshold allows it."""
+    """Equal decisions exit with 0. A different call exits with 1, unless the threshold allows it."""
     code, out, err = run("agents.db", "--code", "same.py")
     assert (code, err) == (0, "")
     found = figures(out)
@@ -114,7 +120,7 @@ def test_table_and_exit_code(run):
 
 
 def test_reports_as_files(run, tmp_path):
-    """All differences are in both."""
+    """Both reports contain all differences."""
     code, out, _ = run(
         "agents.db", "--code", "other.py", "--html", "r.html", "--json", "r.json", "--session", "s0"
     )
@@ -125,7 +131,7 @@ def test_reports_as_files(run, tmp_path):
 
 
 def test_journal_of_a_running_process(run, tmp_path):
-    """The journal is only read, while another process writes to it."""
+    """The command only reads the journal while another process writes to it."""
 
     async def compare():
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
@@ -143,7 +149,7 @@ def test_journal_of_a_running_process(run, tmp_path):
 
 
 def test_models_and_prompts_are_combined(run, ask, tmp_path):
-    """Each model with each prompt, over HTTP; the agent's own scripted model is not asked."""
+    """Each model runs with each prompt over HTTP. The scripted model of the agent is not called."""
     (tmp_path / "brief.md").write_text("Be brief.", encoding="utf-8")
     (tmp_path / "wordy.md").write_text("Be wordy.", encoding="utf-8")
     seen = set()
@@ -183,7 +189,10 @@ def test_prompt_of_a_folder_replaces_the_text_of_brain_md(run, ask, tmp_path):
 
 
 def test_offline_checks_only_the_code(run, tmp_path):
-    """No key is needed, and no model is asked. Code without the tool does the same, as its results are recorded."""
+    """The command needs no key and calls no model.
+
+    Code without the tool has the same result, as its results are recorded.
+    """
     code, out, _ = run("agents.db", "--code", "other.py", "--offline")
     assert (code, figures(out)["model calls"], figures(out)["same"]) == (0, ["0"], ["4"])
     text = (

@@ -1,4 +1,4 @@
-"""`actgent eval`: what it prints and writes, and its exit codes."""
+"""`actgent eval`: its output, its files and its exit codes."""
 
 import json
 import os
@@ -34,7 +34,10 @@ variants = {
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, no_keys, capfd):
-    """`run(*arguments)` is the exit code, and what is printed, of `actgent eval` in a folder of its own."""
+    """Return `run(*arguments)`, which runs `actgent eval` in a separate folder.
+
+    It returns the exit code and the output.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "cases.py").write_text(CASES, encoding="utf-8")
@@ -48,7 +51,7 @@ def run(tmp_path, monkeypatch, no_keys, capfd):
 
 
 def test_table_html_and_json_reports(run, tmp_path):
-    """All variants, with failed runs and reasons, are in the files."""
+    """Both files contain all variants with their failed runs and reasons."""
     code, out, _ = run("cases.py", "--runs", 2, "--html", "report.html", "--json", "report.json")
     assert code == 1
     rows = dict(re.findall(r"^ +(good|bad) +(\d of \d) ", out, re.MULTILINE))
@@ -70,7 +73,7 @@ def test_table_html_and_json_reports(run, tmp_path):
     ],
 )
 def test_exit_code_depends_on_the_threshold(arguments, code, run):
-    """It depends on the share of passed runs of each variant."""
+    """The exit code depends on the share of passed runs of each variant."""
     assert run("cases.py", *arguments)[0] == code
 
 
@@ -118,7 +121,10 @@ def test_usage_error_is_one_line_with_exit_code_2(arguments, named, run, tmp_pat
 
 
 def test_models_and_prompts_are_combined(run, tmp_path, no_keys):
-    """Each model with each prompt; offline a script answers, and its prompt is the folder's."""
+    """Each model runs with each prompt.
+
+    With `--offline` a script answers, and the prompt is that of the folder.
+    """
     from actgent.testing import open_provider
 
     tests = tmp_path / "clerk" / "tests"
@@ -161,7 +167,10 @@ def test_models_and_prompts_are_combined(run, tmp_path, no_keys):
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS.keys() - {"goal"}))
 def test_new_folder_passes_its_case_offline(protocol, run, tmp_path):
-    """The script says what it was told, in each turn, so that a new folder's own case passes; a goal's needs a tool."""
+    """The script repeats each input, so the case of a new folder passes.
+
+    The case of a goal protocol needs a tool call.
+    """
     folder = new_folder(tmp_path, "helper", protocol=protocol).path
     two = """{"input": ["I am Ada.", "I am Bob."], "contains": "come to me: 'I am Bob.'"}"""
     (folder / "tests" / "two.jsonl").write_text(two, encoding="utf-8")
@@ -170,7 +179,7 @@ def test_new_folder_passes_its_case_offline(protocol, run, tmp_path):
 
 
 def test_cases_are_made_from_a_journal(run, tmp_path):
-    """They are written to a new file, which can be run."""
+    """The cases are written to a new file, which can be run."""
 
     async def talk():
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
@@ -186,7 +195,10 @@ def test_cases_are_made_from_a_journal(run, tmp_path):
 
 
 def test_cases_are_made_from_ratings(run, tmp_path):
-    """What a reader said to be right is expected; what was only bad makes no case; the last word of a reader counts."""
+    """A corrected answer is the expected answer.
+
+    A bad rating without a correction makes no case. The last rating of a reader counts.
+    """
 
     async def talk():
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
@@ -214,7 +226,7 @@ def test_cases_are_made_from_ratings(run, tmp_path):
 
 
 def test_ctrl_c_reports_finished_runs(tmp_path, lives, commands):
-    """The number of missing runs is printed, and the exit code is that of the signal."""
+    """The command prints the number of missing runs and exits with the code of the signal."""
     (tmp_path / "slow.py").write_text(
         """
 import trio

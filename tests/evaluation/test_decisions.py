@@ -1,4 +1,7 @@
-"""`compare_decisions`: recorded sessions are forked at each decision; tool calls get recorded results, and no tool runs."""
+"""`compare_decisions` forks recorded sessions at each decision.
+
+Tool calls get recorded results, and no tool runs.
+"""
 
 import json
 
@@ -31,7 +34,7 @@ SCRIPT = [LOOKUP, REFUND, "I refunded 8 euros."]
 
 
 class Shop:
-    """Tools of a clerk, and the calls that ran."""
+    """The tools of a clerk, and the calls that ran."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -78,7 +81,7 @@ def kinds(report) -> list[str]:
 
 
 async def test_each_decision_is_asked_with_the_recorded_conversation():
-    """A model that decides the same: no tool runs, and the usage of both is counted."""
+    """With a model that decides the same, no tool runs, and the usage of both models is counted."""
     shop = Shop()
     paid = ModelResponse(parts=(Text("Done."),), usage=Usage(input_tokens=10, output_tokens=2, cost=0.5))
     recording = await record(shop.clerk([LOOKUP, REFUND, paid]))
@@ -107,13 +110,13 @@ async def test_each_decision_is_asked_with_the_recorded_conversation():
 
 
 async def test_a_call_without_recorded_result_is_reported_and_never_runs():
-    """The fork ends there. Recorded and new call are in the text."""
+    """The fork ends at the call. The text shows the recorded and the new call."""
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
     shop.ran.clear()
     wrong = ToolCall("refund", {"order": 7, "euros": 80})
     report = await compare(recording, shop.clerk([]), [LOOKUP, wrong, "I  refunded 8 euros."])
-    assert kinds(report) == ["same", "calls", "same"]  # differences of white space are none
+    assert kinds(report) == ["same", "calls", "same"]  # differences of white space are not shown
     decision = report.decisions[1]
     assert [call.arguments["euros"] for call in decision.unrecorded] == [80]
     assert decision.text.startswith(
@@ -126,7 +129,7 @@ async def test_a_call_without_recorded_result_is_reported_and_never_runs():
 
 
 async def test_a_fork_continues_with_recorded_results():
-    """Other calls in another order, each of which is recorded: the fork reaches its reply, with the calls of its own model."""
+    """The model makes recorded calls in another order. The fork reaches its reply."""
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
     shop.ran.clear()
@@ -147,7 +150,10 @@ async def test_a_fork_continues_with_recorded_results():
 
 
 async def test_the_result_of_an_effect_is_used_once_in_a_fork():
-    """A second refund would be a second effect. A lookup has none, and returns its recorded result again."""
+    """A second refund would be a second effect.
+
+    A lookup has no effect, so its recorded result is used again.
+    """
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
     again = ScriptedLLM(lambda _: [REFUND, LOOKUP, LOOKUP, REFUND])
@@ -169,7 +175,7 @@ async def test_a_result_of_another_turn_is_not_used_for_an_effect():
 
 
 async def test_a_fork_that_never_ends_is_cut():
-    """Its model looks up the same order again and again."""
+    """The model of the fork looks up the same order repeatedly."""
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
     orders = iter(range(1000))
@@ -184,7 +190,7 @@ async def test_a_fork_that_never_ends_is_cut():
 
 
 async def test_answers_that_fail_or_cannot_be_used(autojump_clock):
-    """The error of a call, a call that is too slow, a refusal, and text that the protocol cannot read."""
+    """Cases: the error of a call, a slow call, a refusal, and text that the protocol cannot read."""
     shop = Shop()
     recording = await record(shop.clerk(["One.", "Two.", "Three.", "Four."]), "1", "2", "3", "4")
     number = iter(range(4))
@@ -212,7 +218,7 @@ def written(message_type: str, content: object) -> str:
 
 
 async def test_calls_in_text_are_read_by_the_protocol():
-    """The text differs and the call is the same; then another call, which the recording has."""
+    """The first text differs but contains the same call. The later answers are those of the recording."""
     shop = Shop()
     call = written("TOOL_CALL", {"toolName": "lookup", "arguments": {"order": 7}})
     agent = shop.clerk([], kind=SimpleAgent)
@@ -228,7 +234,7 @@ async def test_calls_in_text_are_read_by_the_protocol():
 
 
 async def test_react_agent():
-    """The parts of a structured answer that do not decide anything are not compared."""
+    """Parts of a structured answer that decide nothing are not compared."""
     shop = Shop()
     agent = shop.clerk([], kind=ReActAgent)
     script = agent.protocol.script("Hello.")
@@ -238,7 +244,7 @@ async def test_react_agent():
 
 
 async def test_approved_calls_are_answered_from_the_record():
-    """Nobody is asked again. A call that was never approved has no result."""
+    """No approval is requested again. A call that was never approved has no result."""
     ran = []
 
     @tool(approval=True, effect="once")
@@ -271,7 +277,7 @@ async def test_approved_calls_are_answered_from_the_record():
 
 
 async def test_child_sessions_are_compared_with_their_own_agent():
-    """The parent's call has its recorded result; the other agent is not started for it."""
+    """The call of the parent has its recorded result. The other agent is not started for it."""
     ask = ToolCall("delegate_to_agent", {"agent": "helper", "task": "The price of order 7?"})
 
     def team(main, helper):
@@ -305,12 +311,15 @@ async def test_child_sessions_are_compared_with_their_own_agent():
 
 
 async def test_code_that_no_longer_reaches_a_decision():
-    """The decisions before the difference are compared, and the others are counted with the reason."""
+    """The decisions before the difference are compared.
+
+    The remaining decisions are counted with the reason.
+    """
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
 
     class Eager(BareAgent):
-        """Forgets the second half: it answers after one model call."""
+        """An agent that answers after one model call."""
 
     agent = Eager("clerk", llm=ScriptedLLM([]), tools=shop.tools, limits=None)
     agent.protocol.max_iterations = 1
@@ -328,7 +337,7 @@ async def test_code_that_no_longer_reaches_a_decision():
 
 
 async def test_prompts_of_the_session_of_a_turn_and_of_the_variant():
-    """A session keeps its own prompt, and a turn its options, unless the variant replaces the prompt."""
+    """The session keeps its prompt, and the turn keeps its options, unless the variant replaces the prompt."""
     shop = Shop()
     agent = shop.clerk(["One.", "Two."], system_prompt="You are a clerk.")
     async with open_runtime(journal="memory:") as runtime:
@@ -353,7 +362,7 @@ async def test_prompts_of_the_session_of_a_turn_and_of_the_variant():
 
 
 async def test_offline_asks_no_model():
-    """Each decision is answered as recorded: only the code is checked."""
+    """Each decision is answered as recorded, so only the code is checked."""
     shop = Shop()
     recording = await record(shop.clerk(SCRIPT))
     report = await compare(recording, shop.clerk([]), is_offline=True)
@@ -388,7 +397,7 @@ async def test_finished_sessions_are_passed_on_before_a_cancellation():
 
 
 async def test_sessions_are_compared_concurrently():
-    """Two models are asked at the same time, for two sessions."""
+    """Two models are called concurrently for two sessions."""
     shop = Shop()
     recordings = [await record(shop.clerk(SCRIPT)) for _ in range(4)]
     now = most = 0
@@ -408,7 +417,7 @@ async def test_sessions_are_compared_concurrently():
 
 
 async def test_wrong_arguments():
-    """No variants, no places, and no session of the agent."""
+    """Cases: no variants, a concurrency of 0, and a variant without the agent of the session."""
     shop = Shop()
     recording = await record(shop.clerk(["One."]))
     variant = DecisionVariant(agents=BareAgent("other", llm=ScriptedLLM([])))
@@ -421,7 +430,7 @@ async def test_wrong_arguments():
 
 
 async def test_reports_contain_each_difference_and_escape_texts():
-    """The page loads nothing from elsewhere."""
+    """The page loads no external resource."""
     shop = Shop()
     recording = await record(shop.clerk([LOOKUP, "<b>old</b>"]))
     wrong = ToolCall("refund", {"order": 1, "euros": 2})

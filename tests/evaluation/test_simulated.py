@@ -1,4 +1,4 @@
-"""A model that plays a customer, in a conversation of its own and in evaluations."""
+"""A model that plays a customer, in a single conversation and in evaluations."""
 
 import json
 
@@ -22,7 +22,7 @@ def line(message="", **more):
 
 
 def shop():
-    """Asks for the city, then books."""
+    """Return a model that asks for the city, and then books."""
     return ScriptedLLM(["To which city?", "It is booked."], repeat=True)
 
 
@@ -31,7 +31,7 @@ def customer(*lines, **options):
 
 
 async def test_simulated_user_talks_until_the_goal_is_achieved():
-    """Each message is the user's own; what the agent answers is told to the model that plays them."""
+    """The user sends each message, and the model that plays the user gets the agent's answers."""
     played = ScriptedLLM(
         [line("I want to fly."), line("To Rome."), line("Thanks!", achieved=True), line(achieved=True)]
     )
@@ -57,7 +57,7 @@ async def test_simulated_user_talks_until_the_goal_is_achieved():
     ],
 )
 async def test_conversation_stop_reasons(lines, options, came_to):
-    """Given up, too many messages, with an opening, and without a message."""
+    """Cases: the user gives up, `max_turns`, an opening message, and no message."""
     async with BareAgent("shop", llm=shop()) as agent:
         told = await customer(*lines, **options).talk_to(agent)
     assert (told.achieved, told.gave_up, told.turns) == came_to
@@ -65,7 +65,7 @@ async def test_conversation_stop_reasons(lines, options, came_to):
 
 
 async def test_evaluation_with_a_simulated_user():
-    """Achieving the goal is a separate check, and the conversation is in the trial."""
+    """Achieving the goal is a separate check, and the trial contains the conversation."""
     good = Case(user=customer(line("Rome."), line(achieved=True)))
     bad = Case(user=customer(line("Rome."), line(gives_up=True)), name="bad", expected="booked")
     report = await evaluate([good, bad], {"shop": lambda: BareAgent("shop", llm=shop())}, concurrency=1)
@@ -81,7 +81,7 @@ async def test_evaluation_with_a_simulated_user():
 
 
 async def test_simulated_user_from_a_file(tmp_path):
-    """Only a goal, or an object. An unknown key is named."""
+    """The file has only a goal, or an object. The error names an unknown key."""
     (tmp_path / "a.md").write_text("---\nuser: {goal: a flight, persona: old, max_turns: 4}\n---\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({"user": "a room", "expected": "booked"}) + "\n")
     one, two = load_cases(tmp_path)
@@ -93,25 +93,25 @@ async def test_simulated_user_from_a_file(tmp_path):
 
 
 def test_simulated_user_requires_a_goal():
-    """`max_turns` below 1 raises also."""
+    """A `max_turns` below 1 also raises."""
     with pytest.raises(ConfigurationError, match="goal of a simulated user is empty"):
         SimulatedUser(" ")
     with pytest.raises(ConfigurationError, match="at least 1"):
         SimulatedUser("x", max_turns=0)
 
 
-# --- users who act -------------------------------------------------------------------------
+# --- users with tools ----------------------------------------------------------------------
 
 
 class Phone:
-    """A phone and its line, which the user and the agent change from both sides."""
+    """A phone and its line. The user changes the phone, and the agent changes the line."""
 
     def __init__(self):
         self.airplane_mode, self.is_blocked = True, True
 
     @property
     def tools(self):
-        """What the person can do who holds it."""
+        """The tools of the phone's user."""
         return [tool(effect="pure")(self.check_signal), tool(self.toggle_airplane_mode)]
 
     def check_signal(self) -> str:
@@ -125,7 +125,7 @@ class Phone:
 
 
 class Support(BareAgent):
-    """An agent that can unblock the line of a phone, which it does not hold."""
+    """An agent that can unblock the line of a phone, but cannot use the phone."""
 
     def __init__(self, phone=None):
         self.phone = phone or Phone()
@@ -158,7 +158,7 @@ def owner_of_phone(phone, **options):
 
 
 async def test_simulated_user_calls_tools():
-    """On their own side: the agent sees what they say, the model that plays them the results."""
+    """The agent sees only the user's messages. The model that plays the user sees the tool results."""
     agent = Support()
     user = owner_of_phone(agent.phone)
     async with agent:
@@ -176,7 +176,7 @@ async def test_simulated_user_calls_tools():
 
 
 async def test_tools_of_a_simulated_user_get_deps():
-    """As the tools of an agent do."""
+    """They get `deps` like the tools of an agent."""
 
     @tool
     def look(context: ToolContext[dict]) -> str:
@@ -191,7 +191,7 @@ async def test_tools_of_a_simulated_user_get_deps():
 
 
 async def test_simulated_user_has_limits():
-    """Its limits are separate from the agent's."""
+    """The limits of the user are separate from the agent's."""
     phone = Phone()
     llm = ScriptedLLM(lambda _: ToolCall("toggle_airplane_mode", {}))
     user = SimulatedUser("a signal", llm=llm, tools=phone.tools, limits=Limits(model_calls=4))
@@ -212,7 +212,7 @@ STOPS = {
 
 @pytest.mark.parametrize("stop", STOPS)
 async def test_stop_reasons_are_reported(stop):
-    """Each is in the result of an evaluation, in its JSON and on its page."""
+    """The result of an evaluation, its JSON and its page contain the reason."""
     lines, turns = STOPS[stop]
     report = await evaluate(
         [Case(user=customer(*lines, max_turns=3))], {"shop": lambda: BareAgent("shop", llm=shop())}

@@ -1,4 +1,4 @@
-"""Spans and metrics in memory."""
+"""Fixtures that collect spans and metrics in memory."""
 
 import collections
 
@@ -11,7 +11,7 @@ from actgent.observe import Telemetry
 
 
 class Recorder(SpanProcessor):
-    """Keeps what a program's telemetry makes, and checks what holds for all of it."""
+    """Collects the spans and metrics of a program, and checks rules that hold for all spans."""
 
     def __init__(self) -> None:
         self.started: collections.Counter[int] = collections.Counter()
@@ -31,7 +31,7 @@ class Recorder(SpanProcessor):
         return Telemetry(tracer_provider=self.tracers, meter_provider=self.meters, **options)
 
     def tree(self) -> list[str]:
-        """The names of all spans in the order of their beginnings, each two blanks behind its parent's."""
+        """Return the names of all spans by start time, each indented by two spaces more than its parent."""
         self.check()
         known = {span.context.span_id for span in self.spans}
         lines: list[str] = []
@@ -51,7 +51,7 @@ class Recorder(SpanProcessor):
         return lines
 
     def check(self) -> None:
-        """Each span has ended once, in the trace of its parent and not before it began."""
+        """Assert that each span has ended once, in the trace of its parent, and began after its parent."""
         ended = collections.Counter(span.context.span_id for span in self.spans)
         assert ended == self.started
         assert set(ended.values()) <= {1}
@@ -63,7 +63,7 @@ class Recorder(SpanProcessor):
                 assert parent.start_time <= span.start_time
 
     def of(self, name: str) -> list[ReadableSpan]:
-        """The spans whose names begin so, as they began."""
+        """Return the spans whose names begin with `name`, by start time."""
         return sorted(
             (span for span in self.spans if span.name.startswith(name)), key=lambda span: span.start_time
         )
@@ -72,7 +72,7 @@ class Recorder(SpanProcessor):
         return {span.context.trace_id for span in self.spans}
 
     def metrics(self) -> dict[str, list]:
-        """The data points of each metric."""
+        """Return the data points of each metric."""
         data = self._metrics.get_metrics_data()
         return {
             metric.name: list(metric.data.data_points)
@@ -84,5 +84,5 @@ class Recorder(SpanProcessor):
 
 @pytest.fixture
 def recorder():
-    """What telemetry makes in this test."""
+    """Return a recorder for the telemetry of the test."""
     return Recorder()

@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, which decodes the protobuf messages of spans and metrics."""
+"""A receiver of OTLP over HTTP that decodes the protobuf messages of spans and metrics."""
 
 import threading
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @attrs.define
 class OTLPReceiver:
-    """What a collector got."""
+    """The requests that the receiver got."""
 
     url: str
     traces: list = attrs.field(factory=list)
     metrics: list = attrs.field(factory=list)
 
     def spans(self):
-        """All spans, each with its resource and its scope."""
+        """Return all spans, each with its resource and its scope."""
         return [
             (each.resource, scope, span)
             for request in self.traces
@@ -38,7 +38,7 @@ class OTLPReceiver:
 
 
 def values_of(attributes):
-    """OTLP attributes as a dict; lists are left out."""
+    """Return OTLP attributes as a dict without lists."""
     return {
         each.key: getattr(each.value, kind)
         for each in attributes

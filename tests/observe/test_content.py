@@ -1,4 +1,4 @@
-"""Recorded contents are valid JSON, however long they are."""
+"""Recorded contents of any length are valid JSON."""
 
 import json
 
@@ -17,7 +17,7 @@ VALUES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(VALUES, st.integers(40, 600))
 def test_shortened_json_is_valid_and_fits(value, limit):
-    """Also with escapes, which are longer as JSON than their characters."""
+    """The text may contain escapes, which are longer in JSON than their characters."""
     text = shorten_json(value, limit)
     json.loads(text)
     assert len(text) <= limit
@@ -35,7 +35,7 @@ def test_the_newest_message_is_kept(texts):
 
 
 def test_old_messages_are_left_out_first():
-    """The newest message is whole, and the messages before it are shortened more and more."""
+    """The newest message is complete, and older messages are shortened more and more."""
     messages = [{"number": number, "text": "x" * 2000} for number in range(30)]
     kept = json.loads(shorten_json(messages, 8192))
     assert kept[-1] == messages[-1]
@@ -45,7 +45,7 @@ def test_old_messages_are_left_out_first():
 
 
 def test_a_json_result_stays_json():
-    """Another text is truncated."""
+    """A text that is not JSON is truncated."""
     rows = json.dumps([{"id": number} for number in range(1000)])
     assert json.loads(shorten_text(rows, 500))[-1] == {"id": 999}
     assert shorten_text("x" * 600, 500) == "x" * 497 + "..."
@@ -53,7 +53,7 @@ def test_a_json_result_stays_json():
 
 
 async def test_attributes_of_a_long_conversation_are_json_in_the_format_of_the_conventions(recorder):
-    """Prompt, tools, messages and answer of a request that exceeds the limit many times."""
+    """The prompt, tools, messages and answer of the request exceed the limit many times."""
 
     @tool
     def read(page: int) -> str:
@@ -105,7 +105,7 @@ async def test_attributes_of_a_long_conversation_are_json_in_the_format_of_the_c
 
 
 async def test_redaction_applies_to_each_text_and_keeps_json_valid(recorder):
-    """A replacement with quotes does not break the JSON."""
+    """A replacement that contains quotes does not break the JSON."""
     telemetry = recorder.telemetry(content=True, redact=lambda text: text.replace("secret", '"***"'))
     agent = BareAgent("clerk", llm=ScriptedLLM(["a secret"]), role="secret role")
     async with open_runtime(telemetry=telemetry) as runtime:

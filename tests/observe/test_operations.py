@@ -1,4 +1,4 @@
-"""Spans of refused calls, plans, pipelines, memories and embeddings."""
+"""Spans of rejected calls, plans, pipelines, memories and embeddings."""
 
 import json
 
@@ -35,7 +35,10 @@ async def pay(to: str) -> str:
     ids=["unknown tool", "invalid arguments"],
 )
 async def test_a_refused_call_has_a_span(recorder, call, name):
-    """The name of an unknown tool is the model's text, so no span has it. The metric of durations does not count the call."""
+    """The name of an unknown tool is text of the model, so no span has it.
+
+    The metric of durations does not count the call.
+    """
     agent = BareAgent("clerk", llm=ScriptedLLM([call, "ok"]), tools=[pay])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)
@@ -55,7 +58,7 @@ async def test_a_refused_call_has_a_span(recorder, call, name):
 
 
 async def test_each_tool_span_links_to_the_request_that_decided(recorder):
-    """Two approvals are decided by two requests: one call runs, the other one is refused."""
+    """Two requests decide two approvals. One call runs, and the other one is rejected."""
     script = [[ToolCall("pay", {"to": "ada"}, "c1"), ToolCall("pay", {"to": "bob"}, "c2")], "ok"]
     agent = BareAgent("clerk", llm=ScriptedLLM(script), tools=[pay])
     tracer = recorder.tracers.get_tracer("program")
@@ -80,7 +83,7 @@ async def test_each_tool_span_links_to_the_request_that_decided(recorder):
 
 
 async def test_the_planning_call_is_inside_a_plan_span(recorder):
-    """The calls that execute the plan are not."""
+    """The calls that execute the plan are outside that span."""
     plan = {
         "intent": "answer",
         "plan": "one item",
@@ -105,7 +108,7 @@ async def test_the_planning_call_is_inside_a_plan_span(recorder):
 
 
 async def test_a_run_of_a_pipeline_is_a_workflow(recorder):
-    """The turns of the steps' agents are below it."""
+    """The turns of the step agents are child spans of the workflow."""
     writer = BareAgent("writer", llm=ScriptedLLM(["text"]))
     pipeline = Pipeline("report", steps=[PipelineStep("write", agent=writer, message="go")])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
@@ -126,7 +129,7 @@ async def test_a_run_of_a_pipeline_is_a_workflow(recorder):
 
 
 async def test_memory_operations_and_embeddings_of_a_turn_have_spans(recorder):
-    """With numbers and ids, and without texts. Operations outside of a turn have none."""
+    """The spans have numbers and ids, but no texts. Operations outside of a turn have no spans."""
 
     def embed(texts):
         return [[1.0, 0.0, 2.0] for _ in texts]
@@ -171,7 +174,7 @@ async def test_memory_operations_and_embeddings_of_a_turn_have_spans(recorder):
 
 
 async def test_failed_embeddings_are_an_error_of_their_span(recorder):
-    """The memory operation itself succeeds, by words only."""
+    """The memory operation itself succeeds with a search by words only."""
 
     def embed(texts):
         raise OSError("down")

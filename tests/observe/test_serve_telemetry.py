@@ -1,4 +1,4 @@
-"""`actgent serve --telemetry` exports to an OTLP receiver, as the standard variables say."""
+"""`actgent serve --telemetry` exports to an OTLP receiver according to the standard environment variables."""
 
 import os
 import re
@@ -22,7 +22,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture
 def serve(tmp_path, commands, no_keys):
-    """`serve(**variables)` starts a server with telemetry."""
+    """Return `serve(**variables)`, which starts a server with telemetry."""
     (tmp_path / "team.py").write_text(TEAM)
     running = []
 
@@ -44,7 +44,7 @@ def serve(tmp_path, commands, no_keys):
 
 
 def until(stream, pattern):
-    """Read lines up to one that matches, and return its first group."""
+    """Read lines up to the first match, and return its first group."""
     lines = b""
     while line := stream.readline():
         lines += line
@@ -54,7 +54,10 @@ def until(stream, pattern):
 
 
 def test_a_server_exports_spans_and_metrics(serve):
-    """The request, the turn and the model call are one trace with the client's span; the last spans arrive at the end."""
+    """The request, the turn and the model call are one trace with the client's span.
+
+    The last spans arrive when the server ends.
+    """
     with open_otlp_receiver() as receiver:
         process = serve(
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
@@ -103,7 +106,7 @@ def test_a_server_exports_spans_and_metrics(serve):
     ids=["traces", "metrics"],
 )
 def test_an_unknown_exporter_is_named(serve, variables, words):
-    """With the names that are installed."""
+    """The error also lists the installed exporters."""
     process = serve(**variables)
     said = " ".join(process.stderr.read().decode().split())
     assert process.wait(timeout=120) == 2

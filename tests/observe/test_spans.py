@@ -1,4 +1,4 @@
-"""One request is one trace, whatever it leads to and whatever goes wrong."""
+"""One request is one trace, including child sessions, retries and failures."""
 
 import random
 
@@ -51,7 +51,7 @@ async def wait() -> str:
 
 
 async def test_a_turn_with_a_tool_and_a_child(recorder):
-    """The tree of spans is that of the work; the child's turn is below the tool by which it was asked."""
+    """The turn of the child is a child span of the tool that called it."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Fine."]))
     steps = [ToolCall("add", {"a": 1, "b": 2}), ToolCall("helper", {"task": "How are you?"}), "Three."]
     clerk = BareAgent("clerk", llm=ScriptedLLM(steps), tools=[add, helper.as_tool(name="helper")])
@@ -75,7 +75,7 @@ async def test_a_turn_with_a_tool_and_a_child(recorder):
 
 
 async def test_spans_of_untrusted_results_and_turns_have_their_sources(recorder):
-    """A trusted result and the turn before the first untrusted one have no such attribute."""
+    """A trusted result, and a turn before its first untrusted result, have no such attribute."""
 
     @tool(untrusted=True, effect="pure")
     async def page() -> str:
@@ -118,7 +118,10 @@ async def test_spans_of_confidential_results_and_turns_have_their_readers(record
 
 
 async def test_each_message_has_the_trace_of_its_sender(recorder):
-    """One that waited behind another is answered in its own trace; the program's own current span is the parent."""
+    """A message that waited in the queue is answered in its own trace.
+
+    The current span of the program is the parent of the turn.
+    """
     tracer = recorder.tracers.get_tracer("program")
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "Yes."))
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
@@ -140,7 +143,7 @@ async def test_each_message_has_the_trace_of_its_sender(recorder):
 
 
 async def test_a_traceparent_of_the_program_is_the_parent(recorder):
-    """A web server that knows only the header sets the variable."""
+    """A web server that knows only the header sets the context variable `traceparent`."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["Yes."]))
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)
@@ -152,7 +155,7 @@ async def test_a_traceparent_of_the_program_is_the_parent(recorder):
 
 
 async def test_spans_of_a_tool_are_below_its_run(recorder):
-    """In a thread, too: what a tool asks of a database stands where it was asked."""
+    """Spans that a tool starts in a thread are child spans of the tool call."""
     tracer = recorder.tracers.get_tracer("database")
 
     @tool
@@ -169,7 +172,7 @@ async def test_spans_of_a_tool_are_below_its_run(recorder):
 
 
 async def test_attempts_are_spans_side_by_side(recorder):
-    """A repetition and the model that takes over; the tokens of each stand once."""
+    """A retry and a fallback model each have a span. The tokens of each call are counted once."""
     replies = [httpx2.Response(503), httpx2.Response(503)]
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: replies.pop(0))) as client:
         first = OpenAI("m", api_key="k", http_client=client, retry=Retry(attempts=2, first_delay=0))
@@ -194,7 +197,7 @@ async def test_attempts_are_spans_side_by_side(recorder):
 
 
 async def test_a_shell_round_a_model_counts_nothing_twice(recorder):
-    """A model of the program's own that asks another one has a span without its tokens."""
+    """A custom model that calls another model has a span without the tokens of the inner call."""
 
     class Shell(ScriptedLLM):
         async def complete(self, chat, *, on_text=None):
@@ -219,7 +222,7 @@ async def test_a_shell_round_a_model_counts_nothing_twice(recorder):
 
 
 async def test_failures_say_their_kind(recorder):
-    """Of a tool, of the model, and of what was interrupted; and none of their words."""
+    """Spans of a failed tool and a failed model have an error kind, and no error text."""
 
     @tool
     def fail() -> str:
@@ -244,7 +247,7 @@ async def test_failures_say_their_kind(recorder):
 
 
 async def test_an_interrupted_turn_ends_its_spans(recorder):
-    """With the kind of what stopped it, and a link to the message that did."""
+    """They have the kind of the interruption, and a link to the interrupting message."""
     agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("wait", {}), "Yes?"]), tools=[wait])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)
@@ -267,7 +270,7 @@ async def test_an_interrupted_turn_ends_its_spans(recorder):
 
 
 async def test_messages_that_are_collected_are_linked(recorder):
-    """The turn stands in the trace of the last one, and points to the others."""
+    """The turn belongs to the trace of the last message, and links to the others."""
     free = trio.Event()
 
     async def answer(chat):
@@ -290,7 +293,7 @@ async def test_messages_that_are_collected_are_linked(recorder):
 
 
 async def test_a_delegated_task_and_its_report(recorder):
-    """Both stand in the trace of the turn that gave the task."""
+    """Both belong to the trace of the turn that delegated the task."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Done."]))
 
     @tool
@@ -324,7 +327,10 @@ async def test_a_delegated_task_and_its_report(recorder):
 
 @pytest.mark.parametrize("leaves", ["evict", "delete"])
 async def test_turns_that_wait_in_sessions_that_have_left_are_forgotten(recorder, monkeypatch, leaves):
-    """Nobody holds the sessions any more, and memory has none of them; those that stay go on behind their first activation."""
+    """Evicted and deleted sessions leave no turn in memory.
+
+    The turn of the other session resumes after its approval.
+    """
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
 
     @tool(approval=True)
@@ -420,7 +426,7 @@ async def test_resumed_turn_stays_in_its_trace(recorder):
 
 
 async def _live(journal, recorder, scope) -> None:
-    """One life of a process in which somebody asks for a sum, or asks again after a crash."""
+    """Run a process that sends a message, or sends it again after a crash."""
     script = ScriptedLLM(
         lambda chat: (
             "Three." if chat.messages[-1].role == "tool" else [ToolCall("add", {"a": 1, "b": 2}, "c")]
@@ -437,7 +443,10 @@ async def _live(journal, recorder, scope) -> None:
 
 
 async def test_content_is_off(recorder):
-    """No span, link or metric holds what anybody said, nor the owner's name; switched on, it is redacted and cut."""
+    """No span, link or metric contains the text of a message or the name of the owner.
+
+    With `content=True` the texts are redacted and truncated.
+    """
 
     @tool
     def say(word: str) -> str:
@@ -469,7 +478,7 @@ async def test_content_is_off(recorder):
 
 
 async def test_a_redaction_that_fails_leaves_the_words_out(recorder):
-    """And the turn goes on."""
+    """The turn continues."""
 
     def redact(text: str) -> str:
         raise ValueError(text)
@@ -482,7 +491,7 @@ async def test_a_redaction_that_fails_leaves_the_words_out(recorder):
 
 
 async def test_metrics(recorder):
-    """They count what ended, by agent, model and tool."""
+    """The metrics count finished operations by agent, model and tool."""
     said = ModelResponse(parts=(Text("Three."),), usage=Usage(input_tokens=11, output_tokens=3), model="x-1")
     agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 2}), said]), tools=[add])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
@@ -508,7 +517,10 @@ async def test_metrics(recorder):
 
 
 async def test_traces_of_concurrent_turns_stay_separate(recorder):
-    """Many concurrent sessions have tools, child sessions, failures and interruptions, each message below its own span."""
+    """Many concurrent sessions have tools, child sessions, failures and interruptions.
+
+    Each message belongs to its own span.
+    """
     rng = random.Random(7)
     tracer = recorder.tracers.get_tracer("program")
     agent, helper = _erratic_agents(rng)
@@ -543,7 +555,7 @@ async def test_traces_of_concurrent_turns_stay_separate(recorder):
 
 
 def _erratic_agents(rng):
-    """Two agents, of which one asks the other, that do anything by chance."""
+    """Return two agents with random behaviour. The first agent calls the second one."""
 
     @tool
     async def pause() -> str:
@@ -569,7 +581,7 @@ def _erratic_agents(rng):
 
 
 def test_names_are_those_of_the_conventions():
-    """As the package of the conventions has them; ours begin with our name."""
+    """The `gen_ai` names match the package of the conventions. Each name has one of six prefixes."""
     known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")} | {
         value for name, value in vars(gen_ai_metrics).items() if name.startswith("GEN_AI_")
     }

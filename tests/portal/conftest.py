@@ -1,4 +1,4 @@
-"""What the tests of portals share."""
+"""Shared fixtures of the portal tests."""
 
 import threading
 
@@ -12,13 +12,13 @@ from actgent.messages import Text
 
 @pytest.fixture(autouse=True)
 def _nothing_left():
-    """No thread of a portal is there after a test."""
+    """Assert that no portal thread is left after a test."""
     yield
     assert [each.name for each in threading.enumerate() if each.name == "actgent portal"] == []
 
 
 class Slow(LLM):
-    """Never answers, and tells how many calls of it run and were cancelled; `begun` and `stopped` are threads' events."""
+    """A model that never answers and counts its cancelled calls. `begun` and `stopped` are thread events."""
 
     name = "test:slow"
 
@@ -37,7 +37,7 @@ class Slow(LLM):
 
 
 class Chatty(LLM):
-    """Answers with pieces, one token each, and counts those that were taken."""
+    """A model that answers in chunks of one token, and counts the consumed chunks."""
 
     name = "test:chatty"
 
@@ -55,11 +55,11 @@ class Chatty(LLM):
 
 @pytest.fixture
 def slow():
-    """A model that never answers."""
+    """Return a model that never answers."""
     return Slow()
 
 
 @pytest.fixture
 def chatty():
-    """A function from a number to a model that says so many tokens."""
+    """Return a function that makes a model with the given number of tokens."""
     return Chatty

@@ -37,7 +37,7 @@ PATIENCE = 20
 
 
 def in_asyncio(test):
-    """Run a test on asyncio, and find no task of it afterwards."""
+    """Run a test on asyncio, and assert that it leaves no task."""
 
     async def run(*args, **options):
         await asyncio.wait_for(test(*args, **options), PATIENCE)
@@ -56,16 +56,16 @@ def clerk(*said, **options):
 
 
 async def happened(event):
-    """Wait for an event of threads."""
+    """Wait for a thread event."""
     assert await asyncio.to_thread(event.wait, 10)
 
 
-# --- what works -----------------------------------------------------------------------------
+# --- calls and handlers ---------------------------------------------------------------------
 
 
 @in_asyncio
 async def test_run_returns_a_reply():
-    """The shortest way."""
+    """The shortest program: one portal, one agent, one reply."""
     async with open_portal() as portal:
         agent = await portal.start(clerk())
         assert (await agent.run("Hello")).text == "Yes."
@@ -73,7 +73,7 @@ async def test_run_returns_a_reply():
 
 @in_asyncio
 async def test_portal_without_a_block():
-    """For notebooks: opened by await, closed by aclose."""
+    """In a notebook, `await` opens the portal and `aclose` closes it."""
     portal = await open_portal()
     agent = await portal.start(clerk())
     assert (await agent.run("Hello")).text == "Yes."
@@ -149,7 +149,7 @@ async def test_hooks_and_state():
 
 @in_asyncio
 async def test_exception_of_a_handler_is_a_failure():
-    """As on trio, with the raised exception."""
+    """As on trio, the failure contains the raised exception."""
     failures = []
 
     async def explode(reply):
@@ -188,7 +188,7 @@ async def test_handler_waiting_for_itself_raises():
 
 @in_asyncio
 async def test_slow_handler_is_cancelled_on_its_loop():
-    """At handler_timeout, like any handler."""
+    """The handler is cancelled at `handler_timeout`."""
     cancelled, failures = asyncio.Event(), []
 
     async def hear(reply):
@@ -209,7 +209,7 @@ async def test_slow_handler_is_cancelled_on_its_loop():
 
 
 def test_handler_of_a_closed_loop_is_a_failure():
-    """The turn continues without it, and the failure names the reason."""
+    """The turn continues without the handler, and the failure names the reason."""
     kept, heard, failures = [], [], []
 
     async def attach(portal):
@@ -260,7 +260,7 @@ async def test_slow_reader_slows_the_model(chatty):
 
 @in_asyncio
 async def test_cancelled_read_loses_no_delivery(slow):
-    """Each read has a timeout, however often it expires, and all deliveries arrive in order."""
+    """Each read has a timeout. All deliveries arrive in order, however often the timeout expires."""
     go_on = threading.Semaphore(0)
 
     class Stepwise(type(slow)):
@@ -317,7 +317,7 @@ async def test_many_tasks_use_one_portal():
     assert [reply.text for reply in replies] == [f"{number:04}"[::-1] for number in range(500)]
 
 
-# --- what is carried over ----------------------------------------------------------------------
+# --- context and cancellation ------------------------------------------------------------------
 
 
 @in_asyncio
@@ -371,7 +371,10 @@ async def test_exceptions_keep_their_traceback():
 
 @in_asyncio
 async def test_cancelling_a_task_stops_its_turn(slow):
-    """By a timeout and by cancel. The turn has been stopped when the task continues."""
+    """The task is cancelled by a timeout or by `cancel`.
+
+    The turn has been stopped when the task continues.
+    """
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=slow))
         with pytest.raises(TimeoutError):
@@ -390,7 +393,7 @@ async def test_cancelling_a_task_stops_its_turn(slow):
 
 @in_asyncio
 async def test_cancelling_a_task_in_a_stream_stops_its_turn(slow):
-    """While it reads the stream."""
+    """The task is cancelled while it reads the stream."""
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=slow))
 
@@ -409,7 +412,10 @@ async def test_cancelling_a_task_in_a_stream_stops_its_turn(slow):
 
 @in_asyncio
 async def test_call_cancelled_at_any_step_leaves_nothing():
-    """Cancelled after any number of loop steps, from before it is sent to after its end. The next call works."""
+    """The task is cancelled after any number of loop steps, from before the message is sent to after the call's end.
+
+    The next call works.
+    """
     async with open_portal() as portal:
         for steps in range(60):
             task = asyncio.create_task(portal.call(trio.sleep, 0))
@@ -420,7 +426,7 @@ async def test_call_cancelled_at_any_step_leaves_nothing():
         assert isinstance(await portal.call(trio.current_time), float)
 
 
-# --- what ends -----------------------------------------------------------------------------------
+# --- close ---------------------------------------------------------------------------------------
 
 
 @in_asyncio
@@ -438,7 +444,7 @@ async def test_pending_call_raises_when_the_portal_closes(slow):
 
 @in_asyncio
 async def test_cancelled_close_stops_at_once(slow):
-    """Whatever grace the agents have."""
+    """The close stops the agents at once, whatever grace period they have."""
     portal = await open_portal()
     agent = await portal.start(BareAgent("clerk", llm=slow, grace=1000))
     await agent.create_session("ada", "Hello")
@@ -463,7 +469,10 @@ async def test_cancelled_open_leaves_no_thread():
 
 
 def test_ctrl_c_in_asyncio_run(slow):
-    """The main task is cancelled by asyncio: the turn is stopped, the portal is closed, and KeyboardInterrupt is raised."""
+    """Asyncio cancels the main task.
+
+    The turn is stopped, the portal is closed, and KeyboardInterrupt is raised.
+    """
 
     async def main():
         async with open_portal() as portal:
@@ -478,7 +487,7 @@ def test_ctrl_c_in_asyncio_run(slow):
 
 @in_asyncio
 async def test_portal_serves_event_loops_of_other_threads():
-    """Each call is answered on the loop that it came from."""
+    """Each call is answered on the loop from which it came."""
     async with open_portal() as portal:
         agent = await portal.start(clerk())
 
@@ -491,11 +500,11 @@ async def test_portal_serves_event_loops_of_other_threads():
         assert await asyncio.gather(*(asyncio.to_thread(elsewhere) for _ in range(5))) == ["Yes."] * 5
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 async def test_async_portal_requires_asyncio():
-    """Awaiting it in trio or without an event loop raises."""
+    """Awaiting the portal in trio or without an event loop raises."""
     kept = []
 
     async def open_one():

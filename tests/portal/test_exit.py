@@ -1,4 +1,4 @@
-"""How programs end that have a portal open: nothing hangs, and nothing is lost without a word."""
+"""Exits of programs with an open portal. No program hangs, and each lost message is logged."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ agent = BareAgent("clerk", llm=slow, grace=1000)
 
 
 def run(code, **options):
-    """What a program prints, and its exit code; it has a minute."""
+    """Run a program, and return its output and its exit code. The program may take a minute."""
     done = subprocess.run(
         [sys.executable, "-c", AGENT + code],
         capture_output=True,
@@ -39,7 +39,10 @@ def run(code, **options):
 
 
 def test_program_without_close_ends():
-    """The program ends at once, whatever grace its agents have. Handlers receive the end, and the log names the remedy."""
+    """The program ends at once, whatever grace period its agents have.
+
+    Handlers receive the failure, and the log names the remedy.
+    """
     told, logged, code = run("""
 portal = open_portal().open()
 clerk = portal.start(agent)
@@ -80,7 +83,7 @@ with open_portal() as portal:
 
 
 def test_ctrl_c_ends_an_asyncio_program():
-    """The same with asyncio.run."""
+    """The same with `asyncio.run`."""
     _, logged, code = run("""
 import asyncio
 

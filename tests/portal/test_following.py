@@ -1,4 +1,4 @@
-"""What portals give of sessions as trio has it: messages made and received apart, records followed, observations."""
+"""Session methods of portals that match those on trio: created messages, followed records, observations."""
 
 import asyncio
 import threading
@@ -42,11 +42,11 @@ ON_TRIO_ALONE = {
         "run_sync",
     },
 }
-"""What is for tools, for other agents or for the runtime; `inner` has it."""
+"""Members for tools, for other agents or for the runtime. They are available at `inner`."""
 
 
 def public(cls):
-    """The public names of a class, without those that only lead to others."""
+    """Return the public names of a class, without names that only raise a hint to another name."""
     return {name for name, value in _members(cls) if type(value).__name__ != "_Missing"}
 
 
@@ -60,7 +60,7 @@ def clerk(*said, **options):
 
 
 def said_in(items):
-    """The texts of questions and answers among what was followed."""
+    """Return the texts of questions and answers among the followed items."""
     return [
         item.record.message.text
         for item in items
@@ -87,14 +87,14 @@ def has_ended(item):
 )
 def test_portals_have_what_trio_has(native, proxy):
     """Each public member of a session or an agent exists in both portals, or is listed here."""
-    renamed = {"aclose"} if proxy is PortalSession else set()  # it is `close` there
+    renamed = {"aclose"} if proxy is PortalSession else set()  # PortalSession names this method `close`
     instance = {"agent_name", "id", "owner"} if native is Session else set()
     assert public(native) - public(proxy) - ON_TRIO_ALONE[native] == renamed | instance
     assert ON_TRIO_ALONE[native] <= public(native)
 
 
 def test_agent_has_its_system_prompt():
-    """It is a property of a `PortalAgent` and a method of an `AsyncPortalAgent`."""
+    """The prompt is a property of a `PortalAgent` and a method of an `AsyncPortalAgent`."""
     with open_portal() as portal:
         agent = portal.start(clerk(system_prompt="You are a clerk."))
         assert agent.system_prompt == "You are a clerk."
@@ -233,7 +233,7 @@ def run_in_asyncio(test):
 
 
 def test_messages_and_records_in_asyncio():
-    """The same methods, awaited."""
+    """The asyncio portal has the same methods as coroutines."""
 
     async def main():
         async with open_portal(journal="memory:") as portal:
@@ -291,7 +291,10 @@ def test_cancelled_read_of_records_loses_none():
 
 
 def test_cancelled_reader_leaves_no_follower():
-    """Cancelled while it enters, waits or runs its block: answers are not streamed for it any more."""
+    """The reader is cancelled while it enters, waits or runs its block.
+
+    Answers are no longer streamed for it.
+    """
     streamed = []
 
     class Looking(ScriptedLLM):
@@ -328,7 +331,7 @@ def test_cancelled_reader_leaves_no_follower():
 
 
 def test_cancelled_sender_sends_no_message(slow):
-    """Cancelled while it waits for room in a full inbox, whose slot is released."""
+    """The sender is cancelled while it waits for room in a full inbox. Its slot is released."""
 
     async def main():
         async with open_portal() as portal:

@@ -1,4 +1,4 @@
-"""A client of agents in another process, for synchronous code and asyncio: the same words."""
+"""A client of agents in another process, for synchronous code and for asyncio, with the same methods."""
 
 import asyncio
 from functools import partial
@@ -35,7 +35,7 @@ def clerk():
 
 
 def held_gateway(portal):
-    """A gateway of the portal's runtime, as a block that others hold."""
+    """Yield a gateway of the portal's runtime as a context manager."""
     return HeldBlock(
         portal.thread, entered_on_trio(partial(open_gateway, portal.runtime, bind="127.0.0.1:0"))
     )
@@ -118,7 +118,10 @@ async def talk():
 
 
 def test_asyncio_client_uses_a_server():
-    """The same, awaited. Handlers run on the event loop for the duration of their block."""
+    """The asyncio client has the same methods as coroutines.
+
+    Handlers run on the event loop for the duration of their block.
+    """
     assert asyncio.run(talk()) == ["one"]
 
 

@@ -1,4 +1,4 @@
-"""FastAPI under uvicorn, with a portal in its lifespan: a crowd, and clients that go away."""
+"""FastAPI under uvicorn with a portal in its lifespan: many concurrent requests, and disconnected clients."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ CROWD = 500
 
 
 class Echo(LLM):
-    """Says what it heard; never answers what begins with `wait`."""
+    """A model that returns the reversed message, and never answers a message that begins with `wait`."""
 
     name = "test:echo"
 
@@ -42,7 +42,7 @@ class Echo(LLM):
 
 @contextmanager
 def serving(model):
-    """Serve the example's application with another model; gives its port."""
+    """Serve the application of the example with another model. Yield its port."""
     names = runpy.run_path(str(EXAMPLE))
     names["agent"]._models.clients = {"default": model}
     with socket.create_server(("127.0.0.1", 0), backlog=CROWD) as listening:
@@ -57,7 +57,7 @@ def serving(model):
 
 
 async def ask(port, path):
-    """The status line and the body of an answer."""
+    """Send a request, and return the status line and the body of the response."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join([piece async for piece in stream])
@@ -66,14 +66,14 @@ async def ask(port, path):
 
 
 async def until(condition):
-    """Wait until something that other threads do is so."""
+    """Wait until a condition that depends on other threads is true."""
     with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 - what happens in other threads tells no event
             await trio.sleep(0.01)
 
 
 async def test_five_hundred_concurrent_requests():
-    """None is lost, and each gets its own answer."""
+    """Each request gets the answer to its message."""
     answers = {}
 
     async def one(number):

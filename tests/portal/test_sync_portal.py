@@ -45,11 +45,11 @@ def clerk(*said, **options):
     return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
 
 
-# --- what works -----------------------------------------------------------------------------
+# --- calls and handlers ---------------------------------------------------------------------
 
 
 def test_run_returns_a_reply():
-    """The shortest way: one agent, one reply. After that the agent can run elsewhere."""
+    """The shortest program: one agent, one reply. After that the agent can run elsewhere."""
     agent = clerk()
     with open_portal() as portal:
         assert str(portal.start(agent).run("Hello")) == "Yes."
@@ -117,7 +117,7 @@ def test_handlers_receive_the_replies_of_a_session():
 
 
 def test_handlers_are_attached_for_a_block():
-    """Handlers of a block are removed after the block."""
+    """The handlers are removed after the block."""
     heard = []
     with open_portal() as portal:
         session = portal.start(clerk()).create_session("ada")
@@ -130,7 +130,10 @@ def test_handlers_are_attached_for_a_block():
 
 
 def test_handler_can_use_its_session():
-    """Handlers run in threads. They can chat and read the session, and get an error if they would wait for themselves."""
+    """Handlers run in threads. They can send messages and read the session.
+
+    A handler that would wait for itself gets an error.
+    """
     seen = []
 
     def hear(reply, session):
@@ -148,7 +151,7 @@ def test_handler_can_use_its_session():
 
 
 def test_async_handler_runs_on_trio():
-    """A synchronous program has no event loop for it."""
+    """The handler runs on trio, because a synchronous program has no event loop."""
     heard = []
 
     async def hear(reply, session):
@@ -217,7 +220,7 @@ def test_slow_reader_slows_the_model(chatty):
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()])
 def test_leaving_a_stream_early_stops_the_turn(slow, error):
-    """As on trio, for a normal exit and for an exception."""
+    """The turn is stopped after a normal exit and after an exception, as on trio."""
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=slow))
         with suppress(ZeroDivisionError), agent.stream("Hello"):
@@ -314,7 +317,7 @@ def test_run_sync_returns_a_reply():
 
 
 async def test_run_sync_raises_inside_trio():
-    """The error names the alternatives, here and for an agent of another thread."""
+    """The error names the alternatives. It is also raised for an agent of another thread."""
     agent = clerk()
     with pytest.raises(UsageError, match=r"await agent.run\("):
         agent.run_sync("Hello")
@@ -323,7 +326,7 @@ async def test_run_sync_raises_inside_trio():
             await trio.to_thread.run_sync(agent.run_sync, "Hello")
 
 
-# --- what is carried over ----------------------------------------------------------------------
+# --- context and cancellation ------------------------------------------------------------------
 
 
 def test_context_variables_reach_tools_and_handlers():
@@ -443,11 +446,11 @@ def test_ctrl_c_stops_the_turn(slow):
         assert portal.call(trio.current_time)
 
 
-# --- what ends -----------------------------------------------------------------------------------
+# --- close ---------------------------------------------------------------------------------------
 
 
 def test_closing_finishes_accepted_messages():
-    """A normal exit of the block finishes accepted messages within the grace, as a runtime's block does."""
+    """A normal exit of the block finishes accepted messages within the grace period, like a runtime's block."""
     heard = []
     with open_portal() as portal:
         agent = portal.start(clerk())
@@ -457,7 +460,7 @@ def test_closing_finishes_accepted_messages():
 
 
 def test_pending_call_raises_when_the_portal_closes(slow):
-    """A call of another thread that gets no result within the grace raises PortalClosed, and so do later calls."""
+    """A call of another thread that gets no result within the grace period raises PortalClosed, and so do later calls."""
     told = []
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=slow, grace=0.0))
@@ -494,7 +497,7 @@ def test_stream_ends_with_its_portal(slow):
 
 
 def test_exception_stops_the_agents_at_once(slow):
-    """As with an exception in a runtime's block: the portal waits for nothing, and the exception is raised."""
+    """As after an exception in a runtime's block, the portal does not wait, and the exception is raised."""
     with pytest.raises(ZeroDivisionError), open_portal() as portal:  # noqa: PT012 - its end, too
         session = portal.start(BareAgent("clerk", llm=slow, grace=1000)).create_session("ada", "Hello")
         assert session.id
@@ -504,7 +507,7 @@ def test_exception_stops_the_agents_at_once(slow):
 
 
 def test_error_of_the_runtime_is_raised():
-    """A thread of a tool that does not return is named at the end, as by a runtime."""
+    """At the end the error names a tool thread that does not return, as with a runtime."""
     release = threading.Event()
 
     @tool(timeout=0.01)
@@ -519,7 +522,7 @@ def test_error_of_the_runtime_is_raised():
 
 
 def test_error_on_opening_is_raised():
-    """No thread remains after it."""
+    """The failed portal leaves no thread."""
     with pytest.raises(ConfigurationError, match="durability"), open_portal(durability="none"):
         pass
 
@@ -533,7 +536,7 @@ def test_portal_can_be_opened_once():
         pass
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 async def test_portal_raises_inside_trio():
@@ -602,7 +605,7 @@ def test_call_in_a_forked_process_raises():
         agent = portal.start(clerk())
         receiving, sending = os.pipe()
         child = os.fork()
-        if not child:  # the child: nothing of pytest's may run in it
+        if not child:  # the child: no pytest code may run in it
             try:
                 agent.run("Hello")
             except PortalClosed as error:

@@ -298,7 +298,7 @@ def json_schema_2020_12_tool(**values: object) -> str:
 
 @tool(parameters=object_of(region={"type": "string", "x-mcp-header": "Region"}))
 def region_of(region: str) -> str:
-    """Return the region in the header of the request."""
+    """Return the region that the request's header names."""
     return region
 
 
