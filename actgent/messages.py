@@ -794,6 +794,15 @@ class Event(Serializable):
     """Name of the instruction."""
     data: Any = None
     """Data that the model gave for the instruction, decoded from JSON."""
+    origin: str = ""
+    """Tools and toolsets whose untrusted text the data may repeat, such as `page, memories`; empty if none."""
+    via: str = ""
+    """Untrusted sources that influenced the event without being repeated in it; empty if none."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the event: the sources in `origin` and `via`."""
+        return label_of(self.origin, self.via)
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -25,6 +25,7 @@ from actgent.protocols.plan import Plan, plan_of
 from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.tool_call_summary import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.pending.turn_future import reply_of_event
 from actgent.sessions.pending.turn_reader import mark_reported
 from actgent.support.field_repr import FieldRepr
 from actgent.support.serializable import Serializable
@@ -124,7 +125,9 @@ async def process_turn(
         outcome = await _read_stream(stream(**again))
     after = await view_session(opener, session)
     failure = _suspended_failure(after) if after.status == "suspended" else outcome.failure
-    reply = outcome.reply if failure is not None or outcome.reply is not None else _reply_of(outcome.event)
+    reply = (
+        outcome.reply if failure is not None or outcome.reply is not None else reply_of_event(outcome.event)
+    )
     turn = _turn_of(after.history[len(before.history) :], reply, failure)
     status = _status(protocol, turn, reply, failure)
     return ProcessResult(
@@ -178,13 +181,6 @@ async def _read_stream(stream: AbstractAsyncContextManager[trio.abc.ReceiveChann
         async for delivery in deliveries:
             outcome.add(delivery)
     return outcome
-
-
-def _reply_of(event: Event | None) -> Reply:
-    """Return a reply for a turn without one: its last event, as in `Agent.run`, or an empty reply."""
-    if event is None:
-        return Reply(text="")
-    return Reply(id=event.id, text="", data=event.data, message_type=event.name)
 
 
 def _suspended_failure(session: SessionView) -> Failure:

@@ -96,12 +96,12 @@ def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
 
 
 def _to_via(data: JSONObject) -> str:
-    """Return the label in the JSON of a message, result or reply, in the format of the journal."""
+    """Return the label in the JSON of a message, result, reply or event, in the format of the journal."""
     return text_of(to_label(data))
 
 
 def to_label(data: JSONObject) -> Label:
-    """Return the label in the JSON of a session, message, result or reply."""
+    """Return the label in the JSON of a session, message, result, reply or event."""
     return Label(data.get("sources", ()), data.get("readers"))
 
 
@@ -340,7 +340,7 @@ def _to_failure(data: JSONObject) -> Failure:
 _CONVERTERS: Mapping[str, Callable[[JSONObject], Delivery]] = {
     "result": to_result,
     "approval": to_approval,
-    "event": lambda data: Event(id=data["id"], name=data["name"], data=data["data"]),
+    "event": lambda data: Event(id=data["id"], name=data["name"], data=data["data"], via=_to_via(data)),
     "route": lambda data: Route(id=data["id"], action=data["action"], data=data["data"]),
     "progress": lambda data: CallProgress(
         call_id=data["call_id"],

@@ -25,6 +25,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
     Delivery,
+    Event,
     Message,
     OnBusy,
     Priority,
@@ -459,7 +460,7 @@ class _TurnStream:
                     continue
                 self._begin(event)
                 for delivery in decoder.decode(event) if self._belongs_to_turn(event) else ():
-                    if isinstance(delivery, Reply | ToolResult):
+                    if isinstance(delivery, Reply | Event | ToolResult):
                         take_remote_sources(delivery.label)
                     await put(delivery)
                 if self._is_last(event):

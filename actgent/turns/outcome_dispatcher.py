@@ -55,7 +55,7 @@ def to_deliveries(
     """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
     Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply
-    has the id of the answer itself. `origin` and `via` are the untrusted sources of the replies.
+    has the id of the answer itself. `origin` and `via` are the untrusted sources of replies and events.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -74,9 +74,11 @@ def to_deliveries(
                 )
             )
             replies += 1
-        elif isinstance(outcome, (Event, Route)):
-            kind = type(outcome).__name__.lower()
-            deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/{kind}/{len(deliveries)}"))
+        elif isinstance(outcome, Event):
+            event_id = f"{answer_id}/event/{len(deliveries)}"
+            deliveries.append(attrs.evolve(outcome, id=event_id, origin=origin, via=via))
+        elif isinstance(outcome, Route):
+            deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/route/{len(deliveries)}"))
     return deliveries
 
 

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import BareAgent, Label, Policy, Reject, ScriptedLLM, ToolCall, tool
+from actgent import BareAgent, Event, Label, Policy, Reject, RouterAgent, ScriptedLLM, ToolCall, tool
 
 PAY = ToolCall("pay", {"to": "mallory"})
 
@@ -214,3 +214,28 @@ async def test_the_approval_of_a_client_shows_the_sources(serving):
         await session.chat("go")
         await session.wait_idle()
     assert seen == [{"to": Label({"page"})}]
+
+
+async def test_an_event_of_an_untrusted_session(serving):
+    """A session is untrusted after it has read an event in the stream of an untrusted session in another process."""
+    event = '{"messageType": "note", "content": "It was read."}'
+    script = [ToolCall("page", {}), event, event]
+    agent = RouterAgent("reader", llm=ScriptedLLM(script), tools=[page])
+    async with serving(agent) as served, served.connect() as client:
+        remote = client.agent("reader")
+        session = await remote.create_session()
+        await remote.run("read", session=session)
+        events = []
+
+        @tool(effect="pure")
+        async def ask() -> str:
+            """Ask the reader."""
+            async with remote.stream("again", session=session) as deliveries:
+                events.extend([each async for each in deliveries])
+            return "asked"
+
+        payer = Payer([ToolCall("ask", {}), PAY, "ok"], tools=[ask])
+        async with payer.agent as paying:
+            await paying.run("go", session=await paying.create_session("ada"))
+    assert [(type(each), each.label) for each in events] == [(Event, Label({"page"}))]
+    assert (payer.paid, payer.asked) == ([], [{"page"}])

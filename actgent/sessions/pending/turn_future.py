@@ -84,6 +84,20 @@ class Outcome(FieldRepr):
     """The failure; None if there is a reply."""
 
 
+def reply_of_event(event: Event | None) -> Reply:
+    """Return the reply for a turn without one: the data and the sources of its last event, or an empty reply."""
+    if event is None:
+        return Reply(text="")
+    return Reply(
+        id=event.id,
+        text="",
+        data=event.data,
+        message_type=event.name,
+        origin=event.origin,
+        via=event.via,
+    )
+
+
 class TurnFuture:
     """Outcome of one outside message, for one caller that waits for it."""
 
@@ -142,9 +156,7 @@ class TurnFuture:
 
     def answer(self) -> Reply:
         """Return the answer of the turn: its last reply, a reply made from its last event, or an empty reply."""
-        if self.reply is not None or self.event is None:
-            return self.reply or Reply(text="")
-        return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
+        return self.reply or reply_of_event(self.event)
 
     @property
     def has_outcome(self) -> bool:

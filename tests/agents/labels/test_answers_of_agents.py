@@ -233,3 +233,100 @@ async def test_an_answer_that_is_delivered_again(by, has_origin, autojump_clock)
             await _let_answer(journal, by, has_origin, hang)
         await _let_answer(journal, by, has_origin, replies.append)
     assert [(each.text == ANSWER, each.label) for each in replies] == [(True, Label({"page"}))]
+
+
+EVENT = json.dumps({"messageType": "note", "content": "It was read."})
+"""Answer of a model that becomes an event, without a reply."""
+
+
+def event_agent():
+    """An agent that has read the page and answers with an event."""
+    llm = ScriptedLLM([ToolCall("page", {}), EVENT], repeat=True)
+    return RouterAgent("other", llm=llm, tools=[page])
+
+
+@pytest.mark.parametrize("method", ["run", "process"])
+async def test_an_answer_that_is_an_event(method):
+    """The reply made from an event has the sources of the turn, and so has the event."""
+    events = []
+    async with event_agent() as agent:
+        session = await agent.create_session("ada")
+        session.on_event(events.append)
+        reply = await getattr(agent, method)("read", session=session)
+        if method == "process":
+            reply = reply.reply
+    assert (reply.message_type, reply.label) == ("note", Label({"page"}))
+    assert [each.label for each in events] == [Label({"page"})]
+
+
+async def test_a_trusted_answer_that_is_an_event():
+    """The reply made from an event of a trusted turn is trusted."""
+    async with RouterAgent("other", llm=ScriptedLLM([EVENT])) as agent:
+        reply = await agent.run("go")
+    assert (reply.message_type, reply.label.is_trusted) == ("note", True)
+
+
+async def test_a_routed_event_over_a_restart():
+    """The session keeps the sources of a routed agent that answered with an event."""
+    labels = []
+    async with MemoryJournal().running() as journal:
+        for is_first in (True, False):
+            other = event_agent()
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(other)
+                desk = await runtime.start(
+                    RouterAgent("desk", llm=ScriptedLLM([ROUTE]), routes={"READ": other})
+                )
+                session = await desk.ensure_session("ada", "s")
+                if is_first:
+                    await session.chat("go")
+                    await session.wait_idle()
+                labels += [session.label, session.history[-1].label]
+    assert labels == [Label({"page"})] * 4
+
+
+async def test_an_event_that_is_delivered_again(autojump_clock):
+    """A handler that did not end before a restart gets the event again, with its sources."""
+    events = []
+
+    async def hang(event):
+        await trio.sleep_forever()
+
+    async def answer(journal, on_event):
+        agent = event_agent()
+        agent.on_session(lambda session: session.on_event(on_event))
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            session = await agent.ensure_session("ada", "s")
+            if on_event is hang:
+                await session.chat("read")
+            await session.wait_idle()
+
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            await answer(journal, hang)
+        await answer(journal, events.append)
+    assert [each.label for each in events] == [Label({"page"})]
+
+
+async def test_an_event_of_a_turn_that_was_suspended_before_a_restart():
+    """The caller that resumes the turn gets the sources that the session had read before the restart."""
+
+    @tool(approval=True)
+    async def wait() -> str:
+        """Wait."""
+        return "waited"
+
+    async with MemoryJournal().running() as journal:
+        for script in ([ToolCall("page", {}), ToolCall("wait", {})], [EVENT]):
+            agent = RouterAgent("other", llm=ScriptedLLM(script), tools=[page, wait])
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(agent)
+                session = await agent.ensure_session("ada", "s")
+                if not session.approvals:
+                    await session.chat("read")
+                    await session.wait_idle()
+                    assert session.approvals
+                else:
+                    reply = await agent.resume({each.id: Approve() for each in session.approvals})
+    assert (reply.message_type, reply.label) == ("note", Label({"page"}))
