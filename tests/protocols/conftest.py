@@ -1,4 +1,4 @@
-"""What the protocol tests share: the types of the specification's table, and a way to read one text."""
+"""Shared fixtures of the protocol tests: the types of the specification's table, and a function that reads one text."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ TYPES = (
 
 
 def view(text: str = "hello", **fields: Any) -> TurnView:
-    """A view of a session at its first message."""
+    """Return a view of a session at its first message."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
     profile = fields.pop("profile", Profile(types=TYPES))
     return TurnView(
@@ -32,5 +32,5 @@ def view(text: str = "hello", **fields: Any) -> TurnView:
 
 
 def read(protocol: Protocol, text: str, **fields: Any) -> list[Outcome]:
-    """What a protocol makes of an answer's text."""
+    """Return the outcomes that a protocol reads from an answer's text."""
     return protocol.read(ModelResponse(parts=(Text(text),)), view(**fields))

@@ -1,4 +1,4 @@
-"""Calls in the text of an answer: no argument is passed over, under whichever key it came."""
+"""Tool calls in the text of an answer: each argument is read under each key, or the answer is rejected."""
 
 import itertools
 import json
@@ -90,7 +90,7 @@ def marked(call, **beside):
 
 FORMS = (simple, react, react_outside, steps, planning, executing, goal, goal_list, encoded, marked)
 ASKING = FORMS[:8]
-"""Those of the protocols; the other two are what servers left in the text."""
+"""Forms of the protocols. The other two forms are markup that servers left in the text."""
 
 
 @pytest.mark.parametrize("key", USUAL)
@@ -103,14 +103,14 @@ def test_all_usual_keys_are_read(form, key):
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_text_is_no_arguments(text):
-    """Where arguments may come as text, servers leave it empty for a tool that takes none."""
+    """An empty text is read as no arguments, because servers send it for a tool without parameters."""
     assert [call.arguments for call in planning({"arguments": text})] == [{}]
 
 
 @pytest.mark.parametrize("key", ARGUMENTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_no_key_is_passed_over(form, key):
-    """Whatever the key: the call has its arguments, or there is none."""
+    """For each key, the call has its arguments, or the answer is rejected."""
     try:
         calls = form({key: TO})
     except AnswerError:
@@ -121,7 +121,7 @@ def test_no_key_is_passed_over(form, key):
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(USUAL, 2)))
 @pytest.mark.parametrize("form", FORMS)
 def test_two_that_differ_are_an_error(form, one, other):
-    """A choice of arguments is none; the same ones twice are the same."""
+    """Two different argument objects are an error. Two equal objects are read as one."""
     for different in ({"to": ["bob@x.org"], "n": 1}, {"to": ["ann@x.org"], "n": True}, {}, {**TO, "n": 1.0}):
         with pytest.raises(ParseError):
             form({one: TO, other: different})
@@ -132,7 +132,7 @@ def test_two_that_differ_are_an_error(form, one, other):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("key", ["pattern", "Arguments", "payload", "to", "argument", "reasoning"])
 def test_unknown_key_next_to_a_call_is_an_error(form, key):
-    """It may be an argument, without which the tool would run with defaults."""
+    """The key can be an argument. If it were ignored, the tool would run with defaults."""
     for call in ({key: "x"}, {key: TO}, {key: "x", "arguments": TO}):
         with pytest.raises(ParseError):
             form(call)
@@ -141,25 +141,25 @@ def test_unknown_key_next_to_a_call_is_an_error(form, key):
 @pytest.mark.parametrize("key", USUAL)
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in (goal, marked)])
 def test_arguments_outside_of_the_call_object_are_not_ignored(form, key):
-    """They are one level too high."""
+    """Arguments one level too high are an error."""
     with pytest.raises(ParseError):
         form({}, **{key: TO})
 
 
 def simple_list(call, **beside):
-    """Another call of the list has arguments."""
+    """Read a list of two calls. Only the first call has arguments of its own; `call` is the second one."""
     content = [{"name": "send", "args": TO}, {"name": "send", **call}]
     return of(Simple(), json.dumps({"messageType": "TOOL_INVOCATION", "content": content, **beside}))
 
 
 def goal_outside(call, **beside):
-    """Beside the decision's params."""
+    """Read a decision with more keys outside of its params."""
     text = json.dumps({"action": "execute", "params": {"tool": "send", **call}, **beside})
     return list(DecisionReader({}).read(text, needs_params=True).calls)
 
 
 ROUND = (*(form for form in ASKING if form is not goal), simple_list, goal_outside)
-"""Forms with an object round that of the call."""
+"""Forms in which another object contains the call."""
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ ROUND = (*(form for form in ASKING if form is not goal), simple_list, goal_outsi
 )
 @pytest.mark.parametrize("form", ROUND)
 def test_keys_like_those_of_arguments_are_not_passed_over(form, key):
-    """In another case or spelling, and beside other arguments, too."""
+    """Another case or spelling is an error that names the key, also next to other arguments."""
     for call in ({}, {"args": None}, {"args": {"n": 2}}):
         with pytest.raises(ParseError, match=key):
             form(call, **{key: TO})
@@ -176,7 +176,7 @@ def test_keys_like_those_of_arguments_are_not_passed_over(form, key):
 @pytest.mark.parametrize("key", ["to", "payload", "data", "options"])
 @pytest.mark.parametrize("form", ROUND)
 def test_stray_keys_of_a_call_without_arguments_are_an_error(form, key):
-    """What only the tool may know is an argument where the call has none, and else a remark."""
+    """An unknown key is an error if the call has no arguments. Otherwise it is read as a remark."""
     for call in ({}, {"args": {}}, {"parameters": None}):
         for value in (TO, "ann@x.org", 5, False):
             with pytest.raises(ParseError, match=key):
@@ -186,13 +186,13 @@ def test_stray_keys_of_a_call_without_arguments_are_an_error(form, key):
 
 @pytest.mark.parametrize("form", ROUND)
 def test_remarks_are_no_arguments(form):
-    """Models give reasons for a call that needs no arguments."""
+    """A remark next to a call without arguments is ignored, because models add reasons there."""
     for beside in ({"reasoning": "it is asked for"}, {"Thoughts": ["now"]}, {"extra": None}):
         assert form({}, **beside)[-1].arguments == {}
 
 
 def message(function, beside):
-    """A message of a provider, written as text."""
+    """Read a provider's message that was written as text. Return its calls."""
     call = {"type": "function", "function": {"name": "send", **function}}
     text = json.dumps({"role": "assistant", "content": None, "tool_calls": [call], **beside})
     return [c for o in read(Bare(), text) if isinstance(o, CallTools) for c in o.calls]
@@ -200,7 +200,7 @@ def message(function, beside):
 
 @pytest.mark.parametrize("key", ["arguments", "ARGS", "tool-input", "to", "payload"])
 def test_a_message_round_encoded_calls_holds_no_arguments(key):
-    """What is no call is said as text, and runs nothing; remarks, and what else a provider has there, are known."""
+    """A message with arguments outside of the call runs nothing. Remarks and the known keys of a provider's message are accepted."""
     assert message({}, {key: TO}) == message({"arguments": "{}"}, {key: TO}) == []
     assert message({}, {"content": TO}) == []
     for beside in (
@@ -251,7 +251,7 @@ def react_typed_outside(content, **beside):
 
 @pytest.mark.parametrize("form", [simple_typed, router_typed, react_typed, react_typed_outside])
 def test_arguments_outside_of_the_content_are_rejected(form):
-    """The tool of an instruction runs with the content only."""
+    """The tool of an instruction runs only with the content."""
     for key in ("parameters", "ARGS", "tool-input", "payload", "data"):
         with pytest.raises(ParseError, match=key):
             form({}, **{key: TO})
@@ -270,7 +270,7 @@ def test_answer_without_content_is_the_arguments():
 
 @pytest.mark.parametrize("key", ["Arguments", "parameters", "To", "**Payload**"])
 def test_arguments_between_the_lines_of_an_action(key):
-    """A line of them between the action and its empty input is not passed over; a thought is."""
+    """An argument line between the action and its empty input is an error. A thought line is accepted."""
     lines = "Thought: t\nAction: send\n{}: {}\nAction Input: {}"
     with pytest.raises(ParseError, match=key.strip("*")):
         of(ReAct(), lines.format(key, json.dumps(TO), "{}"))
@@ -280,24 +280,24 @@ def test_arguments_between_the_lines_of_an_action(key):
 
 
 def test_an_action_in_lines_of_windows():
-    """The end of its line is no part of the tool's name."""
+    """A carriage return at the end of the line is not part of the tool's name."""
     (call,) = of(ReAct(), 'Thought: t\r\nAction: `send`\r\nAction Input: {"a": 1}\r\n')
     assert (call.name, call.arguments) == ("send", {"a": 1})
 
 
 @pytest.mark.parametrize("key", IDS)
 def test_ids_are_known(key):
-    """They stand beside calls in all forms."""
+    """All forms accept an id next to a call."""
     assert [call.provider_id for call in steps({"id": None, key: "c1", "args": TO})] == ["c1"]
     (call,) = simple({key: "c1", "args": TO})
     assert call.arguments == TO
-    assert all(call.provider_id != 5 for call in steps({key: 5, "args": TO}))  # an id is text
+    assert all(call.provider_id != 5 for call in steps({key: 5, "args": TO}))  # an id must be text
 
 
 @pytest.mark.parametrize("form", ASKING)
 @pytest.mark.parametrize("arguments", [[1], "x", 5, True])
 def test_arguments_that_are_no_object_run_nothing(form, arguments):
-    """The answer is refused, or the call stays text, which the check of the call refuses."""
+    """The answer is rejected, or the arguments stay text, which the argument check rejects."""
     try:
         calls = form({"args": arguments})
     except ParseError:
@@ -307,7 +307,7 @@ def test_arguments_that_are_no_object_run_nothing(form, arguments):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_names_stay_as_they_are(form):
-    """A name with a space behind it is no tool's."""
+    """A name with a trailing space is not corrected, so it matches no tool."""
     for key in ("name", "tool_name", "toolName", "tool"):
         try:
             calls = form({key: "send ", "arguments": TO})
@@ -317,7 +317,7 @@ def test_names_stay_as_they_are(form):
 
 
 def test_a_custom_action_keeps_its_params():
-    """Under the usual keys; what stands beside it is not passed over."""
+    """Params are read under the usual keys. A key outside of the params is an error."""
     reader = DecisionReader({"note": CustomAction("note", "keep it", lambda *_: None)})
     for key in USUAL:
         assert reader.read(json.dumps({"action": "note", key: TO}), needs_params=False).params == TO
@@ -326,7 +326,7 @@ def test_a_custom_action_keeps_its_params():
 
 
 def test_a_list_of_calls_in_two_spellings():
-    """Of two lists that differ none is passed over."""
+    """Two different lists under two spellings of the key are an error."""
     one, other = [{"toolName": "a"}], [{"toolName": "b"}]
     with pytest.raises(ParseError, match="two spellings"):
         parse_item_answer(json.dumps({"toolCalls": one, "tool_calls": other}), now=0)
@@ -339,7 +339,7 @@ def test_a_list_of_calls_in_two_spellings():
     ),
 )
 def test_each_argument_arrives_or_the_call_does_not(form, call):
-    """Of whatever combination of keys: a call has all that was given it, or is none."""
+    """For each combination of keys, a call has all of its arguments, or the answer is rejected."""
     given_objects = [value for key, value in call.items() if key not in (*IDS, "type") and value]
     try:
         calls = form(call)
@@ -351,5 +351,5 @@ def test_each_argument_arrives_or_the_call_does_not(form, call):
 
 @pytest.mark.parametrize("nothing", ["", None, {}])
 def test_calls_of_servers_without_arguments(nothing):
-    """They have none, as an object: a tool without parameters takes it."""
+    """Missing arguments are read as an empty object, which a tool without parameters accepts."""
     assert [call.arguments for call in encoded({"arguments": nothing})] == [{}]

@@ -1,4 +1,4 @@
-"""The classification table of the specification (section 0.3), row by row, by its `want` column."""
+"""The classification table of the specification (section 0.3). Each test checks a row against its `want` column."""
 
 import json
 
@@ -73,7 +73,7 @@ def calls(outcomes):
     ],
 )
 def test_bare_says(row, text, shown):
-    """Bare makes one conversation of it, typed with the first classification type."""
+    """Bare returns one conversation with the first classification type."""
     (reply,) = read(BARE, text)
     assert (reply.text, reply.message_type) == (shown, "greeting"), row
 
@@ -111,7 +111,7 @@ def test_bare_says(row, text, shown):
     ],
 )
 def test_exception(row, protocol, text):
-    """The answer reaches the exception handlers instead of vanishing."""
+    """The answer is passed to the exception handlers."""
     with pytest.raises(ParseError):
         read(protocol, text)
     assert row
@@ -119,13 +119,13 @@ def test_exception(row, protocol, text):
 
 @pytest.mark.parametrize("protocol", JSON_ONLY)
 def test_row_2_empty_answer_raises_a_specific_error(protocol):
-    """Every JSON protocol names the empty answer."""
+    """Every JSON protocol raises an error that names the empty answer."""
     with pytest.raises(EmptyAnswer):
         read(protocol, " \n")
 
 
 def test_unknown_types_are_named():
-    """The reason says what was wrong, for the model to read."""
+    """The reason names the unknown type, so that the model can correct it."""
     with pytest.raises(ParseError, match="Unknown messageType: zzz"):
         read(SIMPLE, '{"messageType":"zzz","content":"hi"}')
     with pytest.raises(ParseError, match="missing messageType"):
@@ -144,46 +144,46 @@ def test_unknown_types_are_named():
     ],
 )
 def test_rows_9_to_13_native_calls_in_text(protocol, row, text, expected):
-    """Calls in the provider's own form are read in every protocol; undecodable arguments stay text."""
+    """Every protocol reads calls in the provider's form. Undecodable arguments stay text."""
     assert calls(read(protocol, text)) == expected, row
 
 
 @pytest.mark.parametrize("protocol", ALL)
 def test_text_calls_are_marked_as_such(protocol):
-    """Their results go back as text, the core gives them ids, and they can run no instruction's tool."""
+    """Calls from text get ids from the core, their results are sent as text, and they cannot run an instruction's tool."""
     (outcome,) = read(protocol, native("{}", id="theirs"))
     assert outcome.calls == [ToolCall("add", {}, id="", provider_id="theirs", native=False, mapped=False)]
 
 
 def test_row_14_simple_and_router():
-    """Simple: one conversation and nothing else; the router reports an event."""
+    """Simple returns one conversation. The router returns an event."""
     (reply,) = read(SIMPLE, GREETING)
     assert (reply.text, reply.message_type) == ("hi", "greeting")
     assert read(ROUTER, GREETING) == [Event(name="greeting", data="hi")]
 
 
 def test_row_15_router_reports_unknown_types():
-    """The router passes on whatever is typed."""
+    """The router returns an event for each typed answer."""
     assert read(ROUTER, '{"messageType":"zzz","content":"hi"}') == [Event(name="zzz", data="hi")]
 
 
 @pytest.mark.parametrize("protocol", [SIMPLE, ROUTER])
 def test_row_16_mapped_type_with_words(protocol):
-    """Event, then conversation; the tool's call is there, but words do not fit the schema and never run."""
+    """The outcomes are an event, a conversation and the tool's call. Text does not match the schema, so the call never runs."""
     event, reply, tools = read(protocol, '{"messageType":"creation","content":"x"}')
     assert (event, reply.text) == (Event(name="creation", data="x"), "x")
     assert tools.calls == [ToolCall("AgentGenerator", "x", native=False, mapped=True)]
 
 
 def test_row_17_simple_tool_call():
-    """TOOL_INVOCATION is a call with its parameters."""
+    """TOOL_INVOCATION is read as a call with its parameters."""
     text = '{"messageType":"TOOL_INVOCATION","content":{"name":"add","parameters":{"a":1}}}'
     assert calls(read(SIMPLE, text)) == [("add", {"a": 1})]
     assert calls(read(BARE, text)) == []
 
 
 def test_row_18_fenced():
-    """A fence changes nothing."""
+    """A fence does not change the outcomes."""
     fenced = f"```json\n{GREETING}\n```"
     assert read(SIMPLE, fenced) == read(SIMPLE, GREETING)
     assert read(ROUTER, fenced) == read(ROUTER, GREETING)
@@ -192,7 +192,7 @@ def test_row_18_fenced():
 @pytest.mark.parametrize("protocol", ALL)
 @pytest.mark.parametrize("length", range(14, len(GREETING)))
 def test_row_19_cut_off(protocol, length):
-    """What is cut off in the middle is truncated, in every protocol."""
+    """Each protocol reports a cut answer as truncated."""
     with pytest.raises(AnswerError, match="truncated"):
         read(protocol, GREETING[:length])
 
@@ -206,12 +206,12 @@ def test_row_19_cut_off(protocol, length):
     ],
 )
 def test_rows_20_21_react_tool_calls(row, content, expected):
-    """One call, or a list of them that run side by side."""
+    """One call is read, or a list of parallel calls."""
     assert calls(read(REACT, action("TOOL_INVOCATION", response_content=content))) == expected, row
 
 
 def test_row_22_direct_with_a_known_type():
-    """One conversation with the description as its text."""
+    """The outcome is one conversation with the description as its text."""
     (reply,) = read(
         REACT, action("DIRECT_RESPONSE", response_content={"content": "hi"}, response_description="desc")
     )
@@ -221,7 +221,7 @@ def test_row_22_direct_with_a_known_type():
 
 
 def test_row_23_direct_with_a_mapped_type():
-    """Event, conversation, and the call of the instruction's tool with the validated structure."""
+    """The outcomes are an event, a conversation, and the call of the instruction's tool with the validated structure."""
     named = {"messageType": "creation", **CREATION}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=named, response_description="desc"))
     assert outcomes[0] == Event(name="creation", data=CREATION)
@@ -230,20 +230,20 @@ def test_row_23_direct_with_a_mapped_type():
 
 
 def test_row_23_a_mapped_type_without_its_name_is_asked_again():
-    """With several types, data that fits a type with a tool runs no tool before the answer names the type."""
+    """With several types, data that matches a type with a tool is retried until the answer names the type."""
     with pytest.raises(ParseError, match="does not name its type"):
         read(REACT, action("DIRECT_RESPONSE", response_content=CREATION, response_description="desc"))
 
 
 def test_row_24_no_match():
-    """An empty list is no match, so the content is as it is and no tool runs."""
+    """An empty list matches no type, so the content is unchanged and no tool runs."""
     content = CREATION | {"caps": []}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=content, response_description="desc"))
     assert outcomes == [SendReply(text="desc", data=content, reasoning=REASONED)]
 
 
 def test_rows_26_27_router():
-    """A conversation in any case; an action is a route, and what it says besides."""
+    """The intent of a conversation is read in any case. An action is a route with its text."""
     assert read(ROUTER, "hello") == [SendReply(text="hello")]
     assert read(ROUTER, '{"top_level_intent":"conversation","response":"hey"}') == [SendReply(text="hey")]
     text = '{"top_level_intent":"ACTION","second_level_intent":"creation","response":"ok"}'

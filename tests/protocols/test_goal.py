@@ -1,4 +1,4 @@
-"""The goal loop's protocol by itself: its forms, its table of transitions, and what it never makes of an answer."""
+"""The goal loop's protocol in isolation: its forms, its transitions, and the answers that it rejects."""
 
 import json
 
@@ -39,7 +39,7 @@ def decided(action, params=None, **others):
 
 
 def at(phase, *, profile=TOOLS, record=(), **fields):
-    """A view of a turn in a phase."""
+    """Return a view of a turn in a phase."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text("find v"),))
     summary = "all of it" if phase == "summarizing" else ""
     progress = Progress(
@@ -64,7 +64,7 @@ def read(text, seen, protocol=None):
 
 
 def changed(outcomes, seen):
-    """The progress after the changes of some outcomes."""
+    """Return the progress after some outcomes."""
     state = dict(seen.state)
     for outcome in outcomes:
         if isinstance(outcome, UpdateState):
@@ -78,7 +78,7 @@ def changed(outcomes, seen):
 
 @pytest.mark.parametrize("action", GOOD)
 def test_each_decision_is_carried_out(action):
-    """Case 25: a decision with its params leads to its phase, in one model call."""
+    """Case 25: a decision with its params changes to its phase in one model call."""
     seen = at(PHASE_OF[action])
     outcomes = read(decided(action, GOOD[action]), seen)
     progress = changed(outcomes, seen)
@@ -111,7 +111,7 @@ def test_invalid_decision_is_retried(text):
 
 
 def test_two_different_decisions_are_none():
-    """Which of two plans is meant would be a guess; so would be params under both names."""
+    """Two different plans are rejected because a choice would be a guess. Params under both names are also rejected."""
     two = decided("plan", {"steps": ["a"]}) + "\n" + decided("plan", {"steps": ["b"]})
     with pytest.raises(ParseError, match="2 different"):
         read(two, at("initial"))
@@ -140,13 +140,13 @@ def test_two_different_decisions_are_none():
     ],
 )
 def test_params_have_a_form(action, params, reason):
-    """Params that do not fit are asked again with the reason."""
+    """Invalid params are retried with the reason."""
     with pytest.raises(ParseError, match=reason):
         read(decided(action, params), at(PHASE_OF[action]))
 
 
 def test_calls_side_by_side():
-    """`execute` takes several calls; so does the provider's form, written as text."""
+    """`execute` accepts several calls, also in the provider's form as text."""
     wanted = {"calls": [{"tool": "ok", "args": {"n": 1}}, {"tool": "ok", "args": {"n": 2}}]}
     *_, calls = read(decided("execute", wanted), at("planning"))
     assert calls.calls == [ToolCall("ok", {"n": 1}, native=False), ToolCall("ok", {"n": 2}, native=False)]
@@ -156,7 +156,7 @@ def test_calls_side_by_side():
 
 
 def test_encoded_calls_run_as_ours():
-    """Calls in the provider's form run as soon as those in ours, also before any plan; after the limit none does."""
+    """Calls in the provider's form run like calls in the protocol's form, also before a plan. After the limit no call runs."""
     encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{}"}}]'
     assert isinstance(read(encoded, at("initial"))[-1], CallTools)
     outcomes = read(encoded, at("executing", calls=4), Goal(max_iterations=5))
@@ -164,7 +164,7 @@ def test_encoded_calls_run_as_ours():
 
 
 def malformed():
-    """Answers cut at many places, in wrong case, fenced and cut, with other keys, and empty."""
+    """Return answers that are cut, fenced, empty, in wrong case, or with other keys."""
     for action, params in GOOD.items():
         whole = decided(action, params)
         seen = at(PHASE_OF[action])
@@ -188,7 +188,7 @@ def malformed():
 
 
 def test_malformed_answers_come_to_nothing():
-    """More than a hundred malformed answers: no plan, no action, no success of any of them."""
+    """More than a hundred malformed answers produce no plan, no action and no success."""
     answers = list(malformed())
     assert len(answers) > 100
     for seen, text in answers:
@@ -198,7 +198,7 @@ def test_malformed_answers_come_to_nothing():
 
 @pytest.mark.parametrize("action", ["plan", "execute", "summarize"])
 def test_further_keys_mean_nothing(action):
-    """`achieved` beside a decision, or in the params of another, achieves nothing; beside a call it is refused."""
+    """`achieved` outside of the evaluation's params has no effect. Next to a call it is rejected."""
     seen = at(PHASE_OF[action])
     extra = {"achieved": True, "status": "completed", "goal_achieved": True}
     inside = {} if action == "execute" else extra
@@ -212,7 +212,7 @@ def test_further_keys_mean_nothing(action):
 
 
 def test_the_table():
-    """What is offered in each phase, when something was found."""
+    """Each phase offers its actions after a result was found."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, found=1)
     rows = {
         phase: offered_actions(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS
@@ -227,20 +227,19 @@ def test_the_table():
 
 
 def test_nothing_is_judged_that_is_not_there():
-    """Case 15, as the seed's document has it: before anything was done there is neither a summary nor an evaluation."""
+    """Case 15 of the seed's document: before the first action neither a summary nor an evaluation is offered."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing")
     assert offered_actions(progress, has_tools=True) == ["execute"]
     assert "nothing was done" in rejection_reason("evaluate", progress, has_tools=True)
     assert "nothing was done" in rejection_reason("summarize", progress, has_tools=True)
-    used = attrs.evolve(
-        progress, used_tools=["mail"]
-    )  # it says nothing, and may have done all that was wanted
+    # A tool without a result can have achieved the goal.
+    used = attrs.evolve(progress, used_tools=["mail"])
     assert offered_actions(used, has_tools=True) == ["execute", "summarize", "evaluate"]
     assert "evaluate" in offered_actions(attrs.evolve(progress, summary="s"), has_tools=True)
 
 
 def test_no_action_is_offered_twice_where_nothing_new_came():
-    """Cases 16, 17, 19: no second summary, no second evaluation; after a failed one a plan may follow."""
+    """Cases 16, 17, 19: without new results, no second summary or evaluation is offered. A plan can follow a failed evaluation."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="summarizing", found=2, summary="s")
     assert offered_actions(progress, has_tools=True) == ["evaluate"]
     after = offered_actions(attrs.evolve(progress, phase="evaluating"), has_tools=True)
@@ -249,7 +248,7 @@ def test_no_action_is_offered_twice_where_nothing_new_came():
 
 
 def test_a_failed_tool_may_change_the_plan():
-    """Work that fails is offered a plan anew; a model that changes its plan by itself is not refused."""
+    """After a failed tool a new plan is offered. A plan that the model makes without an offer is accepted."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
     assert "plan" in offered_actions(attrs.evolve(progress, has_failed=True), has_tools=True)
     assert "plan" not in offered_actions(progress, has_tools=True)
@@ -257,7 +256,7 @@ def test_a_failed_tool_may_change_the_plan():
 
 
 def test_without_tools_the_model_knows_all():
-    """A goal without tools is planned, summed up and judged."""
+    """A goal without tools is planned, summarized and evaluated."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="planning")
     assert offered_actions(progress, has_tools=False) == ["summarize"]
     assert "no tools" in rejection_reason("execute", progress, has_tools=False)
@@ -265,7 +264,7 @@ def test_without_tools_the_model_knows_all():
 
 
 def test_a_refused_action_is_not_replaced():
-    """Case 15: it is said that it cannot come now, and why; nothing is done in its place."""
+    """Case 15: the model gets the reason why the action is not possible now. No other action runs."""
     seen = at("planning", found=0)
     outcomes = read(decided("evaluate", {"achieved": True}), seen)
     progress = changed(outcomes, seen)
@@ -277,14 +276,14 @@ def test_a_refused_action_is_not_replaced():
 
 
 def test_the_order_of_the_example_is_accepted():
-    """Decide, act, evaluate, as the seed's own loop has it: neither a plan nor a summary is asked for in between."""
+    """The seed's order is decide, act, evaluate. It needs no plan and no summary."""
     seen = at("initial", found=0)
     outcomes = read(decided("execute", GOOD["execute"]), seen)
     assert isinstance(outcomes[-1], CallTools)
     seen = at("executing", used_tools=["ok"])
     outcomes = read(decided("evaluate", GOOD["evaluate"]), seen)
     assert changed(outcomes, seen).status == "completed"
-    again = at("evaluating", unmet=1)  # judged once more, without anything between
+    again = at("evaluating", unmet=1)  # a second evaluation without an action in between
     outcomes = read(decided("evaluate", {"achieved": False}), again)
     assert (changed(outcomes, again).unmet, outcomes[-1].note) == (2, "")
 
@@ -299,7 +298,7 @@ def test_the_order_of_the_example_is_accepted():
     ],
 )
 def test_no_progress_ends_it(action, fields):
-    """The sixth decision in a row that brings nothing new is not carried out any more: the loop ends, and says why."""
+    """The sixth consecutive decision without progress is not executed. The loop ends with the reason."""
     call = ToolCall("ok", {"n": 1})
     fresh = Progress(turn="t", goal="g", start=0, mark=0)
     fresh.add_call(call)
@@ -317,7 +316,7 @@ def test_no_progress_ends_it(action, fields):
 
 
 def test_new_call_or_result_is_progress():
-    """It resets the detection of cycles of any length."""
+    """A new call or result resets the detection of cycles of any length."""
     progress = Progress(turn="t", goal="g", start=0, mark=0)
     for n in range(5):
         progress.add_call(ToolCall("ok", {"n": n}))
@@ -331,7 +330,7 @@ def test_new_call_or_result_is_progress():
 
 
 def test_a_progress_of_an_earlier_version():
-    """What a session wrote down before this version is read, without what is counted otherwise now."""
+    """Progress that an earlier version stored is read. Counters with a changed meaning start at zero."""
     old = {
         "turn": "t",
         "goal": "find v",
@@ -346,12 +345,12 @@ def test_a_progress_of_an_earlier_version():
 
 
 def test_an_unknown_action_is_asked_again():
-    """Weakness 8: it is no hidden evaluation."""
+    """Weakness 8: an unknown action is retried and not read as an evaluation."""
     with pytest.raises(ParseError, match="unknown action 'finalize'"):
         read(decided("finalize"), at("executing"))
 
 
-# --- what is asked --------------------------------------------------------------------------
+# --- the prompts ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -365,12 +364,12 @@ def test_an_unknown_action_is_asked_again():
     ],
 )
 def test_the_role_of_each_call(phase, role):
-    """Each stage asks the model of its role."""
+    """Each stage calls the model of its role."""
     assert Goal(output={"answer": "<the answer>"}).request(at(phase)).model == role
 
 
 def test_a_single_choice_is_asked_alone():
-    """Where one action may follow, no other is named; the last call there is asks for an evaluation with an answer."""
+    """If one action is possible, the prompt names only that action. The last call asks for an evaluation with an answer."""
     tail = Goal().request(at("summarizing")).tail
     assert "this action, and no other:\n- evaluate" in tail
     assert "execute" not in tail
@@ -381,7 +380,7 @@ def test_a_single_choice_is_asked_alone():
 
 
 def test_an_action_without_params_is_asked_of_its_role():
-    """A choice leaves the work to the model of its role, and is not thrown away."""
+    """An action without params is kept, and the model of its role supplies the params."""
     seen = at("executing")
     outcomes = read(decided("summarize"), seen)
     progress = changed(outcomes, seen)
@@ -394,7 +393,7 @@ def test_an_action_without_params_is_asked_of_its_role():
 
 
 def test_feedback_stays_until_the_goal_is_reached():
-    """Case 10: feedback, missing items, suggestions and unused tools stand in the next prompts."""
+    """Case 10: the next prompts contain feedback, missing items, suggestions and unused tools."""
     evaluation = {
         "achieved": False,
         "feedback": "too thin",
@@ -409,7 +408,7 @@ def test_feedback_stays_until_the_goal_is_reached():
 
 
 def test_circles_are_named():
-    """The hint stands in the prompt as long as the last actions go in circles."""
+    """The prompt contains a hint while the last actions are a cycle."""
     assert "in circles" in Goal().request(at("executing", actions=["a", "a"])).tail
     assert "in circles" not in Goal().request(at("executing", actions=["a", "b"])).tail
 
@@ -430,22 +429,22 @@ def test_circles_are_named():
     ],
 )
 def test_loop_detection(recent, loops):
-    """Case 11, with the alternation that was never found."""
+    """Case 11: cycles are detected, including the alternation that the seed missed."""
     assert detect_action_loop(recent) is loops
     assert detect_action_loop(recent_actions=recent, max_recent=3) is loops
     assert not detect_action_loop(
         ["a", "b", "a", "b"], max_recent=2
-    )  # three of them, where nothing alternates
+    )  # three equal actions without an alternation
 
 
 def test_the_system_prompt_never_moves():
-    """It names the tools; what changes stands at the end of the conversation."""
+    """The system prompt names the tools. Changing text is at the end of the conversation."""
     prompt = PromptManager(Goal(), attrs.evolve(TOOLS, name="ada")).system_prompt()
     assert "- ok(): Gives one." in prompt
     assert Goal().request(at("initial")).tail not in prompt
 
 
-# --- what the record tells ------------------------------------------------------------------
+# --- results in the record ------------------------------------------------------------------
 
 
 def said(sender, *parts):
@@ -456,7 +455,7 @@ MODEL, TOOL = Sender("tutor", "assistant"), Sender("tools", "tool")
 
 
 def test_native_calls_count_like_ours():
-    """Native calls are read by the core: what they came to is taken from the record, once."""
+    """The core reads native calls. Their results are read from the record once."""
     record = [
         said(MODEL, ToolCall("ok", {"n": 1}, "c1"), ToolCall("no", {}, "c2")),
         said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"),
@@ -473,13 +472,13 @@ def test_native_calls_count_like_ours():
 
 
 def test_a_native_call_does_not_undo_the_end():
-    """An achieved goal whose form is still to be given stays achieved, whatever else is looked up."""
+    """An achieved goal that waits for its final form remains achieved after another lookup."""
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"))]
     assert progress_of(at("finalizing", record=record, achieved=True)).phase == "finalizing"
 
 
 def test_an_end_whose_form_is_not_known_any_more():
-    """A turn with `run(output=)` that goes on after a restart ends with its words, and makes no claim of a form."""
+    """After a restart, a turn with `run(output=)` ends with text and without data."""
     seen = at("finalizing", achieved=True, summary="v is 1")
     assert Goal().request(seen).model == "finalizer"
     *_, said = read("v is 1, in other words", seen)
@@ -487,7 +486,7 @@ def test_an_end_whose_form_is_not_known_any_more():
 
 
 def test_another_form_of_the_same_loop():
-    """`with_output` keeps what else there is, and leaves the first as it is."""
+    """`with_output` copies all other options, and does not change the first protocol."""
     first = Goal(max_iterations=3, actions=[NOTE])
     other = first.with_output({"answer": "<the answer>"})
     assert (other.max_iterations, list(other.actions)) == (3, ["note"])
@@ -496,14 +495,14 @@ def test_another_form_of_the_same_loop():
 
 
 def test_a_result_without_content_is_used_but_found_nothing():
-    """Case 5, weakness 9: None is no failure, and nothing either."""
+    """Case 5, weakness 9: a None result is neither a failure nor a found result."""
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="null"))]
     progress = progress_of(at("planning", record=record, found=0))
     assert (progress.used_tools, progress.found, progress.has_failed) == (("ok",), 0, False)
 
 
 def test_a_new_message_is_a_new_goal():
-    """What an earlier goal of the session came to does not count for the next."""
+    """The progress of an earlier goal of the session does not count for the next goal."""
     old = at("ended", achieved=True, summary="old")
     fresh = view("another", state=old.state, profile=TOOLS)
     progress = progress_of(fresh)
@@ -516,7 +515,7 @@ def test_a_new_message_is_a_new_goal():
 
 
 def test_progress_is_plain_data():
-    """A session's state can be written down and read back."""
+    """Progress in a session's state can be stored and loaded."""
     seen = at("executing")
     outcomes = read(decided("execute", GOOD["execute"]), seen)
     progress = changed(outcomes, seen)
@@ -526,7 +525,7 @@ def test_progress_is_plain_data():
     assert list(again.actions) == [*progress.actions, "more"]
 
 
-# --- actions of one's own -------------------------------------------------------------------
+# --- custom actions -------------------------------------------------------------------------
 
 
 def note(state, params):
@@ -538,7 +537,7 @@ NOTE = CustomAction("note", "keep a note", note, {"text": "<the note>"})
 
 
 def test_a_custom_action_changes_the_state():
-    """`register_custom_action`: it is offered, checked against its form, and its pair goes into the state."""
+    """A custom action is offered, its params are validated, and its pair is written to the state."""
     seen, protocol = at("executing"), Goal(actions=[NOTE])
     assert '- note, params {"text": "<the note>"}: keep a note' in protocol.request(seen).tail
     outcomes = read(decided("note", {"text": "hm"}), seen, protocol)
@@ -549,7 +548,7 @@ def test_a_custom_action_changes_the_state():
 
 
 def after(*decisions, protocol, seen):
-    """A view at the next call, after these decisions one after another."""
+    """Return the view of the next call after a series of decisions."""
     for decision in decisions:
         progress = changed(read(decision, seen, protocol), seen)
         seen = attrs.evolve(seen, state=seen.state | dict([stored_progress(progress)]))
@@ -558,7 +557,7 @@ def after(*decisions, protocol, seen):
 
 @pytest.mark.parametrize("again", ["note", "plan", "refused"])
 def test_whatever_is_decided_twice_is_a_circle(again):
-    """An action of one's own, one of the loop's and one that is refused: the same again is named as a circle, another is not."""
+    """A repeated custom, built-in or rejected action is reported as a cycle. A different action is not."""
     protocol = Goal(actions=[NOTE])
     one, other = {
         "note": (decided("note", {"text": "hm"}), decided("note", {"text": "oh"})),
@@ -572,7 +571,7 @@ def test_whatever_is_decided_twice_is_a_circle(again):
 
 
 def test_a_repeated_action_without_progress_is_stopped():
-    """The same change again and again, or none, ends the goal; one that is new lets it go on."""
+    """The same change several times, or no change, ends the goal. A new change lets the goal continue."""
     for returned in (("notes", ["the same"]), None):
         protocol = Goal(actions=[CustomAction("own", "", lambda *_, found=returned: found)])
         seen = after(*[decided("own")] * MAX_STALLED, protocol=protocol, seen=at("executing"))
@@ -587,7 +586,7 @@ def test_a_repeated_action_without_progress_is_stopped():
 
 
 def test_tasks_that_cannot_be_read_tell_nothing():
-    """A result of `run_tasks` that was cut, or is none of ours, counts as used by nobody."""
+    """A result of `run_tasks` that is cut or malformed counts no tool as used."""
     for content in ('{"tasks": [{"tool": "ok", "sta', "[]", '{"tasks": 7}'):
         record = [said(TOOL, ToolResult(call_id="c1", tool_name="run_tasks", content=content))]
         progress = progress_of(at("planning", record=record, found=0))
@@ -596,7 +595,7 @@ def test_tasks_that_cannot_be_read_tell_nothing():
 
 @pytest.mark.parametrize("returned", ["achieved", 7, [("a",)], {"a": 1}, ("_goal", {"achieved": True})])
 def test_a_custom_action_cannot_do_harm(returned):
-    """What is no pair, and what belongs to the loop, changes nothing, and the loop goes on."""
+    """A return value that is not a pair, or has a key of the loop, changes nothing, and the loop continues."""
     protocol = Goal(actions=[CustomAction("own", "", lambda *_: returned)])
     seen = at("executing")
     outcomes = read(decided("own"), seen, protocol)
@@ -606,7 +605,7 @@ def test_a_custom_action_cannot_do_harm(returned):
 
 
 def test_a_custom_action_gets_a_copy():
-    """Case 2: what it does to the state that it is given has no effect; what it raises is told."""
+    """Case 2: changes of the passed state have no effect. A raised exception is reported to the model."""
 
     def spoil(state, params):
         state["notes"].append("spoilt")
@@ -621,7 +620,7 @@ def test_a_custom_action_gets_a_copy():
 
 @pytest.mark.parametrize("name", ["plan", "evaluate", "Plan", " "])
 def test_names_of_custom_actions(name):
-    """The actions of the loop cannot be replaced, and letter case alone does not tell two actions apart."""
+    """Built-in actions cannot be replaced. Two actions cannot have names that differ only in case."""
     with pytest.raises(ConfigurationError, match="choose a name other than"):
         CustomAction(name, "", note)
     with pytest.raises(ConfigurationError, match="two custom actions are named 'note'"):
@@ -629,6 +628,6 @@ def test_names_of_custom_actions(name):
 
 
 def test_a_goal_needs_an_iteration():
-    """A loop without any is a mistake."""
+    """A loop without an iteration is a configuration error."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         Goal(max_iterations=0)

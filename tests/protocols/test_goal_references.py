@@ -1,4 +1,4 @@
-"""References of tasks to what came of others, by themselves."""
+"""References of tasks to the results of other tasks."""
 
 import pytest
 
@@ -68,7 +68,7 @@ DONE = [
     ],
 )
 def test_case_24(written, meant):
-    """Case 24: a lone reference keeps its type, at any depth; in a text it becomes text; unknown ones stay as they are."""
+    """Case 24: a lone reference keeps its type at any depth. Within a text it is converted to text. Unknown references are unchanged."""
     references = References(DONE)
     assert references.resolve(written) == meant
     assert references.unmet == []
@@ -104,12 +104,12 @@ def test_references_in_a_task_result_are_not_resolved():
     ],
 )
 def test_invalid_tasks_are_reported_to_the_model(written, reason):
-    """The model is told what is wrong."""
+    """The error for the model names the mistake."""
     assert reason in tasks_reason(written)
 
 
 def test_ids_and_cycles():
-    """Tasks of a second plan are numbered behind those of the first, and kept for their goal alone."""
+    """Tasks of a second plan are numbered after the tasks of the first plan, and stored only for their goal."""
     first = read_tasks([{"description": "a"}, {"description": "b", "id": "mine"}], [])
     second = read_tasks([{"description": "c", "tool": "x", "max_retries": 0}], first)
     assert [(task.id, task.cycle) for task in (*first, *second)] == [

@@ -1,4 +1,4 @@
-"""What each protocol reads beyond the table, and what it shows of a growing answer."""
+"""Inputs of each protocol that are not in the table, and the visible text of a partial answer."""
 
 import json
 
@@ -31,7 +31,7 @@ def direct(description, content="c", purpose="DIRECT_RESPONSE"):
 
 
 def shown(protocol, text):
-    """Everything that is shown while a text grows by one character at a time."""
+    """Return all texts that are shown while a text grows by one character at a time."""
     return [part for length in range(len(text) + 1) if (part := protocol.partial(text[:length]))]
 
 
@@ -59,12 +59,12 @@ def shown(protocol, text):
     ],
 )
 def test_no_native_call(value):
-    """Descriptions of functions, foreign forms and half-right lists are no calls."""
+    """Descriptions of functions, foreign forms and incomplete lists are not calls."""
     assert parse_encoded_calls(json.dumps(value)) is None
 
 
 def test_native_calls_in_prose_do_not_run():
-    """A native call in prose or in Python syntax is an example or broken, and never runs."""
+    """A native call within prose or in Python syntax is an example or broken, and never runs."""
     text = '[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]'
     assert (
         parse_encoded_calls(text)
@@ -97,7 +97,7 @@ DEEPSEEK = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
 def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, calls):
-    """They run in every protocol, as if the server had read them."""
+    """Marked calls run in every protocol, as if the server had parsed them."""
     assert read(protocol, text) == [CallTools(calls)]
 
 
@@ -121,7 +121,7 @@ def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, ca
     ],
 )
 def test_marked_text_that_is_no_whole_call(text):
-    """Examples, broken and cut calls never run."""
+    """Examples and broken or cut calls never run."""
     assert parse_encoded_calls(text) is None
 
 
@@ -141,31 +141,31 @@ def test_marked_text_that_is_no_whole_call(text):
     ],
 )
 def test_bare_keeps_text(text):
-    """Text that only begins like JSON is text, to the last character."""
+    """Text with a JSON-like beginning is returned completely as text."""
     assert read(Bare(), text) == [SendReply(text=text, message_type="greeting")]
 
 
 def test_bare_without_types_has_no_type():
-    """The first type's name is the message type, if there is one."""
+    """The message type is the name of the first type, or None without types."""
     assert read(Bare(), "hi", profile=Profile()) == [SendReply(text="hi")]
 
 
 def test_bare_leaves_thoughts_out():
-    """Thoughts in tags are neither reply nor token."""
+    """Thoughts in tags are not part of the reply and not of its tokens."""
     assert read(Bare(), "<think>hm</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
     assert read(Bare(), "hm\n</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
     assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
 
 
 def test_bare_says_something():
-    """Thoughts alone are an empty answer; an empty text in JSON is an empty text, not JSON."""
+    """An answer of thoughts only is empty. An empty text in JSON is returned as an empty text."""
     with pytest.raises(EmptyAnswer):
         read(Bare(), "<think>so many")
     assert read(Bare(), '{"text": ""}') == [SendReply(text="", data={"text": ""}, message_type="greeting")]
 
 
 def test_bare_shows_all():
-    """A growing text is shown as it is."""
+    """A partial text is shown unchanged."""
     assert shown(Bare(), "hey") == ["h", "he", "hey"]
 
 
@@ -173,7 +173,7 @@ def test_bare_shows_all():
 
 
 def test_simple_direct_response():
-    """The type that is always there is plain talk."""
+    """The built-in type is a plain conversation."""
     assert read(Simple(), simple("DIRECT_RESPONSE", "hi")) == [
         SendReply(text="hi", message_type="DIRECT_RESPONSE")
     ]
@@ -183,7 +183,7 @@ def test_simple_direct_response():
 
 @pytest.mark.parametrize("text", [simple("creation", CREATION), simple("creation", "making it", **CREATION)])
 def test_simple_mapped_structure(text):
-    """A structure that fits, as content or beside it, runs the instruction's tool."""
+    """A valid structure runs the instruction's tool, whether it is the content or next to the content."""
     event, *_, tools = read(Simple(), text)
     (call,) = tools.calls
     assert (event.name, call.name, call.mapped, call.native) == ("creation", "AgentGenerator", True, False)
@@ -192,13 +192,13 @@ def test_simple_mapped_structure(text):
 
 
 def test_simple_structure_that_does_not_fit():
-    """A structure of a known type has to fit; the reason has the path."""
+    """A structure of a known type must be valid. The reason contains the path."""
     with pytest.raises(ParseError, match="content of 'creation': /caps: must be a list"):
         read(Simple(), simple("creation", CREATION | {"caps": []}))
 
 
 def test_simple_mapped_without_schema():
-    """An instruction without a form takes any content; words become the argument `content`."""
+    """An instruction without a schema accepts any content. Text becomes the argument `content`."""
     profile = Profile(types=[ClassificationType(name="note", tool="save")])
     event, reply, tools = read(Simple(), simple("note", "buy milk"), profile=profile)
     assert (event, reply.text) == (Event(name="note", data="buy milk"), "buy milk")
@@ -206,7 +206,7 @@ def test_simple_mapped_without_schema():
 
 
 def test_simple_structure_without_words_is_an_event():
-    """Raw JSON is never shown: a structure without a tool and without words is an event."""
+    """A structure without a tool and without text is an event, so raw JSON is never shown."""
     profile = Profile(types=[ClassificationType(name="mood", schema={"joy": "<0 to 1>"})])
     assert read(Simple(), simple("mood", {"joy": 1}), profile=profile) == [
         Event(name="mood", data={"joy": 1})
@@ -217,13 +217,13 @@ def test_simple_structure_without_words_is_an_event():
     "content", [{}, {"name": ""}, {"name": 1}, {"name": "f", "parameters": "{}"}, [], "f", [1]]
 )
 def test_simple_bad_invocations(content):
-    """A tool call without a name or with other parameters than an object is asked again."""
+    """A tool call without a name, or with parameters that are not an object, is retried."""
     with pytest.raises(ParseError):
         read(Simple(), simple("TOOL_INVOCATION", content))
 
 
 def test_simple_two_answers():
-    """Prose round one answer is fine, a choice between two is not."""
+    """Prose around one answer is accepted. Two different answers are rejected."""
     text = simple("greeting", "hi")
     assert read(Simple(), f"Sure {{so}}: {text} done") == read(Simple(), text)
     with pytest.raises(ParseError, match="different"):
@@ -231,7 +231,7 @@ def test_simple_two_answers():
 
 
 def test_simple_shows_growing_content():
-    """Only the content of a known type that is no tool call, and never JSON."""
+    """Only the content of a known type other than a tool call is shown. JSON is never shown."""
     assert shown(Simple(), simple("greeting", "hi\nyou"))[-1] == "hi\nyou"
     assert all(not part.startswith("{") for part in shown(Simple(), simple("greeting", "hi")))
     assert shown(Simple(), simple("TOOL_INVOCATION", {"name": "f", "parameters": {"content": "x"}})) == []
@@ -244,7 +244,7 @@ def test_simple_shows_growing_content():
 
 
 def test_react_content_alone_may_be_the_text():
-    """Without a description the content speaks, if it is text; a structure alone is not shown."""
+    """Without a description, text content is the reply. A structure without a description is rejected."""
     assert read(ReAct(), direct(None, "hi")) == [SendReply(text="hi", reasoning=REASONED)]
     with pytest.raises(ParseError, match="response_description"):
         read(ReAct(), direct(None, {"a": 1}))
@@ -253,7 +253,7 @@ def test_react_content_alone_may_be_the_text():
 
 
 def test_react_empty_form_matches_nothing():
-    """A type without a form is never matched by accident."""
+    """A type without a schema matches no data."""
     profile = Profile(types=[ClassificationType(name="any", tool="danger")])
     assert read(ReAct(), direct("d", {"a": 1}), profile=profile) == [
         SendReply(text="d", data={"a": 1}, reasoning=REASONED)
@@ -261,7 +261,7 @@ def test_react_empty_form_matches_nothing():
 
 
 def test_react_lines():
-    """The lines of the paper give the same outcomes as the object."""
+    """The lines of the ReAct paper have the same outcomes as the object."""
     text = 'Thought: sum\nAction: add\nAction Input: {"a": 1}'
     assert read(ReAct(), text) == [CallTools([ToolCall("add", {"a": 1}, native=False)])]
     assert read(ReAct(), f"{text}\nObservation: 3\nFinal Answer: 3") == read(ReAct(), text)
@@ -280,7 +280,7 @@ def test_react_lines():
     ],
 )
 def test_a_fence_round_react_lines(text, said):
-    """Its end is no part of the final answer; a fence of the answer's own is, whatever stands round it."""
+    """The end of an outer fence is not part of the final answer. A fence inside the answer is part of it."""
     assert read(ReAct(), text) == [SendReply(text=said)]
 
 
@@ -302,13 +302,13 @@ def test_a_fence_round_react_lines(text, said):
     ],
 )
 def test_react_lines_that_are_asked_again(text):
-    """Whatever is cut, ambiguous or no object never runs and is never shown."""
+    """A cut or ambiguous input, or an input that is not an object, never runs and is never shown."""
     with pytest.raises(ParseError):
         read(ReAct(), text)
 
 
 def test_react_shows_growing_text():
-    """The description of a direct response, or a final answer, and nothing before it is known to be one."""
+    """The description of a direct response or a final answer is shown after its type is known."""
     assert shown(ReAct(), direct("hello you"))[-1] == "hello you"
     assert all("hello you".startswith(part) for part in shown(ReAct(), direct("hello you")))
     assert shown(ReAct(), direct("calling f", {"name": "f"}, purpose="TOOL_INVOCATION")) == []
@@ -321,7 +321,7 @@ def test_react_shows_growing_text():
 
 
 def test_router_data():
-    """The action gets `data`, or all further members."""
+    """The action gets `data`, or all other members."""
     base = {"top_level_intent": "Action", "second_level_intent": "book"}
     assert read(Router(), json.dumps(base | {"data": {"a": 1}})) == [Route(action="book", data={"a": 1})]
     assert read(Router(), json.dumps(base | {"city": "Oslo"})) == [
@@ -333,7 +333,7 @@ def test_router_data():
     "text", ['"Hello" is a greeting', "see [1]", "use {this}", "```python\nx\n```", "in 2024."]
 )
 def test_router_takes_prose(text):
-    """Plain text is a reply, whatever marks it holds."""
+    """Plain text is a reply, with all of its punctuation."""
     assert read(Router(), text) == [SendReply(text=text)]
 
 
@@ -341,7 +341,7 @@ def test_router_takes_prose(text):
     "text", ['So: {"foo": 1}', '{"foo": 1}', "{foo}", 'Well, {"top_level_intent": "ACT', "true"]
 )
 def test_router_never_shows_json(text):
-    """An object in the wrong form is asked again, not shown."""
+    """An object in the wrong form is retried and not shown."""
     with pytest.raises(ParseError):
         read(Router(), text)
 
@@ -356,7 +356,7 @@ def test_router_mapped_type():
 
 
 def test_router_shows_growing_response():
-    """The response of a conversation; what an action says waits for the whole."""
+    """The partial response of a conversation is shown. The text of an action is shown after its end."""
     assert shown(Router(), '{"top_level_intent": "CONVERSATION", "response": "hey"}')[-1] == "hey"
     assert (
         shown(Router(), '{"top_level_intent": "ACTION", "second_level_intent": "x", "response": "hey"}') == []
@@ -391,7 +391,7 @@ def test_router_shows_growing_response():
     ],
 )
 def test_router_never_shows_raw_or_cut_data(text):
-    """Calls, literals and pieces of JSON are asked again, wherever they stand in the text."""
+    """Calls, literals and pieces of JSON are retried, at any position in the text."""
     with pytest.raises(ParseError):
         read(Router(), text)
 
@@ -413,13 +413,13 @@ def test_router_never_shows_raw_or_cut_data(text):
     ],
 )
 def test_router_takes_prose_with_marks(text):
-    """Citations, quotes and names of functions in words for a reader."""
+    """Citations, quotes and function names within prose are accepted."""
     assert read(Router(), text) == [SendReply(text=text)]
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, [1], 3])
 def test_a_type_without_a_form_takes_any_content(content):
-    """What is there is the event's data."""
+    """The content is the event's data."""
     profile = Profile(types=(ClassificationType(name="note", description="a note"),))
     said = json.dumps({"messageType": "note", "content": content})
     (event,) = read(Simple(), said, profile=profile)

@@ -1,4 +1,4 @@
-"""`output=`: a type or a form, and the value that each turn ends with."""
+"""`output=`: a type or a schema of the value at the end of each turn."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ JSON = '{"name": "Oslo", "people": 700000}'
 )
 @pytest.mark.parametrize("text", [JSON, f"```json\n{JSON}\n```", f"Here: {JSON}.", JSON.replace('"', "'")])
 def test_bare_with_output(output, expected, text):
-    """The value is found in the text and has the wanted type."""
+    """The value is found in the text and has the declared type."""
     (reply,) = read(WithOutput(Bare(), output), text)
     assert reply.data == expected
     assert type(reply.data) is type(expected)
@@ -77,7 +77,7 @@ def test_bare_with_output(output, expected, text):
     ],
 )
 def test_builtins(output, text, expected):
-    """Builtin types are outputs too; plain text is a text."""
+    """Built-in types are valid outputs. Plain text is a `str`."""
     (reply,) = read(WithOutput(Bare(), output), text)
     assert reply.data == expected
 
@@ -93,13 +93,13 @@ def test_builtins(output, text, expected):
 )
 @pytest.mark.parametrize("output", [Town, SCHEMA])
 def test_misfits_are_asked_again(text, reason, output):
-    """A value that does not fit is a ParseError that says where."""
+    """An invalid value is a ParseError with its path."""
     with pytest.raises(ParseError, match=reason):
         read(WithOutput(Bare(), output), text)
 
 
 def test_cut_json_is_no_text():
-    """Even an output that takes everything does not take the beginning of an object for a text."""
+    """An output that accepts any value does not accept a cut object as text."""
     for text in ('{"a": 1', '```json\n{"a": [1'):
         with pytest.raises(ParseError, match="truncated"):
             read(WithOutput(Bare(), {}), text)
@@ -107,7 +107,7 @@ def test_cut_json_is_no_text():
 
 
 def test_inside_other_protocols():
-    """The value is a JSON protocol's content, as a structure or as text, or it is the whole answer."""
+    """The value is the content of a JSON protocol, as a structure or as text, or the whole answer."""
     town = json.loads(JSON)
     action = {
         "response_purpose": "DIRECT_RESPONSE",
@@ -127,7 +127,7 @@ def test_inside_other_protocols():
 
 
 def test_only_the_end_of_a_turn_needs_a_value():
-    """Calls and events pass; what is said beside a mapped call is no final answer."""
+    """Calls and events need no value. Text next to a mapped call is not a final answer."""
     protocol = WithOutput(Simple(), Town)
     call = '{"messageType": "TOOL_INVOCATION", "content": {"name": "f"}}'
     assert isinstance(read(protocol, call)[0], CallTools)
@@ -137,7 +137,7 @@ def test_only_the_end_of_a_turn_needs_a_value():
 
 
 def test_request():
-    """The form goes to the provider where it is a JSON Schema, and to the end of the prompt."""
+    """The provider gets the schema if it is a JSON Schema. The end of the prompt always contains it."""
     request = WithOutput(ReAct(), Town).request(view())
     assert request.response_format.name == "Town"
     assert request.response_format.schema["required"] == ["name", "people"]
@@ -148,7 +148,7 @@ def test_request():
 
 
 def test_output_protocol_delegates_to_the_inner_protocol():
-    """Name, template, limits and tokens are those of the inner protocol."""
+    """Name, template, limits and partial text are those of the inner protocol."""
     protocol = WithOutput(Simple(), Town)
     assert (protocol.name, protocol.max_iterations) == ("simple", None)
     assert (
@@ -159,7 +159,7 @@ def test_output_protocol_delegates_to_the_inner_protocol():
 
 
 def test_unusable_outputs():
-    """What JSON Schema cannot say, or what is none, is the developer's error."""
+    """A type that JSON Schema cannot express, or an invalid schema, is a ConfigurationError."""
     with pytest.raises(ConfigurationError):
         WithOutput(Bare(), {"type": "object", "required": "x"})
     with pytest.raises(ConfigurationError):
@@ -169,13 +169,13 @@ def test_unusable_outputs():
 @pytest.mark.parametrize("inner", [Simple(), ReAct()], ids=["simple", "react"])
 @pytest.mark.parametrize("text", ['{"plan": null}', '{"messageType": "greeting"', "no form at all", "[1, 2"])
 def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
-    """`output=str` takes the words of an answer, not an answer that the inner protocol cannot read."""
+    """`output=str` accepts the text of an answer, and rejects an answer that the inner protocol cannot read."""
     with pytest.raises(ParseError):
         read(WithOutput(inner, str), text)
 
 
 def test_output_protocol_keeps_stages_and_required_calls():
-    """They are those of the inner protocol."""
+    """Stages and required calls are those of the inner protocol."""
 
     class Staged(Bare):
         def stage_name(self, view):
@@ -191,7 +191,7 @@ def test_output_protocol_keeps_stages_and_required_calls():
 
 @pytest.mark.parametrize("inner", [Bare, Simple, ReAct, Steps])
 def test_a_script_with_a_form(inner):
-    """A scripted model says a value in the form of the inner protocol, and it comes out as the value."""
+    """A scripted model writes a value in the form of the inner protocol, and the turn returns the value."""
     protocol = WithOutput(inner(), Town)
     (text,) = protocol.script(JSON)
     (said,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, SendReply)]
@@ -231,7 +231,7 @@ class Deletion:
 
 @pytest.mark.parametrize("output", [Town | Village, Village | Place, list[Town | Village], Named | Nicknamed])
 def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
-    """The error names both classes and the remedy, in an agent and in one call."""
+    """The error names both classes and the remedy, for an agent and for one call."""
     with pytest.raises(ConfigurationError, match=r"could match both \w+ and \w+: give each class a field"):
         output_of(output)
     with pytest.raises(ConfigurationError, match="could match both"):
@@ -240,7 +240,7 @@ def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
 
 @pytest.mark.parametrize("output", [Named | Renamed, Renamed | Named])
 def test_the_keys_of_an_answer_tell_its_class(output):
-    """The order of the classes does not matter; a key that no class knows is refused if several classes fit."""
+    """The order of the classes has no effect. An unknown key is rejected if several classes match."""
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Named(name="a")
     assert convert({"name": "a", "new": "b"}) == Renamed(name="a", new="b")
@@ -250,7 +250,7 @@ def test_the_keys_of_an_answer_tell_its_class(output):
 
 @pytest.mark.parametrize("output", [Creation | Deletion, Deletion | Creation])
 def test_constant_field_discriminates_a_union(output):
-    """A constant in one class is sufficient."""
+    """A constant field in one of the classes is sufficient."""
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Creation("a")
     assert convert({"name": "a", "kind": "deletion"}) == Deletion("a", "deletion")

@@ -1,4 +1,4 @@
-"""A protocol of two halves that were written apart: its prompts, and the check that the halves fit."""
+"""A protocol of a separate template and classifier: its prompts, and the check that both halves fit."""
 
 from typing import ClassVar
 
@@ -34,7 +34,7 @@ from .conftest import view
 
 
 class Asking(PromptTemplate):
-    """Asks for `WORD: text`."""
+    """A template that asks for `WORD: text`."""
 
     name: ClassVar[str] = "words"
     template: ClassVar[str] = "You are {{ profile.name }}. Answer like: {{ examples[0] }}"
@@ -42,7 +42,7 @@ class Asking(PromptTemplate):
 
 
 class Placed(Asking):
-    """The same with a text for a session and one for a pass."""
+    """`Asking` with an assistant template for the session and a user template for each model call."""
 
     assistant_template: ClassVar[str] = "I talk with {{ session.owner }} in {{ session.id }}."
     user_template: ClassVar[str] = "Call {{ calls }} for {{ message }}, {{ state.get('n', 0) }} done."
@@ -52,7 +52,7 @@ class Placed(Asking):
 
 
 class Reading(Classifier):
-    """Reads it, and counts."""
+    """A classifier of `WORD: text`."""
 
     def read(self, answer, view):
         word, colon, text = answer.text.partition(": ")
@@ -62,21 +62,21 @@ class Reading(Classifier):
 
 
 class Failing(Classifier):
-    """Refuses all by an outcome."""
+    """A classifier that returns an error for each answer."""
 
     def read(self, answer, view):
         return [Fail(ParseError("never good", answer.text))]
 
 
 class Breaking(Classifier):
-    """Has a mistake."""
+    """A classifier with a bug."""
 
     def read(self, answer, view):
         return [SendReply(text={}["x"])]
 
 
 class NeedsTypes(Classifier):
-    """Reads the names of the profile's types."""
+    """A classifier that accepts the names of the profile's types."""
 
     def read(self, answer, view):
         if answer.text.partition(":")[0] not in [each.name for each in view.profile.types]:
@@ -91,7 +91,7 @@ def agent(*answers, template=None, classifier=None, **options):
 
 
 class Shown(Reading):
-    """Shows what stands behind the colon, and calls some of it less than was asked for."""
+    """A classifier that shows the text after the colon, and reports a shortfall for each message type."""
 
     def partial(self, text):
         return text.partition(": ")[2]
@@ -101,7 +101,7 @@ class Shown(Reading):
 
 
 def test_each_half_says_what_is_its_own():
-    """Stages are the template's; what is shown of a growing answer, and what is less than was asked for, the classifier's."""
+    """The template defines the stages. The classifier defines the partial text and the shortfall."""
 
     class Staged(Asking):
         def stage_name(self, view):
@@ -117,7 +117,7 @@ def test_each_half_says_what_is_its_own():
 
 
 async def test_a_pair_is_a_protocol():
-    """Asked by the one half and read by the other; what cannot be read is asked again."""
+    """The template writes the prompt and the classifier reads the answer. An unreadable answer is retried."""
     scribe, model = agent("hello", "NOTE: the sun shines")
     async with scribe:
         assert (await scribe.run("weather?")).text == "the sun shines"
@@ -134,7 +134,7 @@ async def test_a_pair_is_a_protocol():
     ],
 )
 def test_halves_that_do_not_fit_are_refused(classifier, reason):
-    """The error names both halves, the example and what is wrong with it."""
+    """The error names both halves, the example and its mistake."""
     with pytest.raises(ConfigurationError) as caught:
         agent(classifier=classifier)
     text = str(caught.value)
@@ -144,14 +144,14 @@ def test_halves_that_do_not_fit_are_refused(classifier, reason):
 
 
 def test_halves_are_tried_with_the_agents_own_types():
-    """What fits one agent's instructions need not fit another's."""
+    """A pair can fit the instructions of one agent and not those of another agent."""
     agent(classifier=NeedsTypes(), instructions=["NOTE"])
     with pytest.raises(ConfigurationError, match="that is no type"):
         agent(classifier=NeedsTypes(), instructions=["MEMO"])
 
 
 def test_a_protocol_of_one_class_may_have_examples():
-    """They are held to its own reading."""
+    """The protocol's examples are checked by its own `read`."""
 
     class Both(Asking, Failing, Protocol):
         pass
@@ -183,14 +183,14 @@ def test_invalid_pair_is_rejected():
     ],
 )
 def test_broken_templates_are_refused_with_their_line(texts):
-    """Before any session is there."""
+    """The agent's constructor raises the error, before a session exists."""
     template = type("Broken", (Asking,), texts)()
     with pytest.raises(ConfigurationError, match="template 'words', line 1"):
         agent(template=template)
 
 
 async def test_each_prompt_has_its_lifetime():
-    """System for the agent, assistant for the session, user for the pass; what is sent only grows at its end."""
+    """The system prompt belongs to the agent, the assistant prompt to the session, and the user prompt to one model call. Requests only grow at the end."""
     scribe, model = agent("NOTE: a", "b", "NOTE: c", template=Placed())
     async with scribe:
         session = await scribe.create_session("Ada <system>", session_id="s1")
@@ -210,7 +210,7 @@ async def test_each_prompt_has_its_lifetime():
 
 
 async def test_an_assistant_prompt_precedes_long_conversations():
-    """Behind what memory shows of a long conversation nothing else moves."""
+    """The assistant prompt is the first message, before the part of the conversation that memory selects."""
     scribe, model = agent(*["NOTE: y"] * 40, template=Placed(), memory=ShortTermMemory(max_tokens=150))
     async with scribe:
         session = await scribe.create_session("ada", session_id="s1")
@@ -222,7 +222,7 @@ async def test_an_assistant_prompt_precedes_long_conversations():
 
 
 async def test_output_and_layers_keep_the_texts():
-    """A form of output and a layer of one call change neither the assistant prompt nor the user template."""
+    """`output=` and a prompt layer of one call change neither the assistant prompt nor the user template."""
     scribe, model = agent("NOTE: 5", template=Placed())
     async with scribe:
         await scribe.run("one", output={"type": "string"}, prompt=PromptLayer("Other.", mode="replace"))
@@ -233,7 +233,7 @@ async def test_output_and_layers_keep_the_texts():
 
 
 async def test_sessions_say_the_same_after_a_restart(tmp_path):
-    """The assistant prompt follows from the session; a changed one is told by the journal's fingerprint."""
+    """The session determines the assistant prompt. A changed template has another fingerprint in the journal."""
     url = f"sqlite:///{tmp_path / 'a.db'}"
     for words in ("one", "two"):
         scribe, model = agent("NOTE: a", template=Placed())
@@ -248,7 +248,7 @@ async def test_sessions_say_the_same_after_a_restart(tmp_path):
 
 
 async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
-    """Each step is a method that may be overridden."""
+    """A subclass of the core can override each step."""
     steps = []
 
     def traced(name):
@@ -270,7 +270,7 @@ async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
 
 
 def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
-    """The oldest goes, and is rendered to the same bytes when it is asked for again."""
+    """The cache evicts its oldest prompt. The prompt is later rendered to the same bytes."""
     monkeypatch.setattr("actgent.protocols.prompt_rendering.MAX_CACHED_PROMPTS", 2)
     manager = PromptManager(Placed(), Profile())
 
@@ -288,7 +288,7 @@ def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
     assert len(manager._cached) == 2
 
 
-# --- questions to a classifier alone ---------------------------------------------------------------
+# --- a classifier without a session ----------------------------------------------------------------
 
 GREETING = {"name": "greeting", "description": "A greeting.", "schema": {"content": "<text>"}}
 CREATION = {"name": "Creation", "schema": '{"name": "<name>"}', "tool": "make"}
@@ -312,7 +312,7 @@ CREATION = {"name": "Creation", "schema": '{"name": "<name>"}', "tool": "make"}
     ],
 )
 def test_a_classifier_names_the_type_of_an_answer(classifier, response, name):
-    """`classify` and `validate_response` need no session; types may be dicts."""
+    """`classify` and `validate_response` need no session. Types can be dicts."""
     assert classifier.classify(response, [GREETING, CREATION]) == name
     assert classifier.validate_response(response, [GREETING, CREATION])
 
@@ -328,7 +328,7 @@ def test_a_classifier_reports_a_wrong_answer_type(response):
 
 
 def test_a_failed_outcome_is_no_valid_response():
-    """A classifier may return its error instead of raising it."""
+    """A classifier can return its error or raise it."""
 
     class Failing(Classifier):
         def read(self, answer, view):

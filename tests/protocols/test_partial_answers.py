@@ -1,4 +1,4 @@
-"""Growing answers: the same is shown as by a look at the whole text with each piece, in time that grows with the text."""
+"""Partial answers: incremental reading shows the same text as reading the whole text for each piece, in linear time."""
 
 import json
 import random
@@ -20,7 +20,7 @@ PROTOCOLS = (Bare, Simple, ReAct, Router, Steps, Planning, Goal)
 
 
 def naive(protocol, pieces):
-    """What was shown of each piece when `partial` read the whole text with each."""
+    """Return the shown pieces if `partial` reads the whole text for each piece."""
     text, shown, tokens = "", 0, []
     for piece in pieces:
         text += piece
@@ -32,20 +32,20 @@ def naive(protocol, pieces):
 
 
 def grown(protocol, pieces):
-    """What is shown of each piece, and at the end."""
+    """Return the shown pieces of an incremental read, with the rest at the end."""
     growth = protocol.partial_answer()
     return [said for said in (*map(growth.add, pieces), growth.finish()) if said]
 
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_late_follower_gets_the_shown_text(kind):
-    """A follower that starts during an answer receives the text that others have received."""
+    """A follower that starts during an answer receives the text that earlier followers have received."""
     protocol = kind()
     growth, shown = protocol.partial_answer(), ""
     for letter in protocol.script("All is well, " * 20)[-1]:
         shown += growth.add(letter)
         assert growth.visible == shown
-    assert bool(shown) == (kind not in (Goal, ReAct))  # these two show whole answers
+    assert bool(shown) == (kind not in (Goal, ReAct))  # both show only whole answers
 
 
 # --- answers ---------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def words(chance, size=40):
 
 
 def filler(chance, depth=2):
-    """Any JSON value."""
+    """Return a strategy for JSON values."""
     kind = chance.randrange(5 if depth else 3)
     if kind == 3:
         return [filler(chance, depth - 1) for _ in range(chance.randrange(4))]
@@ -70,7 +70,7 @@ def shuffled(chance, members):
 
 
 def objects(chance, said):
-    """An answer of each protocol whose answers are objects."""
+    """Return an answer of each protocol with object answers."""
     yield {"messageType": chance.choice(["DIRECT_RESPONSE", "greeting", "TOOL_INVOCATION"]), "content": said}
     action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": said}
     yield {"context": filler(chance), "primary_action": shuffled(chance, action), "more": filler(chance)}
@@ -89,7 +89,7 @@ def prose(chance, said):
 
 
 def answers(chance):
-    """Answers of all protocols, whole, fenced, behind prose, and with a character that does not belong there."""
+    """Return answers of all protocols: whole, fenced, after prose, and with an extra character."""
     said = words(chance, 200)
     texts = [*prose(chance, said)]
     for value in objects(chance, said):
@@ -115,7 +115,7 @@ def split(chance, text, most):
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_the_same_is_shown_of_each_piece(kind, seed):
-    """Of short answers, whatever they are and however they come."""
+    """For short answers of any kind and in any pieces, both methods show the same pieces."""
     chance, protocol = random.Random(seed), kind()
     for text in answers(chance):
         pieces = split(chance, text, chance.choice([1, 3, 10, 1000]))
@@ -125,7 +125,7 @@ def test_the_same_is_shown_of_each_piece(kind, seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_the_same_is_shown_of_long_answers(kind, seed):
-    """All in all: where a look is left out, what it would have shown comes with a later one, as long as it may be shown."""
+    """The total shown text is equal. If a read is skipped, a later read shows its text."""
     chance, protocol = random.Random(seed), kind()
     said = "".join(words(chance) for _ in range(300))
     *may_be_shown, taken_back = prose(chance, said)
@@ -137,18 +137,18 @@ def test_the_same_is_shown_of_long_answers(kind, seed):
 
 
 def test_with_a_declared_output_the_same_is_shown():
-    """A wrapper asks its inner protocol."""
+    """A wrapper delegates to its inner protocol."""
     for kind in PROTOCOLS:
         protocol = kind().with_output({"type": "object"})
         text = json.dumps({"messageType": "greeting", "content": "hello", "final_answer": "hello"})
         assert grown(protocol, text) == naive(protocol, text)
 
 
-# --- what it takes -------------------------------------------------------------------------------
+# --- costs ---------------------------------------------------------------------------------------
 
 
 class Own(Protocol):
-    """One of a developer's own, which knows only `partial`."""
+    """A custom protocol that defines only `partial`."""
 
     name = "own"
     template = ""
@@ -161,7 +161,7 @@ class Own(Protocol):
 
 
 def looked_at(kind, text, monkeypatch, size=4):
-    """How many characters `partial` read of an answer, in all its looks, and what was shown."""
+    """Return the number of characters that all calls of `partial` read, and the shown text."""
     read = []
     partial = kind.partial
     monkeypatch.setattr(kind, "partial", lambda self, text: read.append(len(text)) or partial(self, text))
@@ -171,7 +171,7 @@ def looked_at(kind, text, monkeypatch, size=4):
 
 
 def forms(said):
-    """Answers whose shown text is long, or what stands before or behind it."""
+    """Yield answers with a long text inside, before or after the shown text."""
     describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "x"}
     yield Bare, said
     yield Bare, f"<think>{said}</think>hi"
@@ -196,7 +196,7 @@ def forms(said):
 @pytest.mark.parametrize("number", range(len(list(forms("")))))
 @pytest.mark.parametrize("said", ["word ", 'é"\\\n', "\u20ac😀"], ids=["words", "escapes", "wide"])
 def test_looks_read_so_many_times_the_text_however_long_it_is(number, said, monkeypatch):
-    """What all looks read grows with the text, and not with its square, in pieces of four characters."""
+    """In pieces of four characters, the number of characters read grows linearly with the text."""
     for length in (10_000, 40_000):
         kind, text = list(forms(said * (length // len(said))))[number]
         read, shown = looked_at(kind, text, monkeypatch)
@@ -216,7 +216,7 @@ def test_streamed_text_is_not_parsed_again(kind, monkeypatch):
 
 
 class FirstLine(Simple):
-    """A member of the family that shows less than its parent."""
+    """A subclass that shows less than its parent."""
 
     def partial(self, text):
         shown = super().partial(text)
@@ -224,7 +224,7 @@ class FirstLine(Simple):
 
 
 class Both(FirstLine):
-    """One that inherits it."""
+    """A class that inherits the override."""
 
 
 @pytest.mark.parametrize("kind", [FirstLine, Both])
@@ -236,7 +236,7 @@ def test_overridden_partial_is_used(kind):
 
 
 def test_whoever_says_both_how_an_answer_grows_and_what_of_it_may_be_shown_is_asked_for_both():
-    """Only `partial` alone takes the place of an inherited `growth`."""
+    """Only an override of `partial` alone replaces an inherited `growth`."""
 
     class Shouting(Simple):
         def partial(self, text):

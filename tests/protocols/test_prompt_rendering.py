@@ -1,4 +1,4 @@
-"""Prompts: templates over a profile, data never a template, the same bytes each time."""
+"""Prompts: templates over a profile. Data is never a template, and each rendering has the same bytes."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ PROFILE = Profile(
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
 def test_every_protocol_renders(protocol):
-    """The profile stands in the prompt, unescaped, and two renderings are the same bytes."""
+    """The prompt contains the profile unescaped. Two renderings have the same bytes."""
     prompt = PromptManager(protocol, PROFILE).system_prompt()
     for part in ("tutor", "maths tutor", "help with sums", "arithmetic", "Be <kind> & brief."):
         assert part in prompt
@@ -45,7 +45,7 @@ def test_every_protocol_renders(protocol):
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
 def test_an_empty_profile_renders(protocol):
-    """Nothing but a name is needed."""
+    """A profile needs only a name."""
     assert PromptManager(protocol, Profile()).system_prompt().startswith("You are agent.")
 
 
@@ -58,7 +58,7 @@ def test_json_prompts_contain_types_and_schemas(protocol):
 
 
 def test_data_is_never_a_template():
-    """Braces in a profile are text."""
+    """Braces in a profile are rendered as text."""
     evil = "{{ 7 * 7 }}{% for x in y %}"
     prompt = PromptManager(
         Simple(), Profile(role=evil, types=[ClassificationType(name=evil)])
@@ -80,7 +80,7 @@ def test_data_is_never_a_template():
     ],
 )
 def test_broken_templates(template, line):
-    """A broken template is the developer's fault, named with its line; nothing leaves the sandbox."""
+    """A broken template is a ConfigurationError that names the line. The sandbox prevents access from the template."""
     with pytest.raises(ConfigurationError, match=f"template 'mine', line {line}: "):
         render(template, PROFILE, name="mine")
 
@@ -90,14 +90,14 @@ def test_broken_templates(template, line):
 @pytest.mark.parametrize("capabilities", ["", "sums"])
 @pytest.mark.parametrize("body", ["", "a\n\n{{ b }}\n"])
 def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabilities, body):
-    """The template `WHO` is rendered without jinja2, to the bytes that jinja2 renders."""
+    """The template `WHO` is rendered without jinja2, to the same bytes as with jinja2."""
     profile = Profile(name="tutor", role=role, goal=goal, capabilities=capabilities, body=body)
     by_jinja = render(f"{WHO}\n", profile, name="mine")
     assert render(WHO, profile, name="mine") == by_jinja
 
 
 def test_jinja_is_imported_with_the_first_template():
-    """Neither reading answers nor the prompt of an agent without a template needs the template engine."""
+    """Reading answers and the prompt of an agent without a template do not import the template engine."""
     code = (
         "import sys, actgent, actgent.protocols.react_protocol, actgent.structured_output.output_type; "
         "agent = actgent.BareAgent('a', role='b', llm=actgent.ScriptedLLM(['c'])); assert agent.run_sync('d').text == 'c'; "

@@ -1,4 +1,4 @@
-"""What it costs to read an answer that repeats itself, as models that fail do: as much as it is long, and no more."""
+"""The cost of reading a repetitive answer, as failing models write it, grows linearly with its length."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from actgent.tools.outputs.untrusted_result_delimiters import neutral
 from .conftest import read
 
 MOST_SECONDS = 1.0
-"""Of each; backtracking took 5 s and more for these."""
+"""Limit per text. With backtracking these texts took 5 s and more."""
 REPEATED = {
     "a fence of nothing": (unfenced, "```" + "\n" * 2_000),
     "a fence in an answer": (lambda text: read(Bare(), text), '```json\n"function"' + " " * 20_000 + "x"),
@@ -45,7 +45,7 @@ REPEATED = {
 
 @pytest.mark.parametrize(("reader", "text"), REPEATED.values(), ids=REPEATED)
 def test_parsing_time_is_linear(reader, text):
-    """This holds for valid and rejected input."""
+    """Valid and rejected input are parsed in linear time."""
     begin = time.process_time()
     with contextlib.suppress(ActgentError):
         reader(text)
@@ -53,7 +53,7 @@ def test_parsing_time_is_linear(reader, text):
 
 
 def test_thoughts_in_tags():
-    """Each goes to the first tag that closes it; one that is never closed is no thought."""
+    """A thought ends at the first closing tag. An unclosed tag is not a thought."""
     said = "It is<think>a<think>b</think> done</think>.<thinking>c</thinking> Well<think>d"
     thoughts, rest = split_thoughts(said)
     assert thoughts == "a<think>b\nc"

@@ -1,4 +1,4 @@
-"""Real and published model outputs of ../shared/data, and what our protocols make of them."""
+"""Real and published model outputs of ../shared/data, read by each protocol."""
 
 import collections
 import json
@@ -22,7 +22,7 @@ READ_RIGHT = ("strict", "extract", "repair")
 
 
 def outcome_of(text):
-    """The value of a text, or the ParseError instead of one."""
+    """Return the value of a text, or its ParseError."""
     try:
         return extract(text)
     except ParseError as error:
@@ -33,7 +33,7 @@ def outcome_of(text):
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
 def test_no_bad_output_becomes_a_call(protocol, recorded_rows):
-    """Not one broken, cut, rejected or fragmentary text runs anything, in any protocol."""
+    """No broken, cut, rejected or fragmentary text runs a tool in any protocol."""
     rows = [row for row in recorded_rows("json_outputs.jsonl") if row["tier"] in NEVER_A_CALL]
     called = []
     for row in rows:
@@ -47,7 +47,7 @@ def test_no_bad_output_becomes_a_call(protocol, recorded_rows):
 
 
 def test_real_outputs_are_read_right(recorded_rows):
-    """At least 96 % of the real outputs that hold a value are read as that value."""
+    """At least 96 % of the real outputs with a value are read as that value."""
     rows = [
         row
         for row in recorded_rows("json_outputs.jsonl")
@@ -63,7 +63,7 @@ def test_real_outputs_are_read_right(recorded_rows):
 
 
 def test_truncated_is_never_completed(recorded_rows):
-    """No truncated or partial output has a value."""
+    """A truncated or partial output has no value."""
     rows = [row for row in recorded_rows("json_outputs.jsonl") if row["tier"] in ("truncated", "partial")]
     completed = {row["id"]: row["raw"] for row in rows if not isinstance(outcome_of(row["raw"]), ParseError)}
     assert rows
@@ -71,7 +71,7 @@ def test_truncated_is_never_completed(recorded_rows):
 
 
 def test_library_cases(recorded_rows):
-    """Cases of other libraries: all strict ones, most with prose around; repairs that guess are refused."""
+    """Cases of other libraries: all strict cases are read, and most cases with prose. Repairs that guess are rejected."""
     counts = collections.Counter()
     for row in recorded_rows("json_outputs.jsonl"):
         if row["origin"] == "library_test" and row["tier"] in READ_RIGHT:
@@ -82,7 +82,7 @@ def test_library_cases(recorded_rows):
 
 
 def test_several_values(recorded_rows):
-    """Of several values the first is read, and none where something would be done."""
+    """The first of several values is read. Code that would act on a value rejects several values."""
     rows = [row for row in recorded_rows("json_outputs.jsonl") if "all_of" in row["expect"]]
     for row in rows:
         first, value = row["expect"]["all_of"][0], outcome_of(row["raw"])
@@ -104,7 +104,7 @@ def react(text):
 
 
 def test_react_lines_of_real_models(recorded_rows):
-    """Each real `Action` with a JSON object is that call; each real `Final Answer` is that text."""
+    """Each real `Action` with a JSON object is read as that call. Each real `Final Answer` is read as that text."""
     rows = [row for row in recorded_rows("react_outputs.jsonl") if "derived" in row]
     misread = []
     for row in rows:
@@ -128,7 +128,7 @@ def test_react_lines_of_real_models(recorded_rows):
 
 
 def test_react_lines_of_other_libraries(recorded_rows):
-    """Final answers are read; an input that is no JSON object, or a choice of two, is asked again."""
+    """Final answers are read. An input that is not a JSON object, or two inputs, are retried."""
     rows = [row for row in recorded_rows("react_outputs.jsonl") if "expect" in row]
     for row in rows:
         outcome = react(row["raw"])
@@ -140,8 +140,8 @@ def test_react_lines_of_other_libraries(recorded_rows):
 
 
 def expected_calls(row):
-    """Each expected call with the first value that is listed for each argument."""
-    for call in row["expected"] or ():  # None: any call is right
+    """Return each expected call with the first listed value of each argument."""
+    for call in row["expected"] or ():  # None: any call is correct
         for name, arguments in call.items():
             yield (
                 name,
@@ -150,7 +150,7 @@ def expected_calls(row):
 
 
 def _first(values):
-    """The first choice, in objects too, whose members list choices of their own."""
+    """Return the first choice. The members of an object also list choices."""
     value = values[0]
     if isinstance(value, dict):
         return {
@@ -160,7 +160,7 @@ def _first(values):
 
 
 def test_expected_calls_come_through(recorded_rows):
-    """A published call, written in each protocol's form, is read as that call and fits its function."""
+    """A published call in each protocol's form is read as that call and matches its function."""
     read_calls = 0
     for row in recorded_rows("function_calls.jsonl"):
         schemas = {item["name"]: item["parameters"] for item in row["functions_json_schema"]}
@@ -176,7 +176,7 @@ def test_expected_calls_come_through(recorded_rows):
 
 
 def written(expected):
-    """The same calls in the forms of the protocols."""
+    """Return the same calls in the forms of the protocols."""
     if not expected:
         return
     content = [{"name": name, "parameters": arguments} for name, arguments in expected]
@@ -192,14 +192,14 @@ def written(expected):
 
 
 def test_types_of_the_table_do_not_swallow_foreign_objects(recorded_rows):
-    """No foreign object of the recordings has the form of an instruction by accident."""
+    """No foreign object of the recordings matches the form of an instruction."""
     check = schema_check(TYPES[1].schema)
     values = [row["expect"].get("value") for row in recorded_rows("json_outputs.jsonl")]
     assert [value for value in values if check(value) is None] == []
 
 
 def test_router_shows_words_only(recorded_rows):
-    """Of the texts that hold JSON, a call or a piece of either, the router shows none."""
+    """The router shows no text that contains JSON, a call, or a piece of either."""
     shown = []
     for row in recorded_rows("json_outputs.jsonl"):
         try:

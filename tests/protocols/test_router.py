@@ -1,4 +1,4 @@
-"""What `router` takes for words to a reader."""
+"""Text that `router` accepts as prose for a reader."""
 
 import pytest
 
@@ -19,6 +19,6 @@ from .conftest import read
     ],
 )
 def test_the_form_is_no_prose(before, form):
-    """In any spelling that cannot be read it is asked for again, and never shown."""
+    """The form in an unreadable spelling is retried and never shown."""
     with pytest.raises(ParseError):
         read(Router(), before + form)

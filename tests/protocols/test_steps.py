@@ -1,4 +1,4 @@
-"""The `steps` protocol: what each answer is read as. Numbers are the cases of its specification."""
+"""The `steps` protocol: the outcomes of each answer. Numbers are the cases of its specification."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def outcomes(text, **fields):
 
 
 def planned(found):
-    """The plan that outcomes keep in the state, None if they keep none."""
+    """Return the plan that outcomes write to the state, or None."""
     changes = [outcome for outcome in found if isinstance(outcome, UpdateState)]
     return changes[0].action({})[1] if changes else None
 
@@ -61,12 +61,12 @@ def test_final_answer(text):
     "text", ["This is not JSON at all", "It lies at [1, 2], says `f(x)`.", "I plan: nothing"]
 )
 def test_prose_is_a_final_answer(text):
-    """5: words alone are for the user."""
+    """5: text without JSON is a reply to the user."""
     assert outcomes(f"\n{text} ") == [SendReply(text=text)]
 
 
 def test_nested_fence_is_kept():
-    """22: a fence inside the answer's text belongs to it."""
+    """22: a fence inside the answer's text is part of the text."""
     answer = "Do this:\n```python\nprint({})\n```"
     text = json.dumps({"final_answer": answer})
     assert outcomes(text) == outcomes(f"```json\n{text}\n```") == [SendReply(text=answer)]
@@ -74,10 +74,10 @@ def test_nested_fence_is_kept():
 
 @pytest.mark.parametrize("value", [{"sum": 8}, 8, [1, 2], True, {"é": "ß"}])
 def test_other_values_as_final_answer(value):
-    """14: an answer that is no text is shown as JSON, and is the reply's data."""
+    """14: an answer that is not text is shown as JSON, and is the reply's data."""
     (said,) = outcomes(json.dumps({"final_answer": value}))
     assert json.loads(said.text) == said.data == value
-    assert "\\u" not in said.text  # a person reads it
+    assert "\\u" not in said.text  # a reply is shown to a user
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -91,14 +91,14 @@ def test_other_values_as_final_answer(value):
     ],
 )
 def test_plan(plan, kept):
-    """2, 13: a plan is kept in the session's state, and the model goes on."""
+    """2, 13: a plan is stored in the session's state, and the turn continues."""
     found = outcomes(f"```json\n{json.dumps({'plan': plan})}\n```")
     assert found[1:] == [Continue(STEP)]
     assert found[0].action({}) == (PLAN_KEY, kept)
 
 
 def test_first_of_plan_and_step():
-    """20: of a plan and a step in one answer the plan comes first, the step can be taken next."""
+    """20: if an answer has a plan and a step, the plan is read. The step can be taken next."""
     found = outcomes(f'```json\n{{"plan": "add"}}\n```\nThen:\n```json\n{STEP_TEXT}\n```')
     assert (planned(found), found[1:]) == ("add", [Continue(STEP)])
 
@@ -107,7 +107,7 @@ def test_first_of_plan_and_step():
 
 
 def test_step():
-    """3: a step with calls."""
+    """3: a step with calls runs the calls."""
     assert outcomes(f"```json\n{STEP_TEXT}\n```") == [CallTools((CALL,), STEP)]
 
 
@@ -120,24 +120,24 @@ def test_step():
     ],
 )
 def test_step_with_more(more):
-    """18, 19, 21: calls are never lost beside something else."""
+    """18, 19, 21: additional content in the answer drops no call."""
     assert outcomes(json.dumps({"tool_calls": [ADD]} | more)) == [CallTools((CALL,), STEP)]
 
 
 def test_step_that_carries_its_plan():
-    """17: plan and calls in one object are both taken."""
+    """17: a plan and calls in one object are both read."""
     found = outcomes(json.dumps({"plan": "add them", "tool_calls": [ADD]}))
     assert (planned(found), found[1:]) == ("add them", [CallTools((CALL,), STEP)])
 
 
 def test_final_answer_that_carries_its_plan():
-    """A plan beside the answer is kept; the answer ends the turn."""
+    """A plan next to the answer is stored. The answer ends the turn."""
     found = outcomes(json.dumps({"plan": "say it", "final_answer": "The answer is 42"}))
     assert (planned(found), found[1:]) == ("say it", SAID)
 
 
 def test_answer_after_a_step_is_a_guess():
-    """A final answer that follows a step in the same text was written without its results."""
+    """A final answer after a step in the same text is ignored, because the model wrote it without the step's results."""
     assert outcomes(f"{STEP_TEXT}\n{FINAL}") == [CallTools((CALL,), STEP)]
 
 
@@ -152,12 +152,12 @@ def test_answer_after_a_step_is_a_guess():
     ],
 )
 def test_odd_calls(call, read_as):
-    """16: an id may be missing; parameters that are no object stay text, and text never runs."""
+    """16: an id is optional. Parameters that are not an object stay text, and text never runs."""
     assert outcomes(json.dumps({"tool_calls": [call]})) == [CallTools((read_as,), STEP)]
 
 
 def test_calls_in_the_form_of_a_provider():
-    """Native calls that a model wrote as its text are calls all the same."""
+    """Native calls that the model wrote as text are read as calls."""
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 3}'}}
     assert (
         outcomes(json.dumps([call]))
@@ -259,14 +259,14 @@ ODD = [
 
 @pytest.mark.parametrize("text", ODD)
 def test_odd_answers_are_asked_again(text):
-    """5, 11 to 16: no plan, step or answer is made up from something that is none."""
+    """5, 11 to 16: a malformed answer is retried, and is never read as a plan, step or answer."""
     with pytest.raises((ParseError, EmptyAnswer)):
         outcomes(text)
 
 
 @pytest.mark.parametrize("text", CUT)
 def test_cut_answers_are_asked_again(text):
-    """9: what was cut is never completed, and never shown."""
+    """9: a cut answer is never completed and never shown."""
     with pytest.raises(ParseError):
         outcomes(text)
 
@@ -285,7 +285,7 @@ JSON = st.recursive(
 
 @given(JSON, st.sampled_from(["{}", "```json\n{}\n```", "Well: {} OK?"]))
 def test_whatever_is_found_was_said(value, shape):
-    """No plan, call or answer comes out of an object that does not hold it, and nothing else is raised."""
+    """Each plan, call or answer is in the object. Only ParseError and EmptyAnswer are raised."""
     text = shape.replace("{}", json.dumps(value))
     try:
         found = outcomes(text)
@@ -307,25 +307,25 @@ def test_whatever_is_found_was_said(value, shape):
 
 @pytest.mark.parametrize("key", ["Plan", "TOOL_CALLS", "Final_Answer"])
 def test_a_key_in_another_case_is_named(key):
-    """Passed over, what it holds would be lost beside what can be read."""
+    """A key in another case is an error, because its content would be lost."""
     known = {"plan": ["a"]} if key != "Plan" else {"final_answer": "yes"}
     with pytest.raises(ParseError, match=f"write '{key.lower()}', not '{key}'"):
         outcomes(json.dumps(known | {key: "x"}))
 
 
 def test_there_are_a_hundred_malformed_answers():
-    """The bar of the issue for this protocol."""
+    """The lists have at least a hundred different malformed answers."""
     assert len({*ODD, *CUT}) >= 100
 
 
 def test_cut_is_called_truncated():
-    """9: the model is told what is wrong."""
+    """9: the model gets an error that names the truncation."""
     with pytest.raises(ParseError, match="truncated"):
         outcomes('```json\n{"final_answer": "The ans')
 
 
 def test_missing_calls_are_named():
-    """15: the model is told what is wrong."""
+    """15: the model gets an error that names the missing calls."""
     with pytest.raises(ParseError, match="no tool calls"):
         outcomes('{"tool_calls": []}')
 
@@ -344,12 +344,12 @@ def test_missing_calls_are_named():
     ],
 )
 def test_untidy_json_is_repaired(text):
-    """10: a raw newline, a trailing comma, single quotes, a bare key: all of it is read, and nothing else."""
+    """10: a raw newline, a trailing comma, single quotes and a bare key are repaired."""
     found = outcomes(text)
     assert found == [SendReply(text="a\nb")] if "final" in text else planned(found) == "a\nb"
 
 
-# --- what the model is told ----------------------------------------------------------------------
+# --- prompts and retries -------------------------------------------------------------------------
 
 
 def at(seconds, **fields):
@@ -368,7 +368,7 @@ def test_time_is_at_the_end_of_the_request():
 
 @pytest.mark.parametrize("name", ["Nope", "", "../etc/passwd", "Europe", "/etc/localtime", "a\0b"])
 def test_unknown_timezone(name):
-    """28: a ValueError that names it; the former zone stays."""
+    """28: a ValueError names the unknown zone, and the former zone remains."""
     protocol = Steps(timezone="Asia/Tokyo")
     with pytest.raises(ValueError, match="timezone"):
         protocol.set_timezone(name)
@@ -376,7 +376,7 @@ def test_unknown_timezone(name):
 
 
 def test_tails_follow_the_stage():
-    """A plan may come first, then it goes on, and the last call asks for the answer."""
+    """The first call can plan, later calls continue, and the last call asks for the answer."""
     protocol = Steps(max_iterations=3, final_answer_format="a haiku")
     tails = [
         protocol.request(at(0.0, stage=stage, calls=calls)).tail
@@ -388,21 +388,21 @@ def test_tails_follow_the_stage():
 
 
 def test_max_iterations_is_checked():
-    """A turn without a call would be none."""
+    """A turn needs at least one model call."""
     with pytest.raises(ConfigurationError, match="max_iterations=0"):
         Steps(max_iterations=0)
 
 
-# --- what grows ----------------------------------------------------------------------------------
+# --- partial text --------------------------------------------------------------------------------
 
 
 def shown(text):
-    """All that is shown while a text grows by one character at a time."""
+    """Return all texts that are shown while a text grows by one character at a time."""
     return [part for length in range(len(text) + 1) if (part := Steps().partial(text[:length]))]
 
 
 def test_the_final_answer_is_shown_as_it_grows():
-    """32: each part begins with the one before it, and the last one is the answer."""
+    """32: each shown text begins with the previous one, and the last one is the answer."""
     parts = shown(
         '```json\n{"thought": "hm", "plan": "", "tool_calls": [], "final_answer": "The \\"answer\\" is 42"}\n```'
     )
@@ -414,18 +414,18 @@ def test_the_final_answer_is_shown_as_it_grows():
     "text", [STEP_TEXT, '{"plan": "x", "tool_calls": []}', "Prose", '{"final_answer": {"a": 1}}']
 )
 def test_nothing_else_is_shown(text):
-    """Plans, calls, structures and prose that may still become JSON are no answer for the user."""
+    """Plans, calls, structures and prose that can still become JSON are not shown to the user."""
     assert shown(text) == []
 
 
 def test_thoughts_are_not_shown():
-    """What a model thinks before its answer is no answer."""
+    """The model's thoughts before its answer are not shown."""
     assert shown(f'<think>Maybe {{"final_answer": "43"}}?</think>{FINAL}')[-1] == "The answer is 42"
     assert not any("43" in part for part in shown(f'<think>{{"final_answer": "43"}}</think>{FINAL}'))
 
 
 @pytest.mark.parametrize("text", [*CUT, *ODD])
 def test_growing_text_never_raises(text):
-    """31: whatever comes, what is seen of it is a step or nothing."""
+    """31: for each partial text, the result is a step or None."""
     step = grown_step(text)
     assert step is None or step.kind in {"plan", "step", "final"}

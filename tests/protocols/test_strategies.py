@@ -1,4 +1,4 @@
-"""How `react` chooses its mode, once a turn, and says it at the end of the prompt."""
+"""The mode of `react`: chosen once per turn, and written at the end of the prompt."""
 
 import pytest
 
@@ -33,12 +33,12 @@ def message(*parts, **fields):
     ],
 )
 def test_keywords(text, mode):
-    """Weights of the patterns found add up to the threshold or not, in English and Chinese."""
+    """The weights of the matching patterns in English and Chinese are compared with the threshold."""
     assert KeywordStrategy().choose(view(text)) == mode
 
 
 def test_keywords_of_ones_own():
-    """Patterns, languages and threshold are arguments; each pattern counts once."""
+    """Patterns, languages and threshold are arguments. Each pattern counts once."""
     strategy = KeywordStrategy({"de": [("warum", 1.0), ("vergleiche", 1.0)]}, languages=["de"])
     assert strategy.score("Warum? WARUM?") == 1
     assert strategy.choose(view("Vergleiche! Warum?")) == "react"
@@ -46,14 +46,14 @@ def test_keywords_of_ones_own():
 
 
 def test_all_passes_of_a_turn_choose_alike():
-    """The message that began the turn decides, not the tool results in between."""
+    """The first message of the turn determines the mode. The tool results after it have no effect."""
     begin = message(Text(HARD))
     results = message(ToolResult(call_id="c", tool_name="t", content="ok"), correlation_id=begin.id)
     assert KeywordStrategy().choose(view(message=results, record=[begin, results])) == "react"
 
 
 def test_auto_switching():
-    """A session with much tool work keeps reasoning."""
+    """A session with many tool results keeps the mode `react`."""
     plain = message(Text(PLAIN))
     results = message(*(ToolResult(call_id=str(n), tool_name="t") for n in range(3)))
     assert AutoSwitching().choose(view(message=plain, record=[plain])) == "direct"
@@ -62,7 +62,7 @@ def test_auto_switching():
 
 
 def test_how_far_back_a_strategy_looks():
-    """A session that is opened again is loaded that far: as far as the inner strategy needs, and as the window is wide."""
+    """A reopened session loads as many messages as the inner strategy and the window need."""
 
     class Everything(Strategy):
         def choose(self, view):
@@ -75,7 +75,7 @@ def test_how_far_back_a_strategy_looks():
 
 
 def test_user_preference():
-    """The session's state goes first, as far as it names a mode."""
+    """A mode in the session's state has priority."""
     assert UserPreference().choose(view(PLAIN, state={"mode": "react"})) == "react"
     assert UserPreference(key="style").choose(view(HARD, state={"style": "direct"})) == "direct"
     assert UserPreference().choose(view(HARD, state={"mode": "whatever"})) == "react"

@@ -1,4 +1,4 @@
-"""Todo lists: differences by case 29 of the specification's page on ART, order, and renderings."""
+"""Todo lists: differences by case 29 of the specification's ART page, order, and renderings."""
 
 import attrs
 import pytest
@@ -24,7 +24,7 @@ B = TodoItem(id="b", description="second", dependencies=["a"])
 
 
 def test_case_29_added_and_removed():
-    """From nothing all is added; what is gone is there as it was."""
+    """Compared with no plan, all items are added. A removed item is listed with its former fields."""
     diff = diff_todo([], [A, B])
     assert diff.changes == (TodoChange("added", A), TodoChange("added", B))
     assert diff_todo([A], []).changes == (TodoChange("removed", A),)
@@ -41,12 +41,12 @@ def test_case_29_modified(change):
 
 
 def test_case_29_time_alone_is_no_change():
-    """Nor is where an attempt began."""
+    """The times and the start of an attempt do not count as changes."""
     assert diff_todo([A], [attrs.evolve(A, updated_at=9.0, created_at=8.0, begun_after="m")]).changes == ()
 
 
 def test_case_29_a_mix():
-    """In the order of the new list, then what was removed."""
+    """Changes are in the order of the new list, with the removed items at the end."""
     done, new = attrs.evolve(A, status="completed"), TodoItem(id="c", description="third")
     diff = diff_todo([A, B], [new, done])
     assert [(change.kind, change.item.id) for change in diff.changes] == [
@@ -60,14 +60,14 @@ def test_case_29_a_mix():
 
 
 def test_the_next_item():
-    """The first pending one whose dependencies are completed."""
+    """The next item is the first pending item with completed dependencies."""
     assert next_item(Plan(items=[B, A])) == A
     assert next_item(Plan(items=[B, attrs.evolve(A, status="completed")])) == B
     assert next_item(Plan(items=[B, attrs.evolve(A, status="waiting")])) is None
 
 
 def test_blocked_items_are_cancelled():
-    """Dependents of dependents, too; what waits for a waiting item is not."""
+    """Direct and indirect dependents are cancelled. Dependents of a waiting item are not."""
     c = TodoItem(id="c", description="third", dependencies=["b"])
     plan = cancel_blocked(Plan(items=[attrs.evolve(A, status="failed"), B, c]), now=3.0)
     assert [(item.status, item.updated_at) for item in plan.items] == [
@@ -81,7 +81,7 @@ def test_blocked_items_are_cancelled():
 
 @pytest.mark.parametrize("status", sorted(set(STATUSES) - {"completed"}))
 def test_only_completed_items_are_a_success(status):
-    """Every other status is partial, or suspended."""
+    """Every other status makes the run partial or suspended."""
     done = attrs.evolve(A, status="completed")
     assert run_status(Plan(items=[done])) == "success"
     other = run_status(Plan(items=[done, attrs.evolve(B, status=status)]))
@@ -89,14 +89,14 @@ def test_only_completed_items_are_a_success(status):
 
 
 def test_warnings_and_missing_tools_are_no_success():
-    """What was left out was not done."""
+    """A dropped item or a failed validation makes the run partial."""
     done = attrs.evolve(A, status="completed")
     assert run_status(Plan(items=[done], warnings=["todo item 2 was left out"])) == "partial"
     assert run_status(Plan(items=[attrs.evolve(done, validation="failed")])) == "partial"
 
 
 def test_plain_text():
-    """A line an item, its result in one line below it; markup is text."""
+    """Each item is a line, with its result in one line below. Markup is rendered as text."""
     done = attrs.evolve(A, status="completed", result="[red]so\nit is[/]")
     plan = Plan(title="Trip", outline="go", items=[done, B], warnings=["todo item 3 was left out"])
     assert todo_text(plan).splitlines() == [
@@ -111,13 +111,13 @@ def test_plain_text():
 
 
 def test_long_texts_are_shortened():
-    """To one line of the given length."""
+    """A text is shortened to one line of the maximum length."""
     assert clipped("a  b\nc", 10) == "a b c"
     assert clipped("x" * 20, 10) == "xxxxxxx..."
 
 
 def test_a_refined_item_is_as_old_as_the_one_that_it_replaces():
-    """A new one is as old as it says."""
+    """A replaced item keeps its creation time. A new item has its own."""
     old = Plan(items=(attrs.evolve(A, created_at=5.0),))
     new = Plan(items=(attrs.evolve(A, description="else", created_at=9.0), attrs.evolve(B, created_at=9.0)))
     assert [(item.description, item.created_at) for item in refine(old, new).items] == [

@@ -1,4 +1,4 @@
-"""Protocols of a user's own: a pair of template and classifier, and one with two stages."""
+"""Custom protocols: a pair of template and classifier, and a protocol with two stages."""
 
 import json
 from typing import ClassVar
@@ -16,7 +16,7 @@ from .conftest import read, view
 
 
 class Haiku(Protocol):
-    """A user's own pair: three lines or it is asked again."""
+    """A custom pair that accepts three lines and retries other answers."""
 
     name: ClassVar[str] = "haiku"
     template: ClassVar[str] = "You are {{ profile.name }}. Answer with three lines."
@@ -29,7 +29,7 @@ class Haiku(Protocol):
 
 
 class Drafted(Protocol):
-    """Two stages: an outline, then the answer from it; the second model call has another prompt."""
+    """A protocol with two stages: an outline, then the answer. The second model call has another prompt."""
 
     name: ClassVar[str] = "drafted"
     template: ClassVar[str] = "You are {{ profile.name }}, a careful writer."
@@ -56,7 +56,7 @@ class Drafted(Protocol):
 
 
 def test_a_pair_of_ones_own():
-    """Template and classifier are all there is to write."""
+    """A custom protocol needs only a template and a classifier."""
     assert (
         PromptManager(Haiku(), Profile(name="poet")).system_prompt()
         == "You are poet. Answer with three lines."
@@ -67,7 +67,7 @@ def test_a_pair_of_ones_own():
 
 
 def test_two_stages():
-    """The first answer leads to a second call with another prompt, whose answer ends the turn."""
+    """The first answer starts a second call with another prompt. The second answer ends the turn."""
     protocol = Drafted()
     first = view("Tell me of Oslo")
     assert "outline" in protocol.request(first).tail
@@ -86,6 +86,6 @@ def test_two_stages():
 
 
 def test_a_bad_first_stage_is_asked_again():
-    """Each stage has its own errors."""
+    """Each stage retries its own errors."""
     with pytest.raises(ParseError, match="points"):
         read(Drafted(), '{"points": []}')
