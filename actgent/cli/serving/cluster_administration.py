@@ -13,7 +13,7 @@ from actgent.cluster.operations.cluster_status import (
     read_cluster_status,
 )
 from actgent.cluster.operations.dead_letters import drop_message, retry_dead
-from actgent.cluster.operations.pool_changes import finish_upgrade, release, repartition
+from actgent.cluster.operations.partition_count_and_format_changes import finish_upgrade, release, repartition
 from actgent.errors.text_escaping import counted
 from actgent.journal.postgres import DeadMessage, read_dead
 

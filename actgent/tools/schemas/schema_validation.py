@@ -26,7 +26,14 @@ from .regex_cost import (
     is_backtracking,
     pattern_options,
 )
-from .schema_cost import MAX_COST, MAX_DEPTH, SchemaCost, SchemaTooCostly, compile_cost, measure_cost
+from .validation_time_bound import (
+    MAX_COST,
+    MAX_DEPTH,
+    SchemaCost,
+    SchemaTooCostly,
+    compile_cost,
+    measure_cost,
+)
 
 MAX_LEVELS = 200
 """Maximum nesting of a schema, in levels."""
