@@ -1,4 +1,4 @@
-"""Pictures of pipelines, before and after a run."""
+"""Drawings of pipelines as text and as Mermaid, before and after a run."""
 
 import re
 
@@ -29,7 +29,7 @@ def made():
 
 
 async def test_a_picture_for_a_terminal():
-    """Groups from top to bottom; after a run with what each step came to, and why."""
+    """The text shows the groups from top to bottom. After a run it also shows the status and the reason of each step."""
     async with made() as pipeline:
         assert pipeline.draw() == (
             "  1 ┬ first    one\n"
@@ -50,7 +50,7 @@ async def test_a_picture_for_a_terminal():
 
 
 async def test_a_picture_in_mermaid():
-    """Names and words of others cannot break out of their labels, and each id is a word."""
+    """Names and texts are escaped in labels, and each id has word characters only."""
     async with made() as pipeline:
         plain = pipeline.to_mermaid()
         result = await pipeline.process()

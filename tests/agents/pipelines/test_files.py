@@ -1,4 +1,4 @@
-"""Pipelines in files: the same behind them, and what is wrong is told with its place."""
+"""Pipelines in files: a saved pipeline loads unchanged, and an invalid file raises an error with its position."""
 
 import json
 from typing import TypedDict
@@ -17,7 +17,7 @@ def agents():
 
 
 def full(given):
-    """A pipeline with everything that a file can say."""
+    """Return a pipeline that uses all options of a file."""
     return Pipeline(
         "report",
         goal="on: tea",
@@ -43,7 +43,7 @@ def full(given):
 
 @pytest.mark.parametrize("name", ["p.yaml", "p.yml", "p.json"])
 def test_a_saved_pipeline_is_the_same(tmp_path, name):
-    """Down to the types of its values."""
+    """A loaded pipeline equals the saved one, including the types of its values."""
     given = agents()
     made = full(given)
     made.save(tmp_path / name)
@@ -57,7 +57,7 @@ def test_a_saved_pipeline_is_the_same(tmp_path, name):
 
 
 async def test_a_loaded_pipeline_runs(tmp_path):
-    """Its outputs are plain values of the form that was saved."""
+    """The outputs of a loaded pipeline are plain values that match the saved schema."""
     given = agents()
     steps = [
         PipelineStep("a", agent=given["one"], message="Find {topic}", output=Found),
@@ -104,7 +104,7 @@ def test_invalid_pipeline_file_is_rejected(tmp_path, data, words, suffix):
 
 
 def test_files_that_are_none(tmp_path):
-    """With the line where that is known."""
+    """Unreadable files, unknown suffixes and syntax errors raise an error, with a line if one is known."""
     with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
         full(agents()).save(tmp_path / "p.xml")
     (tmp_path / "q.xml").write_text("<pipeline/>")

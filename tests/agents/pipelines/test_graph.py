@@ -1,4 +1,4 @@
-"""What is wrong with steps is known before anything runs, all of it at once."""
+"""`Pipeline` checks its steps when it is created, and reports all errors together."""
 
 from typing import TypedDict
 
@@ -35,7 +35,7 @@ def pipeline(*steps, **options):
     ],
 )
 def test_steps_come_after_what_they_name_and_read(steps, groups):
-    """In whichever order they were written; those of a group may run side by side."""
+    """Steps are grouped after the steps that they name or read, in any order of declaration."""
     assert pipeline(*steps).groups == groups
 
 
@@ -76,7 +76,7 @@ def test_graph_that_cannot_run_is_rejected(steps, words):
 
 
 def test_all_errors_are_reported_together():
-    """So that nobody mends them one by one."""
+    """One error lists all problems, so that one correction is enough."""
     with pytest.raises(ConfigurationError) as caught:
         pipeline(step("a", "{x.y}", after="nobody"), step("b", "{b}"))
     assert str(caught.value).count("\n  - ") == 3
@@ -103,7 +103,7 @@ def test_graph_that_may_run_is_accepted(steps):
 
 
 def test_inputs_are_what_is_no_step_unless_they_are_declared():
-    """Declared ones may have keys, and no others are read."""
+    """References to no step are inputs. With `inputs=` only declared inputs are read, and they may have keys."""
     made = pipeline(step("a", "{topic} {n?}", when=When.exists("lang")), step("b", "{a} {topic}"))
     assert made.inputs == ("topic", "lang")
     assert pipeline(step("a", "{order.id}"), inputs=["order"]).inputs == ("order",)
@@ -135,7 +135,7 @@ def test_inputs_are_what_is_no_step_unless_they_are_declared():
     ],
 )
 def test_wrong_arguments_of_a_step(options, words):
-    """Refused where they are given."""
+    """`PipelineStep` rejects invalid arguments."""
     given = {"name": "a", "agent": ANY, "message": "do", **options}
     with pytest.raises(ConfigurationError, match=words):
         PipelineStep(given.pop("name"), **given)
@@ -164,12 +164,12 @@ def test_wrong_arguments_of_a_step(options, words):
     ],
 )
 def test_wrong_arguments_of_a_pipeline(options, words):
-    """Refused where they are given."""
+    """`Pipeline` rejects invalid arguments."""
     with pytest.raises(ConfigurationError, match=words):
         Pipeline("p", **{"steps": [step("a")], **options})
 
 
 def test_dependents_are_found_over_any_number_of_steps():
-    """In the order of the steps."""
+    """Indirect dependents are included, in the order of the declared steps."""
     graph = pipeline(step("d", "{c}"), step("a"), step("b", "{a}"), step("c", "{b}"), step("x"))._graph
     assert graph.with_dependents(["b"]) == ("d", "b", "c")

@@ -1,4 +1,4 @@
-"""References read inputs and outputs, and keep their types."""
+"""References to inputs and outputs are replaced by values that keep their types."""
 
 import pytest
 
@@ -33,7 +33,7 @@ VALUES = {"find": {"urls": ["http://a", "http://b"], "n": 3, "none": None}, "top
     ],
 )
 def test_references_are_replaced_by_values(said, filled):
-    """A reference alone keeps its type, also inside of structures. In text it becomes text, and other braces stay."""
+    """A lone reference keeps the type of its value, also inside structures. In text its value becomes text, and other braces stay."""
     assert fill(said, VALUES) == filled
     assert type(fill(said, VALUES)) is type(filled)
 
@@ -45,7 +45,7 @@ def test_braces_in_a_value_are_not_a_reference():
 
 @pytest.mark.parametrize("said", ["{find.urls.2}", "x {find.n.deep}", "{nothing}", {"a": ["{find.urls.x}"]}])
 def test_missing_reference_is_reported_with_its_path(said):
-    """With the place."""
+    """A reference without a value raises `NoValue` with its path."""
     with pytest.raises(NoValue, match=r"no output .* exists"):
         fill(said, VALUES)
 
@@ -65,7 +65,7 @@ def test_invalid_reference_is_rejected(text):
 
 @pytest.mark.parametrize("place", ["2", "9" * 5_000, "\u0661", "-1"])
 def test_a_place_that_no_list_has(place):
-    """There is no value, whatever stands for a number; where it may be missing it is None."""
+    """An index outside of a list has no value. An optional reference then gives None."""
     assert fill(f"{{find.urls.{place}?}}", VALUES) in (None, f"{{find.urls.{place}?}}")
     with pytest.raises((NoValue, ConfigurationError)):
         parse(f"find.urls.{place}").value(VALUES)

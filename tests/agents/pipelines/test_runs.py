@@ -1,4 +1,4 @@
-"""Runs of pipelines: what steps are told, what they come to, and what that means for the others."""
+"""Runs of pipelines: messages of steps, outputs, failures, limits, retries and restarts."""
 
 import json
 import time
@@ -42,12 +42,12 @@ class Found(TypedDict):
 
 
 def asked(chat):
-    """What the agent was told first in this session."""
+    """Return the first message of the session."""
     return chat.messages[0].parts[0].text
 
 
 def agent(name, script=None, **options):
-    """An agent that answers by a function of what it was told; without one it repeats that."""
+    """Return an agent whose model answers `script(message)`. Without a script it repeats the message."""
     answers = script or (lambda text: f"<{text}>")
     delay = options.pop("delay", 0)
     llm = ScriptedLLM(lambda chat: answers(asked(chat)), delay=delay)
@@ -55,7 +55,7 @@ def agent(name, script=None, **options):
 
 
 def told(each):
-    """What an agent was told, over all its sessions."""
+    """Return the messages that an agent received, over all its sessions."""
     return [asked(chat) for chat in each._models.named["default"].chats]
 
 
@@ -63,7 +63,7 @@ FINDER = {"url": "http://a", "score": 0.7}
 
 
 def failing(times, answer="fine"):
-    """A script that fails so often, and then answers."""
+    """Return a script that raises an error `times` times and then answers."""
     left = [times]
 
     def say(text):
@@ -79,11 +79,11 @@ def statuses(result):
     return {name: each.status for name, each in result.steps.items()}
 
 
-# --- what steps are told, and what comes of it -------------------------------------------------
+# --- messages and outputs of steps -------------------------------------------------------------
 
 
 async def test_steps_read_inputs_and_what_others_gave():
-    """Values keep their types, and the result has those that the steps declare."""
+    """Inserted values keep their types, and outputs have the types that `output=` declares."""
     finder = agent("finder", lambda _: json.dumps(FINDER))
     writer = agent("writer", lambda text: json.dumps({"title": text, "words": 3}))
     report = Pipeline(
@@ -106,7 +106,7 @@ async def test_steps_read_inputs_and_what_others_gave():
 
 
 async def test_the_answer_is_the_named_step_or_the_last_ones():
-    """Of several last ones an object, without those that did not run."""
+    """Without `answer=` the result is an object of the last steps, without skipped steps."""
     steps = [
         PipelineStep("a", agent=(one := agent("one")), message="x"),
         PipelineStep("b", agent=one, message="{a}"),
@@ -122,7 +122,7 @@ async def test_the_answer_is_the_named_step_or_the_last_ones():
 
 
 async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
-    """A step waits for those that it needs and for no others, such as a slow one of its group."""
+    """A step starts when the steps that it needs are done, and does not wait for others."""
     slow, fast = agent("slow", delay=100), agent("fast", delay=10)
     steps = [
         PipelineStep("long", agent=slow, message="x"),
@@ -148,7 +148,7 @@ async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
 
 
 async def test_conditions_choose_and_branches_meet():
-    """The step behind both branches reads whichever ran."""
+    """A step after two exclusive branches reads the output of the branch that ran."""
     one = agent("one", lambda text: json.dumps({"n": 4}) if text == "count" else f"<{text}>")
     steps = [
         PipelineStep("count", agent=one, message="count", output={"type": "object"}),
@@ -168,7 +168,7 @@ async def test_conditions_choose_and_branches_meet():
 
 
 async def test_a_missing_output_fails_the_step_that_reads_it():
-    """Before its agent is asked; the text says what is missing."""
+    """A step that reads a missing output fails before its agent is called, with the path as the reason."""
     one = agent("one", lambda _: '{"a": 1}')
     steps = [
         PipelineStep("a", agent=one, message="x", output={"type": "object"}),
@@ -189,7 +189,7 @@ async def test_a_missing_output_fails_the_step_that_reads_it():
 
 
 async def test_a_failure_skips_only_dependent_steps():
-    """Over any number of steps; each says for which failure."""
+    """Direct and indirect dependents of a failed step are skipped with that step as the cause. Other steps run."""
     bad, one = agent("bad", failing(9)), agent("one")
     steps = [
         PipelineStep("a", agent=bad, message="x"),
@@ -214,7 +214,7 @@ async def test_a_failure_skips_only_dependent_steps():
 
 
 async def test_a_failure_stops_the_rest_where_that_is_wanted(autojump_clock):
-    """What runs is stopped, and what was to come does not begin; all of it is missing, and runs when the run goes on."""
+    """With `on_failure="stop"` running steps are stopped and others skipped. A retry runs all of them."""
     bad, slow = agent("bad", failing(1), delay=1), agent("slow", delay=100)
     steps = [
         PipelineStep("a", agent=bad, message="x"),
@@ -234,7 +234,7 @@ async def test_a_failure_stops_the_rest_where_that_is_wanted(autojump_clock):
 
 
 async def test_a_step_is_tried_again():
-    """Each time in a session of its own, as often as was said."""
+    """A failed step is retried up to `retries` times, each time in a new session."""
     async with Pipeline(
         "p",
         steps=[
@@ -251,7 +251,7 @@ async def test_a_step_is_tried_again():
 
 
 async def test_a_try_has_its_time(autojump_clock):
-    """And the next one has it anew."""
+    """The timeout of a step applies to each attempt."""
     waits = iter([50, 50, 1])
 
     async def answer(_):
@@ -269,7 +269,7 @@ async def test_a_try_has_its_time(autojump_clock):
 
 
 async def test_a_goal_that_is_not_achieved_has_failed():
-    """Its answer is less than what was asked, and what needs it does not run."""
+    """A goal step that is not achieved fails, and its dependents are skipped."""
     plan = '{"action": "plan", "params": {"steps": ["look"]}}'
     pipeline = Pipeline(
         "p",
@@ -284,7 +284,7 @@ async def test_a_goal_that_is_not_achieved_has_failed():
 
 
 async def test_a_step_stopped_by_a_user_is_not_retried():
-    """It is not tried again."""
+    """A step that a user interrupts fails at once, although it has retries left."""
     reached, one = trio.Event(), agent("one")
 
     async def wait(_):
@@ -312,11 +312,11 @@ async def test_a_step_stopped_by_a_user_is_not_retried():
     assert "not this one" in results[0].steps["a"].reason
 
 
-# --- bounds ------------------------------------------------------------------------------------
+# --- limits ------------------------------------------------------------------------------------
 
 
 async def test_limits_of_a_run_cover_its_steps():
-    """All steps draw on them; a run that reaches them is told as such, and a later one has its own."""
+    """The steps share the limits of their run. A retry has new limits."""
     one = agent("one")
     steps = [
         PipelineStep(f"s{n}", agent=one, message="x", after=[f"s{n - 1}"] if n else []) for n in range(6)
@@ -335,7 +335,7 @@ async def test_limits_of_a_run_cover_its_steps():
 
 
 async def test_run_result_has_the_usage():
-    """Calls of the pipeline itself cost nothing; those of its steps count."""
+    """The usage of a run counts the model calls of its steps. The pipeline itself makes none."""
     one = agent("one")
     async with Pipeline(
         "p", steps=[PipelineStep("a", agent=one, message="x")], limits=Limits(cost=1.0)
@@ -350,7 +350,7 @@ async def test_run_result_has_the_usage():
 
 
 async def test_a_run_of_an_id_is_run_once():
-    """Whoever asks for it again gets its result, also two at a time; other inputs are refused."""
+    """Concurrent and later calls with the same id get the result of one run. Other inputs and other owners are rejected."""
     one = agent("one")
     pipeline = Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x}")])
     async with pipeline:
@@ -382,7 +382,7 @@ async def test_a_run_of_an_id_is_run_once():
     ],
 )
 async def test_wrong_inputs_are_refused_before_anything_runs(inputs, words):
-    """And the run of that id can be begun with the right ones."""
+    """Invalid inputs raise an error before a step runs, and the same id can then be used with valid inputs."""
     one = agent("one")
     async with Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x} {y?}")]) as pipeline:
         for session_id in ("r", None):
@@ -393,7 +393,7 @@ async def test_wrong_inputs_are_refused_before_anything_runs(inputs, words):
 
 
 async def test_a_run_is_cancelled_with_all_its_steps(autojump_clock):
-    """By whoever waits for it, or by a person in its session; nothing of it goes on."""
+    """Cancelling the caller or interrupting the run's session stops all steps."""
     slow, fast = agent("slow", delay=100), agent("fast", delay=1)
     steps = [
         PipelineStep("quick", agent=fast, message="x"),
@@ -424,7 +424,7 @@ async def test_a_run_is_cancelled_with_all_its_steps(autojump_clock):
 
 
 async def test_a_run_resumes_from_any_step():
-    """What is before it is kept, it and what comes after it run again, in new sessions."""
+    """A retry of a step keeps the earlier outputs and runs the step and its dependents in new sessions."""
     count = iter(range(100))
     one = agent("one", lambda text: f"{text}{next(count)}")
     steps = [
@@ -454,7 +454,7 @@ async def test_a_run_resumes_from_any_step():
 
 
 async def test_a_failed_step_succeeds_after_a_resume():
-    """Without names all that failed, and what was skipped for it, runs again; what a condition left out does not."""
+    """A retry without names runs the failed and the skipped dependent steps. Steps with a false condition stay skipped."""
     one, bad = agent("one"), agent("bad", failing(1))
     steps = [
         PipelineStep("a", agent=one, message="a"),
@@ -469,11 +469,11 @@ async def test_a_failed_step_succeeds_after_a_resume():
     assert told(one) == ["a", "fine"]
 
 
-# --- an agent among agents ---------------------------------------------------------------------
+# --- pipelines as agents -----------------------------------------------------------------------
 
 
 async def test_a_pipeline_is_a_step_of_another():
-    """It gets its inputs as an object, and gives its answer as a value."""
+    """An inner pipeline gets its inputs as an object and returns its answer as a value."""
     one = agent("one", lambda text: json.dumps({"n": int(text) + 1}))
     inner = Pipeline(
         "inner", steps=[PipelineStep("add", agent=one, message="{n}", output={"type": "object"})]
@@ -492,7 +492,7 @@ async def test_a_pipeline_is_a_step_of_another():
 
 
 async def test_a_failed_pipeline_is_a_failed_step():
-    """A partial answer is less than what was asked for."""
+    """A step whose inner pipeline ends with a partial result fails."""
     inner = Pipeline(
         "inner",
         steps=[
@@ -507,7 +507,7 @@ async def test_a_failed_pipeline_is_a_failed_step():
 
 
 async def test_a_pipeline_is_a_tool_and_answers_messages():
-    """One input takes plain words; what makes no sense is answered in words."""
+    """A pipeline with one input accepts plain text. An invalid message is answered with an explanation."""
     one = agent("one")
     inner = Pipeline("inner", steps=[PipelineStep("a", agent=one, message="about {topic}")], goal="write")
     boss = BareAgent(
@@ -530,7 +530,7 @@ async def test_a_pipeline_is_a_tool_and_answers_messages():
 
 
 async def test_step_waits_for_an_approval(autojump_clock):
-    """A call that needs an approval blocks its step only."""
+    """A pending approval blocks its own step only."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -558,7 +558,7 @@ async def test_step_waits_for_an_approval(autojump_clock):
 
 
 async def test_tools_of_steps_find_the_deps_of_the_pipeline():
-    """As those of agents that are asked by others."""
+    """Tools of a step's agent get the `deps` of the pipeline."""
 
     @tool
     async def look(context: ToolContext[str]) -> str:
@@ -578,7 +578,7 @@ async def test_tools_of_steps_find_the_deps_of_the_pipeline():
 
 
 async def test_a_run_resumes_in_the_next_process(tmp_path):
-    """What has ended is not asked again, and what was at work goes on in its session, with the form that it was told."""
+    """After a crash finished steps are not repeated, and a running step continues in its session with its output schema."""
     url, calls, formats = f"sqlite:///{tmp_path}/journal.db", [], []
 
     def make(stuck=None):
@@ -598,7 +598,7 @@ async def test_a_run_resumes_in_the_next_process(tmp_path):
         ]
         return Pipeline("p", steps=steps, grace=0)
 
-    for _ in range(2):  # two processes, of which each dies in the middle
+    for _ in range(2):  # two processes that each die during step b
         stuck = trio.Event()
         with trio.CancelScope() as process:
             async with open_runtime(journal=url) as runtime, trio.open_nursery() as nursery:
@@ -619,7 +619,7 @@ async def test_a_run_resumes_in_the_next_process(tmp_path):
 
 
 async def test_step_timeout_continues_after_a_restart(tmp_path, autojump_clock, monkeypatch):
-    """A restart after half a minute leaves half of the step's timeout."""
+    """The timeout of a step counts the time before a restart and the downtime."""
     url = f"sqlite:///{tmp_path}/journal.db"
 
     def make():
@@ -632,7 +632,7 @@ async def test_step_timeout_continues_after_a_restart(tmp_path, autojump_clock, 
             pipeline = await runtime.start(make())
             await pipeline.process(session_id="r")
     later = time.time() + 30
-    monkeypatch.setattr(time, "time", lambda: later)  # of this process, which begins by it
+    monkeypatch.setattr(time, "time", lambda: later)  # the clock of the second process
     async with open_runtime(journal=url) as runtime:
         pipeline = await runtime.start(make())
         began = trio.current_time()

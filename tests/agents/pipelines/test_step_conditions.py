@@ -1,4 +1,4 @@
-"""Conditions decide over inputs and outputs, and over nothing else."""
+"""Conditions of steps are functions of inputs and outputs."""
 
 import json
 
@@ -81,13 +81,13 @@ def test_condition_results(condition, held):
     ],
 )
 def test_condition_on_incomparable_values_raises(condition, words):
-    """Otherwise the condition would always be false without an explanation."""
+    """A comparison of different types raises an error, because it would otherwise always be false."""
     with pytest.raises(NoValue, match=words):
         condition.holds(VALUES)
 
 
 def test_conditions_in_words():
-    """As drawings and reasons have them."""
+    """`str()` of a condition is the text for drawings and reasons."""
     both = (When.exists("a") | When.less("b.c", 2)) & ~When.empty("d")
     assert str(both) == "(a exists or b.c < 2) and not (d is empty)"
     assert str(When.contains("a", "x")) == "a contains 'x'"
@@ -115,7 +115,7 @@ def test_invalid_condition_is_rejected(data, words):
 
 
 def test_python_words_do_not_join_conditions():
-    """`a and b` would silently be `b`."""
+    """The truth value of a condition raises an error, because `a and b` would silently be `b`."""
     with pytest.raises(ConfigurationError, match="joined by &"):
         bool(When.exists("a"))
     with pytest.raises(ConfigurationError, match="takes conditions"):
@@ -145,7 +145,7 @@ conditions = st.recursive(
 
 @given(conditions, st.dictionaries(st.sampled_from("abc"), plain))
 def test_any_condition_survives_a_file_and_has_an_opposite(condition, values):
-    """It decides the same behind it, and its opposite the other way."""
+    """A condition decides the same after a save and a load. Its negation decides the opposite."""
     again = When.from_data(json.loads(json.dumps(condition.to_data())))
     assert again.holds(values) is condition.holds(values)
     assert (~condition).holds(values) is not condition.holds(values)
@@ -153,6 +153,6 @@ def test_any_condition_survives_a_file_and_has_an_opposite(condition, values):
 
 @given(leaves, leaves, st.dictionaries(st.sampled_from("abc"), plain))
 def test_exclusive_conditions_never_hold_together(one, other, values):
-    """Otherwise a step that may run would be rejected as unreachable."""
+    """Conditions that exclude each other never both hold. A wrong result would reject a step as unreachable."""
     if one.excludes(other):
         assert not (one.holds(values) and other.holds(values))
