@@ -214,7 +214,7 @@ async def test_the_wait_for_calm_ends_with_the_retry_timeout(autojump_clock, tmp
 
 
 async def test_a_comparison_that_crashes_its_server_ends_after_three_breaks(autojump_clock):
-    """Its answer may take long, because the server runs the agent's code. So a late break counts."""
+    """The comparison may take long, because the server runs the agent's code. So a late break counts."""
 
     class Working(Failing):
         async def call(self, request):
@@ -230,7 +230,7 @@ async def test_a_comparison_that_crashes_its_server_ends_after_three_breaks(auto
 
 
 async def test_a_long_poll_that_waited_when_its_connection_broke_is_sent_again(autojump_clock):
-    """It only waits for an outcome, so it did not crash the process."""
+    """The long poll only waits for an outcome, so it did not crash the process."""
 
     class Polling(Failing):
         async def call(self, request):
@@ -326,7 +326,7 @@ async def closed_address():
 
 
 async def test_server_that_closes_connections_gets_three_tries():
-    """Its probes are answered, so the request counts as the cause of the broken connections."""
+    """The server answers probes, so the request counts as the cause of the broken connections."""
     async with (
         open_server(lambda: None) as server,
         connect(server.url, token="act_x", retry_timeout=60) as client,

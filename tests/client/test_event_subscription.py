@@ -80,7 +80,10 @@ async def test_wait_idle_ignores_events_without_handlers(clerk, monkeypatch):
 
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_failures_are_delivered_at_once(clerk, is_failing):
-    """This also holds for a session with only an exception handler, and not for messages that succeed."""
+    """A session with only an exception handler receives the failure.
+
+    A message that succeeds causes no delivery.
+    """
     failures = []
     with trio.fail_after(PATIENCE):
         session = await clerk.create_session("ada")

@@ -141,7 +141,7 @@ async def test_metadata_roles_and_descriptions(agent):
 
 
 async def test_run_returns_the_answer(agent):
-    """With and without a session. The same message id returns the same answer."""
+    """`run` works with and without a session. The same message id returns the same answer."""
     alone = await agent.run("hello")
     assert (alone.text, alone.usage.total.input_tokens) == ("you said: hello ", 7)
     session = await agent.create_session("ada", session_id="s1")
@@ -333,7 +333,7 @@ async def test_run_with_a_timeout_stops_its_turn(agent):
             seconds *= 2
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(agent.run, "wait", session=session))
-            while await look(session.status) != "working":  # noqa: ASYNC110 - a server tells it
+            while await look(session.status) != "working":  # noqa: ASYNC110 - another process changes this state
                 await trio.sleep(0.02)
             nursery.cancel_scope.cancel()
         assert (await agent.run("hello", session=session)).text == "you said: hello "

@@ -243,7 +243,10 @@ async def test_missing_permission_raises(served):
     ["127.0.0.1:8300", "ftp://x", "http://u:p@h", "http://h/?token=x", "", 5, "http://a b", "http://a,b:80"],
 )
 async def test_invalid_address_raises(url, token):
-    """It raises before a request is sent, with the expected form of an address, also if the token is missing."""
+    """The error is raised before a request is sent, and names the expected form of an address.
+
+    A missing token does not change the error.
+    """
     with pytest.raises(ConfigurationError, match="address of a gateway"):
         connect(url, token=token)
 

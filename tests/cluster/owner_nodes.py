@@ -4,7 +4,7 @@ As a program: `owner_nodes.py JOURNAL NAME SECONDS`. It writes `READY`, `CALL te
 `DONE text` for each answer. The message `kill` kills the process. For each input line `say TEXT` it creates a
 session and sends TEXT to it.
 """
-# ruff: noqa: ASYNC110, ASYNC220 - no event tells what the database or another process does
+# ruff: noqa: ASYNC110, ASYNC220 - no event signals changes of the database or of another process
 
 import contextlib
 import os

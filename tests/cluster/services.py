@@ -191,7 +191,7 @@ class Database(Service):
         await self.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({STANDBY})'")
         await self.execute("SELECT pg_reload_conf()")
         with trio.fail_after(PATIENCE):
-            while await self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:  # noqa: ASYNC110 - it is asked
+            while await self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.05)
 
     async def answers(self):

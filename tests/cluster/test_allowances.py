@@ -191,7 +191,7 @@ async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
 
 
 async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_clock):
-    """As in one process, it fails as soon as the table knows the time of the next permit."""
+    """As in one process, the call fails as soon as the table knows the time of the next permit."""
     node = Node("n0", virtual, requests_per_minute=6)
 
     async def talk(node):
@@ -237,7 +237,7 @@ def asking(holder, *, held=0, charge=0, least=1, wanted=10, rate=10, capacity=10
 
 
 async def test_leased_units_do_not_refill_the_bucket(virtual, autojump_clock):
-    """They return after the holder has spent them or the lease has expired, because they may be spent late."""
+    """The units return after the holder has spent them or the lease has expired, because they may be spent late."""
 
     async def lent(holder, **options):
         args, given = asking(holder, **options)
@@ -335,7 +335,10 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
 
 
 async def test_per_node_limit_is_logged_if_declared(caplog):
-    """It is logged once with the name of the rate limiter. Limiters without a declared number are not logged."""
+    """The limit is logged once with the name of the rate limiter.
+
+    Limiters without a declared number are not logged.
+    """
     lender = LimitLeaseClient(None)
     own, plain = RateLimiter(concurrency=4, requests_per_minute=60), RateLimiter(requests_per_minute=60)
     for rate_limiter in (own, plain, own):

@@ -51,13 +51,13 @@ async def node(cluster, *agents):
     """
     async with cluster.node(*agents) as runtime:
         with trio.fail_after(120):
-            while not await owns_all(runtime):  # noqa: ASYNC110 - nobody tells
+            while not await owns_all(runtime):  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.02)
             yield runtime
 
 
 async def until(is_so):
-    while not is_so():  # noqa: ASYNC110 - a model or a handler tells it
+    while not is_so():  # noqa: ASYNC110 - a callback changes this state
         await trio.sleep(0.02)
 
 
@@ -121,7 +121,7 @@ async def taken_of(runtime, session, agent):
 
 
 async def test_an_agent_of_another_pool_is_used_as_any_other():
-    """It handles a run, a tool call, a delegated task and a pipeline step, each once.
+    """The agent handles a run, a tool call, a delegated task and a pipeline step, each once.
 
     Its capabilities can be found.
     """
@@ -286,7 +286,10 @@ def make_faulty(runtime, pool, **losses):
 
 
 async def test_lost_stop_of_a_task_is_resent():
-    """It is repeated until the other pool confirms it. The stopped turn does not wait for the confirmation."""
+    """The cancellation is repeated until the other pool confirms it.
+
+    The stopped turn does not wait for the confirmation.
+    """
     calls, never = [], trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
         writer = PoolAgent("writer", pool=writers.pool)
@@ -299,7 +302,7 @@ async def test_lost_stop_of_a_task_is_resent():
             make_faulty(runtime, writers.pool, losses=3)
             await session.interrupt()
             await closed(there)
-            assert len(told) == 1  # the task is no conversation, because its cancellation ends it
+            assert len(told) == 1  # one session for the task: the cancellation opens no session
 
 
 async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
@@ -326,7 +329,7 @@ async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
         async with node(editors, asking(ids)) as runtime:
             await closed(there)
             asked = f"writer@{writers.pool}"
-            while len(await runtime.sessions(agent=asked)) > 1:  # noqa: ASYNC110 - what told it leaves the journal
+            while len(await runtime.sessions(agent=asked)) > 1:  # noqa: ASYNC110 - a callback changes this state
                 await trio.sleep(0.02)
     assert calls == ["a poem"]
     assert len(set(ids)) == 1
@@ -464,7 +467,7 @@ async def test_an_agent_changes_its_pool_with_its_sessions():
 
 
 async def test_usage_of_a_pool_task_counts_for_its_parent():
-    """It counts in the answer, the parent session and its ancestors, also after a restart and after a failure."""
+    """The usage counts in the answer, the parent session and its ancestors, also after a restart and after a failure."""
 
     @tool
     def look(place: str) -> str:
@@ -518,7 +521,7 @@ async def test_approvals_of_a_pool_task_are_decided_in_its_pool():
             session, answers = await editor.create_session("ada"), []
             session.on_conversation(lambda reply: answers.append(reply.text))
             nursery.start_soon(session.chat, "a poem")
-            while not (found := await client.approvals()):  # noqa: ASYNC110 - the other pool is asked
+            while not (found := await client.approvals()):  # noqa: ASYNC110 - the state is in the database
                 await trio.sleep(0.05)
             assert [each.id for each in await other.approvals()] == [found[0].id]
             assert (session.approvals, await runtime.approvals()) == ((), ())

@@ -40,14 +40,14 @@ def test_a_killed_node_is_dead_at_the_second_look():
 
 
 def test_a_node_that_came_back_is_not_dead():
-    """It has a new connection at the second poll."""
+    """The node has a new connection at the second poll."""
     judge = make()
     judge.judge([seen("b", is_unlocked=True)], 0.1, "a")
     assert judge.judge([seen("b")], 0.13, "a") == frozenset()
 
 
 def test_a_hanging_node_is_dead_when_its_lease_is_over():
-    """Its connection, and with it its lock, are still there."""
+    """The connection of the hanging node still holds its lock."""
     judge = make()
     assert judge.judge([seen("b", age=NODE_TIMEOUT_SECONDS - 0.1)], 1.0, "a") == frozenset()
     judge.judge([seen("b", age=NODE_TIMEOUT_SECONDS + 0.1)], 1.2, "a")
@@ -55,7 +55,7 @@ def test_a_hanging_node_is_dead_when_its_lease_is_over():
 
 
 def test_no_node_removes_itself():
-    """Its own row is as old as its last heartbeat."""
+    """The row of the node itself is as old as its last heartbeat."""
     judge = make()
     judge.judge([seen("a", age=NODE_TIMEOUT_SECONDS + 1)], 1.0, "a")
     assert judge.judge([seen("a", age=NODE_TIMEOUT_SECONDS + 1)], 1.1, "a") == frozenset()
@@ -152,7 +152,7 @@ async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, capl
 
 
 async def test_a_look_reports_the_pool_and_what_is_pending():
-    """It reports each partition once, and ignores payloads of an unknown kind."""
+    """The node reports each partition once, and ignores payloads of an unknown kind."""
     views, pending = [], []
     table = Table(0.0)
     membership = NodeMembership(table, lambda: seen("a").row, views.append, pending.append)

@@ -75,7 +75,7 @@ async def test_node_reports_seconds_since_the_last_death(open_cluster):
 
 @pytest.mark.parametrize("end", ["dies", "leaves"])
 async def test_each_node_notices_the_death_of_another_node(open_cluster, end):
-    """This also holds for a node that acquires no partition of the dead node.
+    """A node that acquires no partition of the dead node also notices the death.
 
     A planned leave is not a death.
     """
@@ -104,5 +104,5 @@ async def test_each_node_notices_the_death_of_another_node(open_cluster, end):
 
 async def wait_for_nodes(nodes, is_met):
     """Wait until the nodes that each node knows meet a condition."""
-    while not all(is_met(each.directory.nodes) for each in nodes):  # noqa: ASYNC110 - no event exists
+    while not all(is_met(each.directory.nodes) for each in nodes):  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.02)

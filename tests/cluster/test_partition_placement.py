@@ -21,7 +21,7 @@ def test_all_nodes_have_their_share(nodes):
 
 
 def test_few_partitions_move_when_a_node_leaves():
-    """Only the partitions of that node move, and a few more for equal shares."""
+    """Only the partitions of the leaving node move, and a few more for equal shares."""
     before = assign_partitions(256, ["a", "b", "c", "d"])
     after = assign_partitions(256, ["a", "b", "c"])
     moved = [number for number in range(256) if before[number] not in ("d", after[number])]

@@ -22,7 +22,7 @@ async def open_with_pending(open_cluster, model, *, deliveries):
         cluster.node(make_clerk(model), node="one") as one,
         cluster.connect(retry_timeout=PATIENCE) as client,
     ):
-        while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
+        while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.02)
         session = await client.agent("clerk").create_session("ada")
         table, directory = one.journal.pending_messages, one.membership.node.directory

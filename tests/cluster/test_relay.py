@@ -118,7 +118,7 @@ class Pieces:
 
 
 async def test_answers_are_read_in_whatever_pieces_they_come():
-    """One response with a length and one in chunks arrive on one connection."""
+    """Two responses arrive on one connection: one with a length, one in chunks."""
     whole = encode_answer(202, {"location": "/v1/x"}, b"abc")
     chunked = encode_answer(200, {}, None) + encode_chunk(b"de") + encode_chunk(b"")
     reader = MessageReader(Pieces(whole + chunked))
@@ -189,7 +189,7 @@ async def ask_at_once(transport, count):
 async def wait_closed(listener, count):
     """Wait until the given number of connections is open."""
     with trio.fail_after(PATIENCE):
-        while listener.open_connections != count:  # noqa: ASYNC110 - a listener counts
+        while listener.open_connections != count:  # noqa: ASYNC110 - only a counter of the listener changes
             await trio.sleep(0.01)
 
 
@@ -277,7 +277,7 @@ async def deliver_nothing(_):
 async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_the_next_one(
     open_cluster, monkeypatch
 ):
-    """It is answered before later messages, also if it was stored twice."""
+    """The next owner answers the message before later messages, also if the message was stored twice."""
     models = Echo(), Echo()
     with trio.fail_after(PATIENCE):
         async with (
@@ -285,7 +285,7 @@ async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_t
             cluster.node(make_clerk(models[0]), node="one") as one,
             cluster.connect(retry_timeout=PATIENCE) as client,
         ):
-            while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
+            while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.02)
             session = await client.agent("clerk").create_session("ada")
             await session.chat("first", message_id="m1")

@@ -66,7 +66,7 @@ async def test_a_partition_is_given_back_when_the_database_answers(autojump_cloc
 
 
 async def test_reacquired_partition_is_not_released(autojump_clock):
-    """Its sessions are active in this process, in a later epoch."""
+    """The sessions of the partition are active in this process, in a later epoch."""
     journal = Journal(fails=1, meanwhile=3)
     node = leaving_node(journal)
     await node._give_back({0: 1})

@@ -173,7 +173,7 @@ async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojum
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
         await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
-        while world.left > 10**9 - TRIES:  # noqa: ASYNC110 - the journal counts
+        while world.left > 10**9 - TRIES:  # noqa: ASYNC110 - the state is in the database
             await trio.sleep(0.1)
         world.is_ours = False
         await quarantine.wait(KEY.session_id)
@@ -215,7 +215,7 @@ async def test_deaths_are_forgotten_whatever_became_of_the_node_that_counted_the
 
 
 async def test_a_session_that_was_withheld_is_named_when_it_may_be_opened(autojump_clock):
-    """Its pending messages can then be delivered."""
+    """The pending messages of the named session can then be delivered."""
     world, released = World(), []
     quarantine = Quarantine(world, on_released=released.append)
     async with trio.open_nursery() as nursery:
@@ -267,7 +267,7 @@ def test_the_group_of_a_death_is_divided_further():
 
 
 async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autojump_clock):
-    """This also holds if its deaths are counted later.
+    """The order is the same if the deaths are counted later.
 
     Each group is opened after the previous one has survived.
     """
@@ -390,7 +390,7 @@ async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, i
             session = await clerk.open_session("s")
             await session.wait_idle()
             assert session.history[-1].text == "done"
-            while not (await journal.head(*child.key)).closed:  # noqa: ASYNC110 - it has more to answer
+            while not (await journal.head(*child.key)).closed:  # noqa: ASYNC110 - the session closes later
                 await trio.sleep(0.01)
             said = [
                 each

@@ -82,7 +82,7 @@ async def test_a_message_to_another_node_keeps_its_sources(open_cluster, send, s
             nodes[0].target = await nodes[0].payer.create_session("ada", session_id=target)
             source = await nodes[0].reader.create_session("ada", session_id=one.journal.new_session_id())
             await nodes[0].reader.run("go", session=source)
-            while not nodes[1].asked and not nodes[1].paid:  # noqa: ASYNC110 - it happens at the other node
+            while not nodes[1].asked and not nodes[1].paid:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.05)
             assert await nodes[0].target.label() == Label(sources)
             assert (nodes[1].paid, nodes[1].asked, nodes[0].paid) == ([], [sources], [])

@@ -1,4 +1,4 @@
-"""A task for an agent of another pool carries the sources of the caller, and its answer those of the agent there."""
+"""A task for an agent of another pool carries the sources of its caller, and the answer carries those of the agent."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def payer(name, asked, script=(), tools=()):
 
 
 async def test_a_task_carries_the_sources_of_the_caller():
-    """The agent of the other pool needs an approval for its own call."""
+    """The agent of the other pool needs an approval for its call."""
     asked = []
     async with open_pools() as (editors, writers), writers.node(payer("writer", asked)):
         writer = PoolAgent("writer", pool=writers.pool)
@@ -50,7 +50,10 @@ async def test_a_task_carries_the_sources_of_the_caller():
 
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_an_answer_carries_the_sources_of_the_agent(is_read):
-    """The session here has the sources of an agent there that has read a page, or whose tool has asked an agent that has."""
+    """The caller's session has the sources of the other agent.
+
+    The other agent has read a page, or a tool of it has called an agent that has.
+    """
     asked = []
     reader = BareAgent("reader", llm=ScriptedLLM([ToolCall("page", {}), "read"], repeat=True), tools=[page])
 

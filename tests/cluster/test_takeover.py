@@ -63,7 +63,7 @@ async def test_sessions_of_a_killed_node_resume_at_another_node(postgres_url):
 
 
 async def test_a_hanging_node_is_replaced_and_comes_back(postgres_url):
-    """Its later writes are rejected. Then it gets its share again."""
+    """Later writes of the hanging node are rejected. Then the node gets its share again."""
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_processes(postgres_url) as start:
             b = await start("b")

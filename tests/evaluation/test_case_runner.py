@@ -83,7 +83,7 @@ class Unreadable(Exception):
     ids=lambda value: type(value).__name__,
 )
 async def test_exception_of_a_check_ends_only_its_run(error, said):
-    """This also holds for a `BaseException`, such as that of `pytest.fail`, and for an error without a text."""
+    """The error may be a `BaseException`, such as that of `pytest.fail`, or an error without a text."""
 
     def fails(_):
         raise error

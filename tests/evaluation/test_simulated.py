@@ -176,7 +176,7 @@ async def test_simulated_user_calls_tools():
 
 
 async def test_tools_of_a_simulated_user_get_deps():
-    """They get `deps` like the tools of an agent."""
+    """The tools of the user get `deps` like the tools of an agent."""
 
     @tool
     def look(context: ToolContext[dict]) -> str:

@@ -75,7 +75,7 @@ def ask(request):
 
 async def wait_until(condition):
     with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - the gateway has no event for it
+        while not condition():  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.01)
 
 

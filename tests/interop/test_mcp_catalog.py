@@ -27,7 +27,7 @@ from actgent.errors import ConfigurationError
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 
-from actgent.interop.mcp import (  # noqa: E402 - of the extra
+from actgent.interop.mcp import (  # noqa: E402 - a module of an extra
     MCPCatalog,
     make_mcp_server,
     mcp_caller,

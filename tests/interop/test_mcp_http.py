@@ -23,7 +23,7 @@ mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 streamable = pytest.importorskip("mcp.client.streamable_http")
 
-from actgent.interop.mcp import MCPCatalog, MCPProtocol, mcp_caller  # noqa: E402 - of the extra
+from actgent.interop.mcp import MCPCatalog, MCPProtocol, mcp_caller  # noqa: E402 - a module of an extra
 
 MODES = ("legacy", "2026-07-28")
 ACCEPT = {"accept": "application/json, text/event-stream"}

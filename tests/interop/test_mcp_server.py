@@ -15,7 +15,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 
-from actgent.interop.mcp import make_mcp_server  # noqa: E402 - of the extra
+from actgent.interop.mcp import make_mcp_server  # noqa: E402 - a module of an extra
 from actgent.interop.mcp.agent_server import MESSAGE_ID  # noqa: E402
 
 from .conftest import make_agents, runs  # noqa: E402
@@ -235,7 +235,7 @@ async def test_cancelled_call_without_a_session_is_stopped(runtime):
         with trio.move_on_after(1):
             await client.call_tool("slow", {"message": "hello", "session_id": "talk"})
         with trio.fail_after(20):
-            while [each.session_id for each in await sessions_of(runtime)] != ["talk"]:  # noqa: ASYNC110 - no event says that a session has closed
+            while [each.session_id for each in await sessions_of(runtime)] != ["talk"]:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.05)
         session = await agent.open_session("talk")
         assert session.status != "idle"
@@ -300,7 +300,7 @@ async def test_call_stops_after_its_last_reader(runtime):
                     await trio.testing.wait_all_tasks_blocked()
                 for scope in scopes:
                     scope.cancel()
-            while await sessions_of(runtime):  # noqa: ASYNC110 - no event says that a session has closed
+            while await sessions_of(runtime):  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.05)
         result = await client.call_tool("holder", {"message": "hello"}, meta={MESSAGE_ID: "m1"})
         assert result.is_error
@@ -366,7 +366,7 @@ async def test_progress_names_the_tools_that_run(runtime):
     async with connected(runtime, "legacy") as client:
         await client.call_tool("clerk", {"message": "please add"}, progress_callback=progress)
         with trio.fail_after(20):
-            while len(steps) < 2:  # noqa: ASYNC110 - the client has no event for it
+            while len(steps) < 2:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.01)
     assert steps == [(1, "clerk runs add"), (2, "clerk runs add")]
 

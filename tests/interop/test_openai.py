@@ -138,7 +138,7 @@ async def test_response_continues_by_its_id_and_is_read_again(sdk):
 
 
 async def test_response_stream_can_be_read_again_from_any_number(sdk):
-    """The position may be within a text, whatever chunks the client received before."""
+    """The position may be within a text. The chunks that the client received before do not matter."""
 
     def talk(client):
         events = list(client.responses.create(model="clerk", input="hello", stream=True))

@@ -50,7 +50,7 @@ async def streams_of(served):
 
 async def until(found):
     with trio.fail_after(60):
-        while not await found():  # noqa: ASYNC110 - the gateway has no event for it
+        while not await found():  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.01)
 
 

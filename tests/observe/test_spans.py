@@ -247,7 +247,7 @@ async def test_failures_say_their_kind(recorder):
 
 
 async def test_an_interrupted_turn_ends_its_spans(recorder):
-    """They have the kind of the interruption, and a link to the interrupting message."""
+    """The spans have the kind of the interruption, and a link to the interrupting message."""
     agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("wait", {}), "Yes?"]), tools=[wait])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)
@@ -293,7 +293,7 @@ async def test_messages_that_are_collected_are_linked(recorder):
 
 
 async def test_a_delegated_task_and_its_report(recorder):
-    """Both belong to the trace of the turn that delegated the task."""
+    """The task and its report belong to the trace of the turn that delegated the task."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Done."]))
 
     @tool

@@ -138,7 +138,10 @@ def test_parent_and_child_sessions():
 
 
 def test_session_is_followed():
-    """Its records arrive in order, existing ones first. The cursor is the number of the last record read."""
+    """The records of the session arrive in order, existing ones first.
+
+    The cursor is the number of the last record read.
+    """
     with open_portal(journal="memory:") as portal:
         agent = portal.start(clerk("one", "two"))
         session = agent.create_session("ada", "First", session_id="s")
@@ -174,7 +177,7 @@ def test_leaving_follow_does_not_stop_the_turn(chatty):
 
 
 def test_session_is_observed():
-    """As a stream, and as pages of its past observations."""
+    """The portal streams new observations, and returns past observations by page."""
 
     @tool(effect="pure")
     def depth(lake: str) -> int:
@@ -205,7 +208,7 @@ def test_a_session_without_a_journal_can_be_observed_and_not_followed():
 
 
 def test_stream_of_a_message_has_no_cursor():
-    """Its deliveries have no record numbers."""
+    """The deliveries of the stream have no record numbers."""
     with open_portal() as portal, portal.start(clerk()).stream("Hello") as events:
         assert list(events)
         assert events.cursor is None

@@ -68,7 +68,7 @@ async def ask(port, path):
 async def until(condition):
     """Wait until a condition that depends on other threads is true."""
     with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - what happens in other threads tells no event
+        while not condition():  # noqa: ASYNC110 - another thread changes this state
             await trio.sleep(0.01)
 
 

@@ -482,7 +482,7 @@ def test_pending_call_raises_when_the_portal_closes(slow):
 def catch(told, fn):
     try:
         fn()
-    except Exception as error:  # noqa: BLE001 - it is looked at
+    except Exception as error:  # noqa: BLE001 - the test checks the error
         told.append(error)
 
 
@@ -490,7 +490,7 @@ def test_stream_ends_with_its_portal(slow):
     """The reader gets an error. Exiting the stream's block after that has no effect."""
     portal = open_portal().open()
     agent = portal.start(BareAgent("clerk", llm=slow))
-    with pytest.raises(PortalClosed), agent.stream("Hello") as events:  # noqa: PT012 - its end, too
+    with pytest.raises(PortalClosed), agent.stream("Hello") as events:  # noqa: PT012 - the exit of the block may raise too
         assert slow.begun.wait(10)
         portal.abort()
         next(events)
@@ -498,7 +498,7 @@ def test_stream_ends_with_its_portal(slow):
 
 def test_exception_stops_the_agents_at_once(slow):
     """As after an exception in a runtime's block, the portal does not wait, and the exception is raised."""
-    with pytest.raises(ZeroDivisionError), open_portal() as portal:  # noqa: PT012 - its end, too
+    with pytest.raises(ZeroDivisionError), open_portal() as portal:  # noqa: PT012 - the exit of the block may raise too
         session = portal.start(BareAgent("clerk", llm=slow, grace=1000)).create_session("ada", "Hello")
         assert session.id
         assert slow.begun.wait(10)

@@ -48,7 +48,7 @@ def said(history, kind):
 
 async def asked(question):
     """Call `question` until its result is truthy, and return the result."""
-    while not (found := await question()):  # noqa: ASYNC110 - it is asked
+    while not (found := await question()):  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.2)
     return found
 
@@ -413,7 +413,7 @@ async def post(world, dice):
                 told = await post_again(http, dice, f"{place}/messages", f"m{number}", body)
                 assert told["message_id"] == f"m{number}"
                 await trio.sleep(dice.uniform(0, 1))
-            while names(heard).count("reply") < 6:  # noqa: ASYNC110 - a stream tells it
+            while names(heard).count("reply") < 6:  # noqa: ASYNC110 - a callback changes this state
                 await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
     yield

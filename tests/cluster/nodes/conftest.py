@@ -6,7 +6,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.nodes.client_scenarios")
 
-from .conversations import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
+from .conversations import open_nodes  # noqa: E402 - assertion rewriting is registered before the import
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
 """Number of runs of each test that kills a process."""

@@ -101,7 +101,7 @@ class Nodes:
         with trio.fail_after(PATIENCE):
             for name in names:
                 owned = f"partitions WHERE owner LIKE '{name}-%' AND NOT clean"
-                while await self.count(owned) != DEFAULT_PARTITIONS // len(names):  # noqa: ASYNC110 - it is asked
+                while await self.count(owned) != DEFAULT_PARTITIONS // len(names):  # noqa: ASYNC110 - no event signals this state
                     await trio.sleep(0.1)
 
     def end(self):
@@ -135,7 +135,7 @@ class Talks:
 
     async def reach(self, number):
         """Wait until the given number of messages was accepted."""
-        while self.done < number:  # noqa: ASYNC110 - each conversation counts
+        while self.done < number:  # noqa: ASYNC110 - only a counter changes
             await trio.sleep(0.01)
 
     async def hold(self, client, count, messages, pause):
@@ -180,6 +180,6 @@ async def talking(nodes, *, count=30, messages=10, pause=0.1):
                 yield talks
         await talks.check(client)
         with trio.fail_after(PATIENCE):
-            while (await read_cluster_tables(nodes.cluster.journal, nodes.cluster.pool)).suspects:  # noqa: ASYNC110 - they are taken off in their time
+            while (await read_cluster_tables(nodes.cluster.journal, nodes.cluster.pool)).suspects:  # noqa: ASYNC110 - suspects are removed later
                 await trio.sleep(0.2)
     assert talks.done == count * messages

@@ -84,7 +84,7 @@ async def wait_balanced(*runtimes, nodes=0):
     """
     share = runtimes[0].journal.count // (nodes or len(runtimes))
     with trio.fail_after(PATIENCE):
-        while any(len(each.journal.owned) != share for each in runtimes):  # noqa: ASYNC110 - nobody tells
+        while any(len(each.journal.owned) != share for each in runtimes):  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.05)
 
 

@@ -45,7 +45,7 @@ class Telling(LLM):
         say(f"CALL {self.who} {results[0].content if results else said}")
         await trio.lowlevel.checkpoint()
         if self.who == "writer":
-            while not self.gate.exists():  # noqa: ASYNC110 - another process makes it
+            while not self.gate.exists():  # noqa: ASYNC110 - another process changes this state
                 await trio.sleep(0.02)
             text = f"written: {said}"
         elif results:

@@ -194,7 +194,7 @@ class Crew:
     async def ended(self, name):
         """Wait until the process of a node has ended."""
         with trio.fail_after(PATIENCE):
-            while self.nodes.running[name].poll() is None:  # noqa: ASYNC110 - it is asked
+            while self.nodes.running[name].poll() is None:  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.05)
 
     async def tasks(self):
@@ -310,7 +310,7 @@ class World:
             assert (await self.clerk.run("last", session=session)).text == "you said: last", session.id
         assert {what: count for what, count in self.effects.items() if count > 1} == {}
         with trio.move_on_after(SETTLED):
-            while await self._unrest():  # noqa: ASYNC110 - it is asked
+            while await self._unrest():  # noqa: ASYNC110 - no event signals this state
                 await trio.sleep(0.2)
         assert await self._unrest() == {}
         for crew in self.crews:
@@ -413,7 +413,7 @@ async def _tell(world, planned, dice, during, are_over, *, task_status):
             await trio.sleep_until(world.begun + at)
             with world.noting(name):
                 await anext(telling)
-            print(f"{trio.current_time() - world.begun:5.2f} s  {name} told")  # noqa: T201 - shown where it fails
+            print(f"{trio.current_time() - world.begun:5.2f} s  {name} told")  # noqa: T201 - shown if the test fails
             done.set()
 
         during.start_soon(begin)
@@ -427,7 +427,7 @@ async def _tell(world, planned, dice, during, are_over, *, task_status):
 async def _befall(world, at, name, dice):
     await trio.sleep(at)
     (crew,) = dice.choices(world.crews, (3, 1))
-    print(f"{trio.current_time() - world.begun:5.2f} s  {name} {crew.cluster.pool}: {crew.alive}")  # noqa: T201 - shown where it fails
+    print(f"{trio.current_time() - world.begun:5.2f} s  {name} {crew.cluster.pool}: {crew.alive}")  # noqa: T201 - shown if the test fails
     await (fail_over if name == "fail_over" else DEEDS[name])(world, crew, dice)
 
 
@@ -452,7 +452,7 @@ async def kill_the_next(world, crew, dice):
             with trio.move_on_after(LONG), suppress(psycopg.OperationalError):
                 owned = f"partitions WHERE owner LIKE '{name}-%'"
                 before = await crew.nodes.count(owned)
-                while before and await crew.nodes.count(owned) == before:  # noqa: ASYNC110 - it is asked
+                while before and await crew.nodes.count(owned) == before:  # noqa: ASYNC110 - no event signals this state
                     await trio.sleep(0.02)
         await kill(world, crew, dice)
 

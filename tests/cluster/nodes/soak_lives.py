@@ -97,7 +97,7 @@ class Soak:
 
     async def start(self, nursery, name):
         command = [sys.executable, LIFE, self.journal, self.pool, name]
-        node = self.nodes[name] = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - soon done
+        node = self.nodes[name] = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - starting a process is fast
         await nursery.start(self._listen, node)
 
     async def _listen(self, node, *, task_status):
@@ -140,7 +140,7 @@ class Soak:
     async def _others_own(self, name, pid):
         """Wait until a node owns no partition. Return the time."""
         sql = f"SELECT count(*) FROM {self.schema}.partitions WHERE owner LIKE %s"
-        while (await self.ask(sql, f"{name}-{pid}-%"))[0]:  # noqa: ASYNC110 - the database is asked
+        while (await self.ask(sql, f"{name}-{pid}-%"))[0]:  # noqa: ASYNC110 - the state is in the database
             await trio.sleep(0.02)
         return time.monotonic()
 

@@ -28,7 +28,7 @@ async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):
 
 
 async def test_a_node_hangs_and_comes_back(nodes):
-    """Its pending writes are rejected, because other nodes own its sessions by then."""
+    """The pending writes of the resumed node are rejected, because other nodes own its sessions by then."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes, messages=20, pause=0.4) as talks:
@@ -50,7 +50,7 @@ async def test_a_node_leaves_while_it_works(nodes):
     async with talking(nodes) as talks:
         await talks.reach(100)
         nodes.kill("a", signal.SIGTERM)
-        while "LEFT" not in nodes.said["a"]:  # noqa: ASYNC110 - a process tells it
+        while "LEFT" not in nodes.said["a"]:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
         assert await nodes.count("partitions WHERE NOT clean AND owner LIKE 'a-%'") == 0
     assert await nodes.count("suspects") == 0
@@ -64,7 +64,7 @@ async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
     async with talking(nodes) as talks:
         await talks.reach(75)
         nodes.kill("c", signal.SIGTERM)
-        while "LEFT" not in nodes.said["c"]:  # noqa: ASYNC110 - a process tells it
+        while "LEFT" not in nodes.said["c"]:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
         await talks.reach(150)
         nodes.kill("b")
@@ -73,7 +73,7 @@ async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
 
 
 async def test_two_of_three_nodes_are_replaced(nodes):
-    """One is killed, and one leaves while another node takes its place."""
+    """One node is killed, and another one leaves while a new node takes its place."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -126,7 +126,7 @@ async def keep_alive(nodes):
     """Start a node, and start the next one after its death."""
     for number in range(100):
         await nodes.start(f"n{number}")
-        while nodes.running[f"n{number}"].poll() is None:  # noqa: ASYNC110 - a process tells nobody
+        while nodes.running[f"n{number}"].poll() is None:  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.05)
 
 
@@ -143,7 +143,7 @@ async def test_message_that_kills_each_node_is_dead_lettered(nodes):
             failures = []
             session.on_exception(failures.append)
             await session.chat("kill", message_id="m1")
-            while not failures:  # noqa: ASYNC110 - a handler tells it
+            while not failures:  # noqa: ASYNC110 - a callback changes this state
                 await trio.sleep(0.05)
             assert [(each.kind, each.message_id) for each in failures] == [("poison", "m1")]
             assert (await agent.run("hello", session=session)).text == "you said: hello"

@@ -39,7 +39,7 @@ async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cl
                 heard = trio.Event()
                 session.on_conversation(lambda _: heard.set())
                 await session.chat("hold on")
-                while not models[1].asked:  # noqa: ASYNC110 - a model counts
+                while not models[1].asked:  # noqa: ASYNC110 - only a counter of the model changes
                     await trio.sleep(0.01)
                 for _ in range(3):
                     relay.cut()

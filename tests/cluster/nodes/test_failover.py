@@ -74,7 +74,7 @@ async def test_a_node_that_starts_waits_until_a_server_accepts_writes(make_servi
     reports, address = [], f"{standby.url}?target_session_attrs=read-write"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(wait_until_reachable, address, seconds=PATIENCE, report=reports.append))
-        while not reports:  # noqa: ASYNC110 - it is asked
+        while not reports:  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.05)
         await standby.execute("SELECT pg_promote()")
     assert "session is read-only. Promote a server of the address" in reports[0]

@@ -19,7 +19,7 @@ async def take_all(cluster, count):
 
 
 async def until(is_so):
-    while not is_so():  # noqa: ASYNC110 - what is waited for tells nobody
+    while not is_so():  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.02)
 
 

@@ -105,7 +105,7 @@ class Calls:
         assert await self.said("interrupt") in (["slowly one"], [])
         await self._check_approved()
         assert self.replies["mode"] == await self.sessions["mode"].mode() == "plan"
-        while min([len(await self.said(each)) for each in ("delegate", "schedule")]) < 2:  # noqa: ASYNC110 - it is read
+        while min([len(await self.said(each)) for each in ("delegate", "schedule")]) < 2:  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.1)
         for kind in ("delegate", "schedule"):
             await self.sessions[kind].wait_idle()
@@ -155,7 +155,7 @@ async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
                 await trio.sleep(dice.uniform(0, 0.15))
                 nodes.kill("b", NUMBERS[how])
                 if how == "hang":
-                    while len(here.journal.owned) < here.journal.count:  # noqa: ASYNC110 - nobody tells
+                    while len(here.journal.owned) < here.journal.count:  # noqa: ASYNC110 - no event signals this state
                         await trio.sleep(0.05)
                     nodes.kill("b", signal.SIGCONT)
             for each in calls:

@@ -196,7 +196,7 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
             session.on_exception(failures.append)
             for message_id in ("m1", "m2"):
                 await session.chat("hold", message_id=message_id)
-                while len(model.asked) < int(message_id[1]):  # noqa: ASYNC110 - a model counts
+                while len(model.asked) < int(message_id[1]):  # noqa: ASYNC110 - only a counter of the model changes
                     await trio.sleep(0.01)
                 if message_id == "m1":
                     await session.interrupt()
@@ -216,7 +216,7 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
 
 
 async def test_second_of_two_approvers_gets_a_conflict(pair, monkeypatch):
-    """This also holds if the gateway lost the first response and repeats the request."""
+    """The second approver gets a conflict also if the gateway lost the first response and repeats the request."""
     relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager

@@ -95,7 +95,7 @@ async def test_moved_session_forwards_messages(moved):
         assert await session.delegate("digger", "dig", task_id="t1")
         await session.wait_idle()
         there = await clerk.open_session(session.id)
-        while not any("you said: dig" in each.text for each in await there.history()):  # noqa: ASYNC110 - it is asked there
+        while not any("you said: dig" in each.text for each in await there.history()):  # noqa: ASYNC110 - no event signals this state
             await trio.sleep(0.05)
         await session.delegate("digger", "hold", task_id="t2", deadline=math.inf)
         assert await session.cancel_task("t2")
@@ -233,7 +233,7 @@ async def test_failure_handlers_are_notified_of_a_move(moved):
     """
     session, clerk, heard, _ = moved
     with trio.fail_after(PATIENCE):
-        while not isinstance(heard["program's"][-1], Failure):  # noqa: ASYNC110 - a handler counts
+        while not isinstance(heard["program's"][-1], Failure):  # noqa: ASYNC110 - only a counter of the handler changes
             await trio.sleep(0.05)
         reply, failure = heard["program's"]
         assert heard["agent's"] == [reply]
@@ -252,7 +252,7 @@ async def test_failure_handlers_are_notified_of_a_move(moved):
 
 
 async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cluster, caplog):
-    """One log record per session states that its handlers receive no more.
+    """One log record for each session states that the handlers receive no more.
 
     Handlers of the agent cause no record.
     """
@@ -290,7 +290,7 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
                     opened.set()
                     try:
                         async for each in reader:
-                            heard.append(each)  # noqa: PERF401 - it is looked at meanwhile
+                            heard.append(each)  # noqa: PERF401 - another task reads the list meanwhile
                     except SessionMoved as moved:
                         cursors[moved.session_id, follow.__name__] = reader.cursor
 
@@ -300,7 +300,7 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
                     nursery.start_soon(read, follow, opened)
                     await opened.wait()
                 await agents[0].run("before", session=session)
-                while not any("FINAL_RESPONSE" in str(each) for each in heard):  # noqa: ASYNC110 - a reader counts
+                while not any("FINAL_RESPONSE" in str(each) for each in heard):  # noqa: ASYNC110 - only a counter of the reader changes
                     await trio.sleep(0.05)
                 await drain(cluster, one)
             assert len(cursors) == 2
@@ -313,7 +313,10 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
 
 
 async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, monkeypatch, caplog):
-    """They are notified once, like those of the parent. Without failure handlers, the move is logged."""
+    """The handlers are notified once, like those of the parent.
+
+    Without failure handlers, the move is logged.
+    """
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     heard = []
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]
@@ -335,7 +338,7 @@ async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, m
                 each.on_exception(heard.append)
             quiet.on_conversation(print)
             await drain(cluster, one)
-            while len(heard) < 2:  # noqa: ASYNC110 - a handler counts
+            while len(heard) < 2:  # noqa: ASYNC110 - only a counter of the handler changes
                 await trio.sleep(0.05)
         assert sorted(each.error.session_id for each in heard) == sorted((task.id, below.id))
         assert {each.kind for each in heard} == {"moved"}

@@ -39,7 +39,7 @@ async def chat(clerk, session, client):
 async def interrupt(clerk, session, client):
     await session.chat("slowly one", message_id="m1")
     await session.chat("slowly two", message_id="m2")
-    while (await session.fetch()).get("turn") is None:  # noqa: ASYNC110 - it is asked there
+    while (await session.fetch()).get("turn") is None:  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.01)
     try:
         await session.interrupt()
@@ -165,7 +165,7 @@ async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
                 session = await clerk.create_session("ada", session_id=session_id)
                 await case(clerk, session, client)
                 with trio.move_on_after(PATIENCE / 4):
-                    while dead(nodes) == deaths:  # noqa: ASYNC110 - it dies a moment after its answer
+                    while dead(nodes) == deaths:  # noqa: ASYNC110 - another process changes this state
                         await trio.sleep(0.01)
                 assert dead(nodes) == deaths + 1, case.__name__
                 await nodes.start(next(names))

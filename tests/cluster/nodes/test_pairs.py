@@ -69,7 +69,7 @@ async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster
         ):
             session = await client.agent("clerk").create_session("ada")
             await session.chat("hold", message_id="m0")
-            while not model.asked:  # noqa: ASYNC110 - a model counts
+            while not model.asked:  # noqa: ASYNC110 - only a counter of the model changes
                 await trio.sleep(0.01)
             for number in range(1, 40):
                 chat = partial(session.chat, f"m{number}", message_id=f"m{number}", enqueue_timeout=60)
@@ -156,7 +156,7 @@ async def check_what_stays(agent, session_id, there):
 
 
 async def test_a_session_of_another_node_is_annotated(pair):
-    """By its handle, by the runtime, and after the session was closed."""
+    """The session is annotated through its session object, through the runtime, and after it was closed."""
     one, two = pair.agents
     with trio.fail_after(PATIENCE):
         made = await one.create_session(
@@ -241,7 +241,7 @@ async def test_session_object_works_after_a_move(pair, monkeypatch):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, "hold on")
-            while not pair.models[0].asked:  # noqa: ASYNC110 - a model counts
+            while not pair.models[0].asked:  # noqa: ASYNC110 - only a counter of the model changes
                 await trio.sleep(0.01)
             await other.chat("before", message_id="b")
             await drain(pair.cluster, pair.one)

@@ -82,12 +82,12 @@ class Pools:
 
     async def called_again(self):
         """Wait until a node has repeated a model call that was running when the previous node was killed."""
-        while sum(self.calls.values()) <= 2 * len(NAMES):  # noqa: ASYNC110 - a process tells it
+        while sum(self.calls.values()) <= 2 * len(NAMES):  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.01)
 
     async def called(self, *whats):
         """Wait until each of these model calls has happened."""
-        while not all(self.calls[what] for what in whats):  # noqa: ASYNC110 - processes tell it
+        while not all(self.calls[what] for what in whats):  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.01)
 
 
@@ -102,7 +102,7 @@ async def pools(lives, tmp_path):
                 for cluster, name in ((editors, "e1"), (editors, "e2"), (writers, "w1"), (writers, "w2")):
                     starting.start_soon(started.start, cluster, name)
             with trio.fail_after(PATIENCE):
-                while not await trio.to_thread.run_sync(are_settled, editors, writers):  # noqa: ASYNC110 - a table tells it
+                while not await trio.to_thread.run_sync(are_settled, editors, writers):  # noqa: ASYNC110 - the state is in the database
                     await trio.sleep(0.1)
             yield started
         finally:
@@ -233,7 +233,7 @@ async def test_nodes_of_both_pools_are_killed_again_and_again(pools):
             for number, (victim, cluster) in enumerate(
                 (("e1", pools.editors), ("w1", pools.writers), ("e2", pools.editors), ("w2", pools.writers))
             ):
-                while sum(pools.calls.values()) < 2 + 3 * number:  # noqa: ASYNC110 - processes tell it
+                while sum(pools.calls.values()) < 2 + 3 * number:  # noqa: ASYNC110 - another process changes this state
                     await trio.sleep(0.001)
                 pools.kill(victim)
                 await pools.start(cluster, f"{victim}-next")

@@ -146,7 +146,7 @@ async def test_vercel_stream_is_taken_up_at_the_other_node(served, monkeypatch):
         async with trio.open_nursery() as nursery:
             send = partial(served.post, 1 - place, "/vercel/clerk", vercel(chat, "hold", f"m{place}"))
             nursery.start_soon(keep, send)
-            while "hold" not in served.pair.models[place].asked:  # noqa: ASYNC110 - a model counts
+            while "hold" not in served.pair.models[place].asked:  # noqa: ASYNC110 - only a counter of the model changes
                 await trio.sleep(0.01)
             nursery.start_soon(keep, partial(served.get, 1 - place, f"/vercel/clerk/{chat}/stream"))
             while opened.count(f"m{place}") < 2:  # noqa: ASYNC110 - as above
@@ -483,7 +483,7 @@ async def test_a_run_without_a_stream_is_answered_by_the_next_owner(served, monk
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)
-        while "hold" not in pair.models[1].asked:  # noqa: ASYNC110 - a model counts
+        while "hold" not in pair.models[1].asked:  # noqa: ASYNC110 - only a counter of the model changes
             await trio.sleep(0.01)
         await drain(pair.cluster, pair.two)
         for model in pair.models:

@@ -147,7 +147,7 @@ async def whole_completion(nodes, client, session_id, name):
 
 async def kill_at_work(nodes, name):
     before = nodes.calls[TEXT]
-    while nodes.calls[TEXT] == before:  # noqa: ASYNC110 - the process prints it
+    while nodes.calls[TEXT] == before:  # noqa: ASYNC110 - another process changes this state
         await trio.sleep(0.01)
     nodes.kill(name)
 

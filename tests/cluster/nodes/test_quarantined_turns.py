@@ -31,7 +31,7 @@ async def keep_alive(nodes, name):
     for number in range(100):
         with suppress(RuntimeError):  # it may be killed before it is ready
             await nodes.start(f"{name}{number}")
-        while nodes.running[f"{name}{number}"].poll() is None:  # noqa: ASYNC110 - a process ends
+        while nodes.running[f"{name}{number}"].poll() is None:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
 
 
@@ -102,7 +102,7 @@ async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
     async with trio.open_nursery() as nursery:
         for name in "ab":
             nursery.start_soon(keep_alive, nodes, name)
-        while len(nodes.ports) < 2:  # noqa: ASYNC110 - processes start
+        while len(nodes.ports) < 2:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
         await nodes.settle(["a0", "b0"])
         async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
@@ -115,7 +115,7 @@ async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
                     for number, session in enumerate(sessions):
                         ask = asking.listen if number % 2 else asking.run
                         turns.start_soon(ask, session, f"slowly {number}")
-                    while len(nodes.calls) < TURNS:  # noqa: ASYNC110 - processes call the model
+                    while len(nodes.calls) < TURNS:  # noqa: ASYNC110 - another process changes this state
                         await trio.sleep(0.05)
                     turns.start_soon(kill_all, nodes)
                     if poison:

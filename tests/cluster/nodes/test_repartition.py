@@ -53,7 +53,7 @@ async def test_a_cluster_resumes_with_other_partitions(open_cluster):
                 async with cluster.node(BareAgent("clerk", llm=Echo())) as runtime:
                     assert runtime.journal.count == 16
                     for session in sessions:
-                        while len((await said_in(session))[0]) < 2:  # noqa: ASYNC110 - it is asked
+                        while len((await said_in(session))[0]) < 2:  # noqa: ASYNC110 - no event signals this state
                             await trio.sleep(0.02)
                         await session.chat("three", message_id="m3")
                         await session.wait_idle()

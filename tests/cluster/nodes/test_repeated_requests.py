@@ -54,7 +54,7 @@ def break_creation(monkeypatch):
 
 
 async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(pair, break_creation):
-    """Its handlers receive each delivery.
+    """The handlers of the created session receive each delivery.
 
     Another creation of the same id is rejected, also if it is relayed again.
     """

@@ -158,7 +158,7 @@ async def test_a_plan_is_made_where_its_session_lives(two_nodes):
 
 
 async def test_plan_suspended_on_another_node_stays_open(two_nodes):
-    """Its new session moved before the model requested the approval. `process` does not close it."""
+    """The new session moved before the model requested the approval. `process` does not close the session."""
     wants = (ADDS,)
     async with two_nodes(make_planner, wants=wants) as (cluster, (one, _), (planner, _), models):
         models[0].holds, models[1].wants = "first", (DEPLOYS,)
@@ -239,7 +239,7 @@ async def test_resume_returns_the_answer_after_a_move(two_nodes):
             model.holds = "first"
             model.wants = other.wants = (ADDS,)
             nursery.start_soon(lambda: come(results, planner.run, "1 + 2?", temperature=0.5, sender="bo"))
-            while model.asked < 3:  # noqa: ASYNC110 - a model counts
+            while model.asked < 3:  # noqa: ASYNC110 - only a counter of the model changes
                 await trio.sleep(0.01)
             await drain(cluster, one)
         assert [each.data for each in results] == [Sum(3)] * 2

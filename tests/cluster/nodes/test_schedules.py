@@ -37,7 +37,7 @@ async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
 ):
     """No message is lost, repeated or reordered. The cluster settles and stays usable."""
     schedule = draw(seed)
-    print(schedule)  # noqa: T201 - shown where it fails
+    print(schedule)  # noqa: T201 - shown if the test fails
     with trio.fail_after(LIMIT):
         async with open_world(database, open_cluster, open_relay, lives, tmp_path / "tokens") as world:
             try:
@@ -120,7 +120,7 @@ async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay
     No message is lost, repeated or reordered, and the memory does not grow.
     """
     schedule, database = draw_long(seed, CHAOS_SECONDS), Pair(make_services)
-    print(schedule)  # noqa: T201 - shown where it fails
+    print(schedule)  # noqa: T201 - shown if the test fails
     await database.open()
     with trio.fail_after(LIMIT + CHAOS_SECONDS):
         async with (

@@ -79,7 +79,7 @@ async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
         await giving.delegate("digger", "slowly a hole")
         await growing.chat("slowly one two three four")
         with trio.fail_after(2 * PATIENCE):
-            while len(tokens) < 3 or not nodes.calls["slowly a hole"]:  # noqa: ASYNC110 - handlers tell it
+            while len(tokens) < 3 or not nodes.calls["slowly a hole"]:  # noqa: ASYNC110 - a callback changes this state
                 await trio.sleep(0.01)
             await _cut(how, nodes, database)
             (approval,) = await asked.approvals()

@@ -151,7 +151,7 @@ async def unschedule(clerk, session, known):
 async def delegate(clerk, session, _):
     await session.delegate("digger", "dig")
     there = yield
-    while not said(await there.history(), "agent"):  # noqa: ASYNC110 - it is asked there
+    while not said(await there.history(), "agent"):  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.05)
     await there.wait_idle()
     assert len(said(await there.history(), "agent")) == 1
@@ -222,7 +222,7 @@ async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monke
                 for name, session in made.items():
                     nursery.start_soon(check, name, session, known[name], there)
                 with trio.move_on_after(10):
-                    while gate.named:  # noqa: ASYNC110 - a gate counts
+                    while gate.named:  # noqa: ASYNC110 - only a counter of the gate changes
                         await trio.sleep(0.01)
                 assert not gate.named
                 nursery.start_soon(drain, cluster, one)
@@ -232,20 +232,20 @@ async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monke
                     await wait_given_back(one, made)
                 gate.opened.set()
                 await wait_given_back(one, made)
-                while "hold second" not in models[1].asked:  # noqa: ASYNC110 - a model counts
+                while "hold second" not in models[1].asked:  # noqa: ASYNC110 - only a counter of the model changes
                     await trio.sleep(0.01)
                 await trio.sleep(1)  # an interrupt of the next turn would arrive in the middle of it
                 models[1].may_go.set()
                 there.set()
                 with trio.move_on_after(PATIENCE / 6):
-                    while "it hangs" in failed.values():  # noqa: ASYNC110 - a table counts
+                    while "it hangs" in failed.values():  # noqa: ASYNC110 - only a counter of the table changes
                         await trio.sleep(0.05)
                 nursery.cancel_scope.cancel()
     assert failed == {}
 
 
 async def wait_given_back(runtime, sessions):
-    while any(runtime.journal.owns(each.id) for each in sessions.values()):  # noqa: ASYNC110 - it is asked
+    while any(runtime.journal.owns(each.id) for each in sessions.values()):  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.01)
 
 

@@ -61,7 +61,7 @@ class Terminal:
 
 
 async def until(condition):
-    while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+    while not condition():  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.02)
 
 

@@ -158,7 +158,7 @@ async def serve_fixture(**options):
 
 async def main():
     async with serve_fixture() as url:
-        print(url, flush=True)  # noqa: T201 - for a person that runs the kit by hand
+        print(url, flush=True)  # noqa: T201 - for a manual run of the kit
         await trio.sleep_forever()
 
 

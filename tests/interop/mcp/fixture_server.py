@@ -430,7 +430,7 @@ async def serve_fixture():
 
 async def main():
     async with serve_fixture() as url:
-        print(url, flush=True)  # noqa: T201 - for a person that runs the suite by hand
+        print(url, flush=True)  # noqa: T201 - for a manual run of the suite
         await trio.sleep_forever()
 
 
