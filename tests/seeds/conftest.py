@@ -1,4 +1,4 @@
-"""What translations of the documents' code are tried with."""
+"""Types, tools and helpers for the translated code blocks of the documents."""
 
 from actgent import (
     ClassificationType,
@@ -32,7 +32,7 @@ def file_search(query: str) -> str:
 
 
 def view(text="hello", **fields):
-    """A session at its first message."""
+    """Return the view of a turn at the first message of a session."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
     profile = Profile(types=TYPES)
     given = {"message": message, "record": [message], "state": {}, "profile": profile, "tools": (), **fields}
@@ -40,10 +40,10 @@ def view(text="hello", **fields):
 
 
 def answer(text):
-    """What a model said."""
+    """Return a response of a model with this text."""
     return ModelResponse(parts=(Text(text),))
 
 
 def reacting(*script, **options):
-    """An agent with the tools of the document."""
+    """Return a ReActAgent with the tools of the document."""
     return ReActAgent("smith", llm=ScriptedLLM([*script]), tools=[agent_generator, file_search], **options)

@@ -1,4 +1,4 @@
-"""The 45 blocks of code in the document of actgent, translated: what stands between `# block` and `# end` is the translation."""
+"""Translations of the 45 code blocks in the document of actgent. Each translation is between `# block` and `# end`."""
 
 import json
 from typing import ClassVar, TypedDict
@@ -57,7 +57,7 @@ DIRECT = json.dumps(
 
 
 async def test_block_1_the_methods_of_the_core():
-    """What is received is remembered, asked, read and acted on, by a method each."""
+    """A subclass can override the methods of AgentCore for the steps of a message."""
     done = []
 
     # block 1
@@ -76,7 +76,7 @@ async def test_block_1_the_methods_of_the_core():
 
 
 async def test_block_2_the_handlers_of_a_session():
-    """Each kind hears what is its own."""
+    """Each handler receives only values of its kind."""
     heard = []
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
@@ -98,7 +98,7 @@ async def test_block_2_the_handlers_of_a_session():
 
 
 async def test_block_3_the_prompts_of_an_agent():
-    """Three texts, each with its lifetime."""
+    """An agent has a system prompt, an assistant prompt and a user prompt."""
     async with Agent("a", llm=ScriptedLLM([]), protocol=Bare()) as agent:
         session = await agent.create_session("ada")
         # block 3
@@ -111,7 +111,7 @@ async def test_block_3_the_prompts_of_an_agent():
 
 
 def test_block_4_the_texts_of_a_template():
-    """System prompt, assistant prompt, form of the answer, form of a call."""
+    """A template has a system prompt, an assistant prompt, a user prompt and examples of answers."""
 
     # block 4
     class Mine(PromptTemplate):
@@ -125,7 +125,7 @@ def test_block_4_the_texts_of_a_template():
 
 
 def test_block_5_the_three_steps_of_a_classifier():
-    """To handle, parse and validate are one pure method, and what does not fit is its error."""
+    """The method `read` replaces handling, parsing and validation. An invalid answer raises ParseError."""
     # block 5
     outcomes = ReAct().read(answer(DIRECT), view())
     with pytest.raises(ParseError):
@@ -136,7 +136,7 @@ def test_block_5_the_three_steps_of_a_classifier():
 
 @pytest.mark.parametrize("number", [6, 8])
 def test_blocks_6_and_8_tools_are_registered(number):
-    """One line, as there."""
+    """Each block is one line, as in the document."""
     agent = BareAgent("a", llm=ScriptedLLM([]))
     if number == 6:
         # block 6
@@ -150,7 +150,7 @@ def test_blocks_6_and_8_tools_are_registered(number):
 
 
 def test_block_7_brain_and_instruction_files(tmp_path):
-    """Verbatim: the agent has the folder's name, and the instruction the name in its file."""
+    """The files are verbatim. The agent has the name of its folder, and the instruction the name in its file."""
     folder = tmp_path / "smith"
     (folder / "instructions").mkdir(parents=True)
     # block 7
@@ -168,7 +168,7 @@ def test_block_7_brain_and_instruction_files(tmp_path):
 
 
 async def test_block_9_mapped_tools_are_not_offered():
-    """It is built in: the model is offered what no instruction has."""
+    """The agent offers the model only tools without an instruction, so no code of the program is needed."""
     llm = ScriptedLLM(["{}"] * 3)
     # block 9
     agent = SimpleAgent("a", llm=llm, types=TYPES, tools=[agent_generator, file_search])
@@ -179,7 +179,7 @@ async def test_block_9_mapped_tools_are_not_offered():
 
 
 def test_block_10_instructions_and_their_tools():
-    """An agent knows its instructions; each names its tool."""
+    """An agent has its instructions, and each instruction names its tool."""
     # block 10
     creation = Instruction("creation", "A new agent", {"name": "<name>"}, tool="AgentGenerator")
     agent = SimpleAgent("a", llm=ScriptedLLM([]), instructions=[creation], tools=[agent_generator])
@@ -189,7 +189,7 @@ def test_block_10_instructions_and_their_tools():
 
 
 def test_block_11_a_schema_builder():
-    """Two lines, as there."""
+    """The block has two lines, as in the document."""
     instructions = [Instruction("greeting", "General greetings")]
     # block 11
     schema_builder = SchemaBuilder(instructions)
@@ -199,7 +199,7 @@ def test_block_11_a_schema_builder():
 
 
 def test_block_12_types_without_a_builder():
-    """A name, a description and a schema."""
+    """A classification type is created from a name, a description and a schema."""
     # block 12
     classification_types = [
         ClassificationType(
@@ -213,7 +213,7 @@ def test_block_12_types_without_a_builder():
 
 
 def test_block_13_types_and_schemas_in_a_prompt():
-    """The template of a protocol goes over `profile.types`."""
+    """The template of a protocol iterates over `profile.types`."""
 
     # block 13
     class Listing(Bare):
@@ -229,7 +229,7 @@ def test_block_13_types_and_schemas_in_a_prompt():
 
 
 async def test_blocks_14_28_and_36_messages_and_their_senders():
-    """The owner is the sender where nobody else is named; made and received is said."""
+    """The owner is the default sender. The agent answers messages that the program creates and enqueues."""
     llm = ScriptedLLM(lambda chat: f"heard {chat.messages[-1].parts[0].text}")
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -256,7 +256,7 @@ async def test_blocks_14_28_and_36_messages_and_their_senders():
 
 
 async def test_block_15_the_role_of_a_sender():
-    """A name has a kind where it is made; what models see follows from it."""
+    """The name of a sender sets its kind when the message is created."""
     llm = ScriptedLLM(["one", "two"])
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -270,7 +270,7 @@ async def test_block_15_the_role_of_a_sender():
 
 @pytest.mark.parametrize("number", [16, 30])
 async def test_blocks_16_and_30_the_order_of_a_prompt(number):
-    """The system prompt, the assistant prompt, what was said, the user's message."""
+    """The model gets the system prompt, the assistant prompt and the history in this order."""
 
     class Placed(Bare):
         assistant_template: ClassVar = "I talk with {{ session.owner }}."
@@ -299,7 +299,7 @@ async def test_blocks_16_and_30_the_order_of_a_prompt(number):
 
 
 async def test_block_17_the_two_halves_of_an_agent():
-    """A class of agents has a pair; nothing makes it but the class."""
+    """An agent class has a template and a classifier as its default protocol."""
 
     # block 17
     class BaseAgent(Agent):
@@ -311,7 +311,7 @@ async def test_block_17_the_two_halves_of_an_agent():
 
 
 def test_blocks_18_27_and_31_the_form_of_react():
-    """An answer in it is read; the prompt asks for it."""
+    """The protocol reads answers in the ReAct format, and its prompt describes this format."""
     # block 18
     form = {
         "question_nature": "SIMPLE",
@@ -345,7 +345,7 @@ def test_blocks_18_27_and_31_the_form_of_react():
 
 @pytest.mark.parametrize("number", [19, 32, 40])
 def test_blocks_19_32_and_40_what_a_react_answer_means(number):
-    """A call, or words."""
+    """A ReAct answer results in a tool call or in a reply."""
     if number == 19:
         # block 19
         [outcome] = ReAct().read(answer(INVOCATION), view())
@@ -369,7 +369,7 @@ def test_blocks_19_32_and_40_what_a_react_answer_means(number):
 
 
 def test_blocks_20_and_41_an_answer_of_ones_own():
-    """A form with further fields, read into it."""
+    """An agent accepts a response type of the program as its output."""
 
     # block 20, 41
     class CustomResponse(TypedDict):
@@ -380,7 +380,7 @@ def test_blocks_20_and_41_an_answer_of_ones_own():
 
 
 class Asking(PromptTemplate):
-    """Asks for `WORD: text`."""
+    """A template that requires answers in the format `WORD: text`."""
 
     name: ClassVar[str] = "words"
     template: ClassVar[str] = "You are {{ profile.name }}. Answer like: {{ examples[0] }}"
@@ -388,14 +388,14 @@ class Asking(PromptTemplate):
 
 
 class Reading(Classifier):
-    """Reads it."""
+    """A classifier that reads answers in the format `WORD: text`."""
 
     def read(self, answer, view):
         return [SendReply(text=answer.text.partition(": ")[2])]
 
 
 async def test_blocks_21_and_42_the_halves_of_a_pair():
-    """A classifier and a template."""
+    """An agent uses a classifier and a template of the program."""
 
     # block 21, 42
     class CustomClassifier(Classifier):
@@ -412,7 +412,7 @@ async def test_blocks_21_and_42_the_halves_of_a_pair():
 
 
 async def test_blocks_22_and_43_an_agent_of_ones_own():
-    """A class of agents with its pair."""
+    """An agent class of the program has a classifier and a template as its default protocol."""
 
     # block 22, 43
     class CustomAgent(Agent):
@@ -449,7 +449,7 @@ async def test_block_23_template_and_classifier_in_one_class():
 
 
 def test_block_24_the_two_boundaries():
-    """What a template asks for, and what a classifier makes of the answer."""
+    """A template returns the request, and a classifier returns the outcomes of the answer."""
     # block 24
     request = ReAct().request(view())
     outcomes = ReAct().read(answer(DIRECT), view())
@@ -459,7 +459,7 @@ def test_block_24_the_two_boundaries():
 
 
 def test_blocks_25_and_26_the_forms_of_bare_and_simple():
-    """The first type and the words; a type and its content."""
+    """Bare returns the first type with the text. Simple reads a type and its content."""
     # block 25
     [bare] = Bare().read(answer("raw response"), view())
     # end
@@ -473,7 +473,7 @@ def test_blocks_25_and_26_the_forms_of_bare_and_simple():
 
 
 async def test_block_29_how_a_message_is_processed():
-    """It is added to the record, memory sees it, the model is asked."""
+    """A message is added to the history and to memory, and the model gets it."""
     seen = []
 
     class Seeing(ModelView):
@@ -503,7 +503,7 @@ async def test_block_29_how_a_message_is_processed():
 
 
 async def test_blocks_33_and_34_handlers_are_triggered():
-    """By a program, and one that fails stops nobody."""
+    """A program can call the handlers of a session with a tool result and with a reply."""
     heard = []
     result = ToolResult(call_id="1", tool_name="x", content="42")
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
@@ -520,7 +520,7 @@ async def test_blocks_33_and_34_handlers_are_triggered():
 
 
 async def test_block_35_a_tool_is_run_by_hand():
-    """Found by its name, and checked."""
+    """The registry finds a tool by its name. `run` validates the arguments and returns the result."""
     agent = reacting()
     # block 35
     tool = agent.tools.get("FileSearchTool")
@@ -530,7 +530,7 @@ async def test_block_35_a_tool_is_run_by_hand():
 
 
 async def test_block_37_handlers_of_words_and_results():
-    """As there."""
+    """Handlers receive replies and tool results, as in the document."""
     words, results = [], []
     async with reacting(INVOCATION, DIRECT) as agent:
         session = await agent.create_session("ada")
@@ -544,7 +544,7 @@ async def test_block_37_handlers_of_words_and_results():
 
 
 def test_blocks_38_and_39_classifiers_of_bare_and_simple():
-    """Written again as one's own."""
+    """A program can implement the classifiers of Bare and Simple."""
 
     # block 38
     class BareClassifier(Classifier):
@@ -569,7 +569,7 @@ def test_blocks_38_and_39_classifiers_of_bare_and_simple():
 
 
 async def test_block_44_a_basic_agent():
-    """Names of instructions, and tools."""
+    """An agent is created with names of instructions and with tools."""
     # block 44
     basic_agent = BareAgent(
         "basic", llm=ScriptedLLM(["Hello."]), instructions=["greeting", "farewell"], tools=[file_search]
@@ -580,7 +580,7 @@ async def test_block_44_a_basic_agent():
 
 
 async def test_block_45_an_agent_with_reason(tmp_path):
-    """From a folder with a brain.md."""
+    """A ReAct agent is built from a folder with a brain.md."""
     folder = tmp_path / "smith"
     folder.mkdir()
     (folder / "brain.md").write_text("---\nname: smith\n---\n")

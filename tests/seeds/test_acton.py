@@ -1,4 +1,4 @@
-"""The 8 blocks of code in the document of acton, translated: what stands between `# block` and `# end` is the translation."""
+"""Translations of the 8 code blocks in the document of acton. Each translation is between `# block` and `# end`."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ from actgent.agents.steps.stream_events import FinalEvent, StreamStart
 
 
 async def test_blocks_1_and_6_a_client_of_ones_own():
-    """Nothing is inherited: three lines, as there."""
+    """A client inherits from no class and has three lines, as in the document."""
 
     # block 1
     class LLMClient:
@@ -42,7 +42,7 @@ async def test_blocks_1_and_6_a_client_of_ones_own():
 
 
 async def test_block_2_an_agent_is_made_of_parts():
-    """A client, a memory and numbers of retries; its registry of tools is there."""
+    """An agent is created with a client, a memory and retry settings, and has an empty tool registry."""
     asked = []
 
     def llm_client(messages):
@@ -63,7 +63,7 @@ async def test_block_2_an_agent_is_made_of_parts():
 
 
 async def test_block_3_data_of_pydantic():
-    """As there, and a model of an answer."""
+    """The pydantic model is verbatim and can be the output of an agent."""
 
     # block 3
     class Message(BaseModel):
@@ -77,7 +77,7 @@ async def test_block_3_data_of_pydantic():
 
 
 async def test_block_4_a_call_is_repeated(autojump_clock):
-    """Three attempts, with the pauses of the document's numbers."""
+    """A failing call has three attempts with the pauses of the document."""
     times = []
 
     async def fails(messages):
@@ -98,7 +98,7 @@ async def test_block_4_a_call_is_repeated(autojump_clock):
 
 
 async def test_block_5_a_stream_of_typed_events():
-    """A start, tokens, an answer."""
+    """The stream has a start event, tokens and a final event."""
     agent = StepsAgent("a", llm=ScriptedLLM(['{"final_answer": "It is 42."}'], chunk=4))
     # block 5
     async with agent, agent.stream("What is it?") as stream:
@@ -110,7 +110,7 @@ async def test_block_5_a_stream_of_typed_events():
 
 
 async def test_block_7_a_tool_of_ones_own():
-    """Verbatim: the base class and the two methods; the name is that of the class."""
+    """The base class and the two methods are verbatim. The name of the tool is the name of the class."""
 
     # block 7
     class MyTool(Tool):
@@ -127,7 +127,7 @@ async def test_block_7_a_tool_of_ones_own():
 
 
 async def test_block_8_a_memory_of_ones_own():
-    """An object with the method of the document; it inherits nothing."""
+    """A memory has the method of the document and inherits from no class."""
 
     # block 8
     class MyMemory:

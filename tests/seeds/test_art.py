@@ -1,4 +1,4 @@
-"""The block of code in the document of ART, translated."""
+"""Translation of the code block in the document of ART."""
 
 import json
 
@@ -6,7 +6,7 @@ from actgent import PlanAgent, ScriptedLLM
 
 
 async def test_block_1_a_request_is_processed():
-    """Props go in, the answer and what it took come out."""
+    """`process` returns the text, the status and the number of model calls."""
     plan = json.dumps({"intent": "greet", "plan": "answer"})
     agent = PlanAgent("a", llm=ScriptedLLM([plan, "Hello."]))
     async with agent:

@@ -1,8 +1,8 @@
-"""Each promise of the five documents has a small program, and docs/specification/parity.md has its row.
+"""Each promise of the five documents has a small program here and a row in docs/specification/parity.md.
 
-A program was written from the document, not from our code. Its docstring is the row: the first paragraph is the promise, a line
-`Document:` names the section, and a line `Differs:` says what differs and what a user writes instead. It imports public names,
-and fails by an exception.
+A program follows the document, not the code of this package. The row comes from the docstring of the program: the first
+paragraph is the promise, a line `Document:` names the section, and a line `Differs:` states the difference and the
+replacement. A program imports public names only, and raises an exception if the promise is broken.
 
     python tests/seeds/test_programs.py   write the rows of the page from the programs
 """
@@ -22,9 +22,9 @@ PAGE = ROOT / "docs" / "specification" / "parity.md"
 TITLES = {"actgent": "actgent", "art": "ART", "acton": "acton", "appagent": "AppAgent", "tagent": "TAgent"}
 PROGRAMS = sorted(HERE.glob("programs/*/p[0-9]*.py"))
 PUBLIC = {"actgent", "actgent.testing", "actgent.events", "actgent.actors"}
-"""Modules whose names are public, beside those that the reference names."""
+"""Modules with public names, in addition to the modules that the reference names."""
 LONGEST_PROGRAM = 60
-"""Lines of a program: a longer one shows more than one promise."""
+"""Maximum lines of a program. A longer program shows more than one promise."""
 
 
 @attrs.frozen
@@ -36,11 +36,11 @@ class Promise:
     document: str
     """The section of the document."""
     differs: str
-    """What differs and what a user writes instead; empty if the promise is kept."""
+    """The difference and the replacement. Empty if the promise is kept."""
 
 
 def promise_of(path):
-    """Read the docstring of a program."""
+    """Parse the docstring of a program."""
     paragraphs = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).split("\n\n")
     joined = [" ".join(paragraph.split()) for paragraph in paragraphs]
     notes = {
@@ -61,7 +61,7 @@ def row_of(path):
 
 
 def tables():
-    """Return the page's part that follows from the programs."""
+    """Return the generated part of the page."""
     lines = []
     for folder, title in TITLES.items():
         found = [path for path in PROGRAMS if path.parent.name == folder]
@@ -87,7 +87,7 @@ def reference_modules():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_promise_is_kept(path, tmp_path, monkeypatch):
-    """The program runs to its end."""
+    """The program runs to its end without an exception."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
@@ -95,7 +95,7 @@ def test_a_promise_is_kept(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_program_uses_public_names(path):
-    """It imports modules of the reference, reads no private attribute, asserts something, and is short."""
+    """A program imports modules of the reference, reads no private attribute, has an assertion, and is short."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -116,7 +116,7 @@ def test_a_program_uses_public_names(path):
 
 
 def test_the_page_has_a_row_for_each_program():
-    """The rows say what the programs say. `python tests/seeds/test_programs.py` writes them."""
+    """The rows equal the docstrings of the programs. `python tests/seeds/test_programs.py` writes the rows."""
     assert PAGE.read_text(encoding="utf-8").partition("## actgent")[1:] == (
         "## actgent",
         tables().partition("## actgent")[2],

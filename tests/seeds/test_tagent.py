@@ -1,4 +1,4 @@
-"""The 11 blocks of code in the document of TAgent, translated: what stands between `# block` and `# end` is the translation."""
+"""Translations of the 11 code blocks in the document of TAgent. Each translation is between `# block` and `# end`."""
 
 import json
 from typing import Any, Literal
@@ -31,7 +31,7 @@ EVALUATE = json.dumps({"action": "evaluate", "params": {"achieved": True, "feedb
 
 
 def test_block_1_a_store():
-    """A state that actions change; tools and conversation are the agent's and the session's."""
+    """Actions change the state of a store. Tools belong to the agent, and the conversation to the session."""
     # block 1
     store = Store({"input_data": 3})
     store.dispatch(lambda state: ("doubled", state["input_data"] * 2))
@@ -40,7 +40,7 @@ def test_block_1_a_store():
 
 
 def test_block_2_an_action():
-    """Verbatim, but for the docstring."""
+    """The action is verbatim except for its docstring."""
 
     def process_data(value):
         return value + 1
@@ -57,7 +57,7 @@ def test_block_2_an_action():
 
 
 async def test_blocks_3_and_5_a_tool_and_a_goal():
-    """The tool verbatim, the loop in one call."""
+    """The tool is verbatim, and one call runs the loop."""
 
     # block 3
     def my_custom_tool(state: dict[str, Any], args: dict[str, Any]) -> tuple[str, Any] | None:
@@ -78,7 +78,7 @@ async def test_blocks_3_and_5_a_tool_and_a_goal():
 
 
 async def test_block_4_a_validated_answer():
-    """The class verbatim; the question is a run with it as the output."""
+    """The class is verbatim. `query_llm` runs an agent with this class as its output."""
     llm = ScriptedLLM(["no JSON", '{"action": "plan", "params": {"steps": 2}, "reasoning": "why"}'])
 
     # block 4
@@ -103,7 +103,7 @@ def look(state, args):
 
 
 async def test_block_6_loops_are_detected():
-    """The function of the document; the agent hints at a loop, and stops one that goes on."""
+    """The function has the name of the document. The agent warns the model of a loop, and ends a run that repeats it."""
     # block 6
     is_loop = detect_action_loop(["plan", "execute", "execute"], max_recent=3)
     # end
@@ -118,7 +118,7 @@ async def test_block_6_loops_are_detected():
 
 
 def test_block_7_a_conversation_as_text():
-    """Numbered, under its speakers."""
+    """Each entry has a number and its role."""
     history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     # block 7
     text = conversation_text(history)
@@ -129,7 +129,7 @@ def test_block_7_a_conversation_as_text():
 
 
 def test_block_8_the_documentation_of_tools():
-    """A line for each, with its signature."""
+    """Each tool has a line with its signature."""
     # block 8
     text = tool_documentation({"external": external, "look": look})
     # end
@@ -145,7 +145,7 @@ def external(city: str) -> str:
 
 
 def test_block_9_an_action_of_ones_own():
-    """A name, what it is for, and a function."""
+    """A custom action has a name, a description and a function."""
 
     def wait(state, params):
         return ("waited", params)
@@ -157,7 +157,7 @@ def test_block_9_an_action_of_ones_own():
 
 
 async def test_block_10_an_output_of_ones_own():
-    """Verbatim: the class and the function that makes it of the state."""
+    """The class is verbatim, and so is the function that creates it from the state."""
 
     # block 10
     class CustomOutputFormat(BaseModel):
@@ -184,7 +184,7 @@ async def test_block_10_an_output_of_ones_own():
 
 
 async def test_block_11_a_provider_of_ones_own():
-    """By its name from then on."""
+    """After its registration, a provider is selected by its name."""
 
     class Client:
         def __init__(self, model):

@@ -1,4 +1,4 @@
-"""The senders "agent" and "assistant" get the role "assistant" when a message goes to the model; the user and all others get "user".
+"""The senders "agent" and "assistant" get the role "assistant" in a request to the model; the user and all others get "user".
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Role Determination.
 """

@@ -1,8 +1,8 @@
-"""A message of the sender "system" gets the role "system" when it goes to the model.
+"""A message of the sender "system" gets the role "system" in a request to the model.
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Role Determination.
 
-Differs: The system prompt must not change, since providers cache it, so a message of the system is a marked block in a message of the
+Differs: The system prompt must not change, since providers cache it, so a message of the system is a marked block in a message with the
 role user; the program sends it as `session.chat(text, Sender("system", "system"))`.
 """
 

@@ -1,4 +1,4 @@
-"""The sender of a message is kept for the framework's own use, although the model only sees a role.
+"""The framework keeps the sender of a message, although the model sees only a role.
 
 Document: Implementation Details, OpenAI Compatibility.
 """

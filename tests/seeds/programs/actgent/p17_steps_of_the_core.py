@@ -1,4 +1,4 @@
-"""AgentCore takes each message through `processMessage`, `promptLLM` and `handleLLMResponse`, and a subclass can override a step.
+"""AgentCore processes each message with `processMessage`, `promptLLM` and `handleLLMResponse`, and a subclass can override a step.
 
 Document: Core Architecture, AgentCore; Message Processing Pipeline.
 

@@ -1,8 +1,8 @@
-"""`agent.registerTool(tool)` gives an agent a tool, `getTool(name)` finds it, and the agent runs it.
+"""`agent.registerTool(tool)` adds a tool to an agent, `getTool(name)` returns it, and the agent runs it.
 
 Document: Core Architecture, AgentCore; Tool Registration and Instruction Mapping, Direct Tool Access.
 
-Differs: Tools are those of a registry that agents may share: write `agent.tools.add(tool)`, `agent.tools.get(name)` and
+Differs: Tools are in a registry that agents may share: write `agent.tools.add(tool)`, `agent.tools.get(name)` and
 `agent.tools.remove(name)`.
 """
 

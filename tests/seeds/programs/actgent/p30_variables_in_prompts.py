@@ -1,4 +1,4 @@
-"""PromptManager substitutes variables in prompts, and the value of a variable is never rendered as a template.
+"""PromptManager substitutes variables in prompts, and never renders the value of a variable as a template.
 
 Document: Core Architecture, PromptManager (variable substitution).
 """

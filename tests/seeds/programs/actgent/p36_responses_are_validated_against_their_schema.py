@@ -1,4 +1,4 @@
-"""Classification types validate the responses: if an answer does not match the schema of its type, the model is asked again.
+"""Classification types validate the responses: if an answer does not match the schema of its type, the request is retried with the error.
 
 Document: Instructions and Classification Types, Usage in Prompt Templates ("Validate LLM responses").
 """

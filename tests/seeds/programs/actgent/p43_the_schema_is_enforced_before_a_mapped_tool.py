@@ -1,4 +1,4 @@
-"""The schema of an instruction is enforced before its tool runs: an invalid answer runs no tool, and the model is asked again.
+"""The schema of an instruction is enforced before its tool runs: an invalid answer runs no tool, and the request is retried with the error.
 
 Document: Tool Registration and Instruction Mapping, Design Rationale (Schema Validation).
 """

@@ -1,10 +1,10 @@
-"""After `AgentSmith.registerTool(new AgentGenerator())` an answer of the instruction Creation makes an agent, and the result goes back to
-the model.
+"""After `AgentSmith.registerTool(new AgentGenerator())`, an answer of the instruction Creation creates an agent, and the model gets the
+result.
 
 Document: Tool Registration and Instruction Mapping, How Tool Mapping Works and Design Rationale.
 
-Differs: A tool that an instruction names is given as `tools=[AgentGenerator(folder)]`, so that a missing tool is found when the agent is
-made; other tools may also be added later.
+Differs: The tool of an instruction is an argument, `tools=[AgentGenerator(folder)]`, so that the constructor of the agent finds a
+missing tool; other tools may also be added later.
 """
 
 import json

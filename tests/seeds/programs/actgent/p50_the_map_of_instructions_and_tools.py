@@ -1,4 +1,4 @@
-"""`config.instructions` gives the core its instructions, and `config.instructionToolMap` maps instructions to tools.
+"""`config.instructions` contains the instructions for the core, and `config.instructionToolMap` maps instructions to tools.
 
 Document: Instructions and Classification Types, AgentCore Integration.
 

@@ -1,4 +1,4 @@
-"""Classification types may be given directly, as literals with name, description and the schema of the whole answer.
+"""Classification types may be passed directly, as literals with name, description and the schema of the whole answer.
 
 Document: Instructions and Classification Types, Direct Classification Types (basic-agent.ts).
 """

@@ -1,4 +1,4 @@
-"""The Simple pair asks for `{messageType, content}`, where content is text or `{name, parameters}` of a TOOL_INVOCATION.
+"""The Simple pair requests `{messageType, content}`, where content is text or `{name, parameters}` of a TOOL_INVOCATION.
 
 Document: Available Pairs; Response Type Handling, Simple Implementation.
 """

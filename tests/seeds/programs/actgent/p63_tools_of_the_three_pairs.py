@@ -2,8 +2,8 @@
 
 Document: Implementation Patterns, Tool Integration.
 
-Differs: Models call functions whatever the format of their text, so all pairs run native calls, which the document's own BareAgent with
-`tools` needs; for an agent without tools give none.
+Differs: All pairs run native calls, because models call functions with any text format, and the document's own BareAgent with `tools`
+needs it; create an agent without tools to disable them.
 """
 
 import json

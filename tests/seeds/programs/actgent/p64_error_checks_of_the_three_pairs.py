@@ -1,9 +1,9 @@
-"""Error checks grow with the pair: Bare checks little, Simple the basic structure, and ReAct the full schema.
+"""Error checks increase with the pair: Bare checks little, Simple the basic structure, and ReAct the full schema.
 
 Document: Implementation Patterns, Error Handling.
 
-Differs: An answer that a pair cannot read is handled in one way for all pairs: the model is asked again with the reason
-(`Limits(output_retries=2)`), then `on_exception` has the error; and Simple checks schemas as well.
+Differs: All pairs handle an unreadable answer in one way: the request is retried with the reason (`Limits(output_retries=2)`), then
+`on_exception` receives the error; and Simple also checks schemas.
 """
 
 import json

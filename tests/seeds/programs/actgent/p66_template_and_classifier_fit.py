@@ -1,9 +1,9 @@
-"""The classifier of a pair reads the format that its template asks for, and the agent class verifies at compile time that they fit.
+"""The classifier of a pair reads the format that its template requests, and the agent class verifies at compile time that they match.
 
 Document: How Pairs Work Together; Extensibility Model ("Compile-time verification").
 
-Differs: Python has no compile time: give the template `examples`, and an agent whose classifier cannot read one of them is refused when it
-is made.
+Differs: Python has no compile time: define `examples` in the template; the constructor of the agent raises an error if the classifier
+cannot read one of them.
 """
 
 import json

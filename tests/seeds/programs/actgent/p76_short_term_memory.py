@@ -1,4 +1,4 @@
-"""Short-term memory is the recent context of the conversation: the model sees it, within a bound, and the history keeps all.
+"""Short-term memory is the recent context of the conversation: the model gets it within a token limit, and the history keeps all messages.
 
 Document: Memory and Context Management.
 """

@@ -1,4 +1,4 @@
-"""Long-term memory is persistent knowledge: what one session remembers, a later session of the owner knows.
+"""Long-term memory is persistent knowledge: a memory of one session is available in a later session of the owner.
 
 Document: Memory and Context Management.
 """

@@ -2,8 +2,8 @@
 
 Document: Memory and Context Management.
 
-Differs: The state is not in the prompt by itself, since each change would void the provider's cache: show it with
-`user_prompt="{{ state }}"`, or let a tool read it.
+Differs: The prompt does not include the state by default, since each change would invalidate the provider's cache: show it with
+`user_prompt="{{ state }}"`, or read it in a tool.
 """
 
 import trio

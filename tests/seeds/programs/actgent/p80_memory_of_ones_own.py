@@ -1,4 +1,4 @@
-"""A custom memory processes each message (`memory.processMessage`) and makes the context for the model (`memory.generateContext`).
+"""A custom memory processes each message (`memory.processMessage`) and creates the context for the model (`memory.generateContext`).
 
 Document: Message Processing; promptLLM; Extension Points (Custom Memory implementations).
 

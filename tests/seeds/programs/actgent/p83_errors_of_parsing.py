@@ -1,4 +1,5 @@
-"""LLM response parsing errors have a handler and recovery: the model is asked again with the reason, then exception handlers get the error.
+"""LLM response parsing errors have a handler and recovery: the request is retried with the reason, then exception handlers receive the
+error.
 
 Document: Error Handling.
 """

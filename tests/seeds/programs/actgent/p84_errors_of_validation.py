@@ -1,4 +1,5 @@
-"""Validation errors have a handler and recovery: wrong arguments run no tool, wrong content is no event, and the model reads why.
+"""Validation errors have a handler and recovery: wrong arguments run no tool, wrong content results in no event, and the model gets the
+reason.
 
 Document: Error Handling; Best Practices, Tool Integration ("Properly validate inputs/outputs").
 """

@@ -1,4 +1,4 @@
-"""Error messages are meaningful, and the system stays stable: a wrong configuration names the value and what to do.
+"""Error messages are meaningful, and the system stays stable: the error of a wrong configuration names the value and the remedy.
 
 Document: Best Practices, Error Handling.
 """

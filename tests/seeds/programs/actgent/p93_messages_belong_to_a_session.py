@@ -1,4 +1,4 @@
-"""The core finds the context of a message by its session id, and refuses a message of a session that it does not have.
+"""The core finds the context of a message by its session id, and rejects a message of an unknown session.
 
 Document: ReAct Message Flow, Message Processing ("this.sessionContextManager[message.sessionId]").
 """

@@ -1,4 +1,5 @@
-"""An answer of an instruction with a mapped tool and words for the user reaches event handlers and conversation handlers, and runs the tool.
+"""If an answer of an instruction has a mapped tool and a text for the user, event handlers and conversation handlers receive it, and the
+tool runs.
 
 Document: Tool Registration and Instruction Mapping, Design Rationale ("Results are properly handled through instruction flow").
 """

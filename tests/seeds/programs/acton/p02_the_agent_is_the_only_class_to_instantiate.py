@@ -1,4 +1,4 @@
-"""The `Agent` is the only component that users typically instantiate: the client is named, and the registry is made.
+"""The `Agent` is the only component that users typically instantiate: its arguments name the client, and it creates the registry.
 
 Document: Core Components, 1. Agent; Design Trade-offs, Simplicity vs. Features.
 """

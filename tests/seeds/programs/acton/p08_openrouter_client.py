@@ -1,9 +1,9 @@
-"""`OpenRouterClient` gives access to many providers, with its own key and headers.
+"""`OpenRouterClient` connects to many providers, with its own key and headers.
 
 Document: Core Components, 2. LLM Client, Built-in clients.
 
-Differs: it has no class, since it is a row in a table of compatible providers; write `llm="openrouter:MODEL"`,
-or `OpenAI(MODEL, base_url=..., extra_headers=...)` for the headers of your site.
+Differs: the provider has no class, since it is a row in a table of compatible providers; write `llm="openrouter:MODEL"`, or
+`OpenAI(MODEL, base_url=..., extra_headers=...)` for the headers of your site.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""`RequestsTool` calls an HTTP API: the model gives the parts of its URL, its query, its headers and its body.
+"""`RequestsTool` calls an HTTP API: the model supplies the parts of its URL, its query, its headers and its body.
 
 Document: Core Components, 3. Tools, Three implementation patterns.
 
-Differs: it is named `HTTPTool` with `url=`, `query=`, `headers=` and `body=`, and an address that is not public has to be named in
-`allow=`, so that no model can reach the internal network; `create_api_tool` is `api_tool`.
+Differs: it is named `HTTPTool` with `url=`, `query=`, `headers=` and `body=`, and `allow=` must name an address that is not public, so
+that no model can reach the internal network; `create_api_tool` is `api_tool`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A custom memory has one method, `manage_history(history)`, which returns the messages that the model is shown.
+"""A custom memory has one method, `manage_history(history)`, which returns the messages for the model.
 
 Document: Core Components, 5. Memory Management; Extension Points, Custom Memory.
 

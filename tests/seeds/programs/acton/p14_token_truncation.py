@@ -1,9 +1,9 @@
-"""`SimpleAgentMemory` truncates the history to a number of tokens, 8,000 by default, so that the prompt never grows over it.
+"""`SimpleAgentMemory` truncates the history to a number of tokens, 8,000 by default, so that the prompt never exceeds it.
 
 Document: Core Components, 5. Memory Management; Performance Considerations, 1. Memory Management.
 
-Differs: it is named `Truncation`, and is not the default, which cuts in larger steps so that a provider can cache the prompt;
-write `memory=Truncation(max_tokens=8000)`.
+Differs: it is named `Truncation`, and is not the default; the default removes larger parts at once so that a provider can cache the
+prompt; write `memory=Truncation(max_tokens=8000)`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Semantic compression keeps the sentences of old messages that carry most for the question.
+"""Semantic compression keeps the sentences of old messages that are most relevant to the question.
 
 Document: Core Components, 5. Memory Management (Semantic compression).
 """

@@ -1,4 +1,4 @@
-"""The results of a step's tools are formatted, added to the history, and the iteration continues with them.
+"""The results of a step's tools are formatted and added to the history, and the next iteration gets them.
 
 Document: Data Flow, Standard Agent Run, Format Results, Add to History.
 """

@@ -1,4 +1,4 @@
-"""Events are emitted as they occur: the tokens of an answer are there before the answer is complete.
+"""Events are emitted as they occur: the tokens of an answer are available before the answer is complete.
 
 Document: Performance Considerations, 3. Streaming (no buffering of the complete response).
 """

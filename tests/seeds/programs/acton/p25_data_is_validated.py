@@ -1,9 +1,9 @@
-"""Data models are validated: a message has a role of a few and a content, and wrong data is refused when the object is made.
+"""Data models are validated: a message has one of a few roles and a content, and the constructor rejects wrong data.
 
 Document: Design Patterns, 3. Structured Data with Pydantic.
 
-Differs: messages are immutable attrs classes with `sender.kind` and `text` for `role` and `content`, to stay fast at 10,000 sessions;
-models of pydantic are taken wherever your own data goes: `output=`, parameters and results of tools.
+Differs: messages are immutable attrs classes with `sender.kind` and `text` for `role` and `content`, to be fast at 10,000 sessions;
+pydantic models are accepted for your own data: `output=`, parameters and results of tools.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Calls are retried only after recoverable errors: HTTP 429, 500 and 503 are, a refused key and a wrong request are not.
+"""Calls are retried only after recoverable errors such as HTTP 429, 500 and 503. An invalid key and an invalid request are not retried.
 
 Document: Performance Considerations, 2. Retry Logic (Retry only on recoverable errors).
 """

@@ -1,4 +1,4 @@
-"""Each tool has its own retries, for the errors that it names. After the last retry the model reads the error.
+"""Each tool has its own retries, for the errors that it names. After the last retry, the model gets the error.
 
 Document: Performance Considerations, 4. Tool Execution (Retry logic per tool); Data Flow, Execute Tools.
 """

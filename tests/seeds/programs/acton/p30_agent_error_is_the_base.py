@@ -1,4 +1,4 @@
-"""`AgentError` is the base of all errors: one `except` catches what the framework raises, including errors of custom clients.
+"""`AgentError` is the base of all errors: one `except` catches all errors of the framework, including errors of custom clients.
 
 Document: Error Handling Strategy, Error Hierarchy.
 

@@ -1,9 +1,9 @@
-"""A failing tool is a `ToolExecutionError` that is handled: the model reads it as the result, and the run continues.
+"""A failing tool is a `ToolExecutionError` that is handled: the model gets the error as the result, and the run continues.
 
 Document: Error Handling Strategy, ToolExecutionError; Data Flow, Execute Tools (Error handle).
 
-Differs: no class is raised, since the error never leaves the run; read `ToolResult.error` in the events, and raise `ToolError` in a
-tool to choose the words that the model reads.
+Differs: no class is raised, since the error stays inside the run; read `ToolResult.error` in the events, and raise `ToolError` in a tool
+to choose the text for the model.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A call of a missing tool is a `ToolNotFoundError`; the model reads it, and the run continues.
+"""A call of a missing tool is a `ToolNotFoundError`; the model gets the error, and the run continues.
 
 Document: Error Handling Strategy, ToolNotFoundError.
 

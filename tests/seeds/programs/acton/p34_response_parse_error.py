@@ -1,4 +1,4 @@
-"""`ResponseParseError` is raised when the answer of the model cannot be read, after it was asked again with the error.
+"""`ResponseParseError` is raised if the answer of the model cannot be parsed, also after a retry with the error.
 
 Document: Error Handling Strategy, ResponseParseError.
 

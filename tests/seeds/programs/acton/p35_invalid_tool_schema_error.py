@@ -1,4 +1,4 @@
-"""`InvalidToolSchemaError` is raised for a tool whose schema is invalid, when it is registered.
+"""`InvalidToolSchemaError` is raised when a tool with an invalid schema is registered.
 
 Document: Error Handling Strategy, InvalidToolSchemaError.
 

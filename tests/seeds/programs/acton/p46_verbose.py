@@ -1,4 +1,4 @@
-"""With `verbose=True` an agent prints what it does: calls of tools, their results, answers.
+"""With `verbose=True`, an agent prints its tool calls, their results and its answers.
 
 Document: Design Trade-offs (Easy to get started); core concepts of the Agent.
 """

@@ -1,4 +1,4 @@
-"""Onboarding mode helps users to configure the settings of the agent and the initial setup, by tools for that.
+"""Onboarding mode has tools that help users to configure the settings of the agent and the initial setup.
 
 Document: Agent Modes, Onboarding Mode.
 """

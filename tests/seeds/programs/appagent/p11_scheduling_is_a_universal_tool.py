@@ -1,4 +1,5 @@
-"""Scheduling is a universal tool: in all modes the model schedules tasks (after a delay, at a date, by a cron line), lists and cancels them.
+"""Scheduling is a universal tool: in all modes the model schedules tasks (after a delay, at a date, by a cron expression), lists and
+cancels them.
 
 Document: Mode-Based Tool Access Control, Universal Tools.
 """

@@ -1,4 +1,4 @@
-"""Access is controlled by code and not by the prompt: a call that the mode does not allow never runs, and the model reads why.
+"""Access is controlled by code and not by the prompt: a call that the mode does not allow never runs, and the model gets the reason.
 
 Document: Unified System Prompt Architecture, Access Control Through Validation and Runtime Security.
 """

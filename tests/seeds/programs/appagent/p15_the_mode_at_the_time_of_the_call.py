@@ -1,4 +1,4 @@
-"""Access is checked against the current mode when a call starts: a change of mode counts from the next call on.
+"""Access is checked against the current mode when a call starts: a change of mode applies from the next call.
 
 Document: Mode-Based Tool Access Control ("based on the current mode").
 """

@@ -1,4 +1,4 @@
-"""A built-in SQLite database stores structured data, and outlives the process.
+"""A built-in SQLite database stores structured data, also after the process ends.
 
 Document: State Management, SQLite Database.
 """

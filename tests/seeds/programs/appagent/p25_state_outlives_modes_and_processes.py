@@ -1,4 +1,4 @@
-"""State is correctly preserved and retrieved: over changes of mode, and over a restart.
+"""State is correctly preserved and retrieved, after changes of mode and after a restart.
 
 Document: Testing and Validation.
 """

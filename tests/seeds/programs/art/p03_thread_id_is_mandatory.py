@@ -1,4 +1,4 @@
-"""The thread id is mandatory; history, state and configuration are found by it.
+"""The thread id is mandatory; it identifies history, state and configuration.
 
 Document: Input (AgentProps).
 

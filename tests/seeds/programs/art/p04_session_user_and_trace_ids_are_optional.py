@@ -1,4 +1,4 @@
-"""A session id of the UI, a user id and a trace id may be given; they are kept with the messages, and a trace leads from end to end.
+"""Session id of the UI, user id and trace id are optional; they are stored with the messages, and a trace connects all steps of a request.
 
 Document: Input (AgentProps).
 """

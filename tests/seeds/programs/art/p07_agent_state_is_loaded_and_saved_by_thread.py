@@ -1,4 +1,4 @@
-"""The state of a thread is loaded with it and saved after a change, also over a restart; another thread has another state.
+"""The state of a thread is loaded with it and saved after a change, also over a restart; each thread has a separate state.
 
 Document: The 6 Stages of PES Execution, 1. Initiation and 6. Finalization.
 """

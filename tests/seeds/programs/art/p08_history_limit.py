@@ -1,4 +1,4 @@
-"""The planning call sees the recent messages of the thread, at most `historyLimit` messages.
+"""The planning call gets the recent messages of the thread, at most `historyLimit` messages.
 
 Document: The 6 Stages of PES Execution, 2. Planning Context Assembly; Configuration (historyLimit).
 """

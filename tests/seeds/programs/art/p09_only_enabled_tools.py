@@ -3,7 +3,7 @@
 Document: The 6 Stages of PES Execution, 2. Planning Context Assembly.
 
 Differs: the prompt always has the schemas of all tools, so that a provider can cache it, and its end names the enabled tools;
-`agent.configure(thread, tools=[...])` sets them as before, and calls of the others are refused.
+`agent.configure(thread, tools=[...])` sets them as before, and calls of the others are rejected.
 """
 
 import json

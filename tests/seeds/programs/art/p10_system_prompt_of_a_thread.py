@@ -1,4 +1,4 @@
-"""The system prompt of the thread goes into the planning call and into the synthesis call.
+"""The planning call and the synthesis call have the system prompt of the thread.
 
 Document: The 6 Stages of PES Execution, 2. Planning Context Assembly, 3. Planning Call, 5. Synthesis Call.
 """

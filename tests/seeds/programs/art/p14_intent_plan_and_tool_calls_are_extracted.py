@@ -1,4 +1,4 @@
-"""Intent, plan and tool calls are extracted from the answer of the planning call, also from a fenced one with text around it.
+"""Intent, plan and tool calls are extracted from the answer of the planning call, also from a code block with text around it.
 
 Document: The 6 Stages of PES Execution, 3. Planning Call (OutputParser).
 """

@@ -1,4 +1,4 @@
-"""Observations are persisted, so that they are found after a restart, and the UI is notified of those that it subscribes to.
+"""Observations are persisted, so that they are available after a restart, and the UI receives those of its subscription.
 
 Document: The 6 Stages of PES Execution, 3. Planning Call (ObservationRepository, ObservationSocket).
 """

@@ -1,4 +1,4 @@
-"""A planned call of a tool that the registry does not have is an error result, and the answer is written all the same.
+"""A planned call of a tool that the registry does not have is an error result, and the synthesis call still writes the answer.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase (ToolRegistry).
 """

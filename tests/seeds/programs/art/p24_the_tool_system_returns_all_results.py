@@ -1,4 +1,4 @@
-"""The tool system runs each planned call in turn and returns an array with the result of every call: success or error, output.
+"""The tool system runs the planned calls one after the other and returns an array with the result of every call: success or error, output.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase (ToolResult).
 """

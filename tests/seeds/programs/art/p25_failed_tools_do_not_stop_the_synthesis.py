@@ -1,4 +1,4 @@
-"""The flow continues to the synthesis even if some tools fail, and the synthesis call sees their errors, to report them.
+"""The flow continues to the synthesis even if some tools fail, and the synthesis call gets their errors, to report them.
 
 Document: Error Handling, Tool Execution.
 """

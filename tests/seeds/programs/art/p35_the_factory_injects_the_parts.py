@@ -1,4 +1,4 @@
-"""One call makes the subsystems and the core, and injects the chosen parts: storage, model, tools, history, dependencies.
+"""One call creates the subsystems and the core, and injects the chosen parts: storage, model, tools, history, dependencies.
 
 Document: Instantiation (AgentFactory, createArtInstance).
 """

@@ -1,4 +1,4 @@
-"""An observation has an id, a time, its thread's turn, the parent that it belongs to, a title, a content and metadata.
+"""An observation has an id, a time, its turn and thread, its parent, a title, a content and metadata.
 
 Document: The 6 Stages of PES Execution (ObservationManager); Error Handling, Error details.
 """

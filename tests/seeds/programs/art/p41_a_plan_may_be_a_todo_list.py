@@ -1,4 +1,4 @@
-"""A plan of several steps is carried out step by step: a step waits for its dependencies, and the UI is notified of each step.
+"""A plan of several steps is executed step by step: a step waits for its dependencies, and the UI is notified of each step.
 
 Document: The Plan-Execute-Synthesize (PES) Pattern (a step-by-step plan).
 """

@@ -2,8 +2,8 @@
 
 Document: Core Architecture Principles, Structured Output Integration (No Function Calling).
 
-Differs: a model whose client takes native tools is also sent their schemas, since such models call them more reliably;
-decisions in JSON work with every model, and a model given as a function or with `call` gets text only.
+Differs: a model whose client takes native tools also gets their schemas, since such models call them more reliably; decisions in JSON
+work with every model, and a model that is a function or has `call` gets text only.
 """
 
 import json

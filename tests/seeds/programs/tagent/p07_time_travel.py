@@ -1,4 +1,4 @@
-"""Actions can be replayed for debugging: the state after any number of them is computed again.
+"""Actions can be replayed for debugging: the state after any number of actions can be computed.
 
 Document: Core Architecture Principles, Redux-Inspired State Management (Time Travel).
 """

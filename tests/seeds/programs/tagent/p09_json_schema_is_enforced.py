@@ -1,4 +1,4 @@
-"""The form of a decision is in the prompt as a JSON form, and an answer in another form is not executed.
+"""The prompt has the JSON schema of a decision, and an answer with another structure is not executed.
 
 Document: Core Architecture Principles, Structured Output Integration (JSON Schema); Structured Output Flow, 2. and 4.
 """

@@ -1,4 +1,4 @@
-"""Malformed outputs are handled gracefully: the model is asked again with the error, and in the end there is a result with everything found.
+"""Malformed outputs are handled gracefully: the request is retried with the error, and the final result has all partial results.
 
 Document: Core Architecture Principles, Structured Output Integration (Fallback Mechanisms).
 """

@@ -1,4 +1,4 @@
-"""An error of the model ends the run with a result that has its status, the error and everything found.
+"""An error of the model ends the run with a result that has its status, the error and all partial results.
 
 Document: Production Considerations, Error Handling (Graceful Degradation).
 """

@@ -1,4 +1,4 @@
-"""Files called `tagent.tools.py` are found in the folders that one names, their tools are loaded, and the model can select them.
+"""Files called `tagent.tools.py` are found in the named folders, their tools are loaded, and the model can select them.
 
 Document: Tool Integration, Tool Discovery Process; Core Architecture Principles (Dynamic Discovery).
 """

@@ -1,4 +1,4 @@
-"""A failing tool does not crash the system: the model reads the error, and the loop continues.
+"""A failing tool does not crash the system: the model gets the error, and the loop continues.
 
 Document: Core Architecture Principles, Modular Tool System (Error Isolation); Production Considerations (Graceful Degradation).
 """

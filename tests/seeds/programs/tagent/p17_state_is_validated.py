@@ -1,4 +1,4 @@
-"""The state is validated by a pydantic model: an update of a wrong type is refused, and the state stays as it was.
+"""The state is validated by a pydantic model: an update of a wrong type is rejected, and the state does not change.
 
 Document: Component Architecture, State Management (Pydantic validation for type safety).
 """

@@ -1,4 +1,4 @@
-"""`Store(initial_state)` holds the state, and `dispatch(action)` calls the action with it and applies what it returns.
+"""`Store(initial_state)` contains the state, and `dispatch(action)` calls the action with it and applies the return value.
 
 Document: Component Architecture, State Management; Action System (example_action).
 

@@ -1,4 +1,4 @@
-"""The history of the conversation is tracked: each decision is made with the decisions and results before it, and the result has it.
+"""The history of the conversation is tracked: each decision gets the previous decisions and results, and the result contains the history.
 
 Document: State Structure (Conversation history tracking for context); Conversation History Management.
 """

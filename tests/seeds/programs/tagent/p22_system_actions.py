@@ -1,4 +1,4 @@
-"""The loop has the system actions plan, execute, summarize and evaluate; the model chooses which one comes next.
+"""The loop has the system actions plan, execute, summarize and evaluate; the model chooses the next one.
 
 Document: Component Architecture, Action System (System Actions); Structured Output System (action).
 

@@ -1,9 +1,9 @@
-"""`query_llm(prompt, model)` asks a model once and returns a validated structured response.
+"""`query_llm(prompt, model)` calls a model once and returns a validated structured response.
 
 Document: Structured Output System (query_llm).
 
-Differs: models are asked by agents, which repeat wrong answers and count tokens; write
-`BareAgent("query", llm=model).run_sync(prompt, output=StructuredResponse).data`.
+Differs: agents call models, because they retry wrong answers and count tokens; write `BareAgent("query", llm=model).run_sync(prompt,
+output=StructuredResponse).data`.
 """
 
 from typing import Any, Dict

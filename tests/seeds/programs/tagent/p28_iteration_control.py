@@ -1,4 +1,4 @@
-"""The loop makes at most `max_iterations` iterations, 20 by default, and then returns what was found.
+"""The loop makes at most `max_iterations` iterations, 20 by default, and then returns the partial results.
 
 Document: Main Agent Loop (Iteration Control).
 """

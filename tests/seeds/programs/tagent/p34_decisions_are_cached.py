@@ -1,4 +1,4 @@
-"""Model calls are minimized: decisions are cached, so that the same goal in the same state is decided once.
+"""Model calls are minimized: decisions are cached, so that the same goal in the same state needs one model call.
 
 Document: Production Considerations, Performance Optimization (LLM Call Minimization).
 """

@@ -1,4 +1,4 @@
-"""Time-outs end long operations: of the whole run, of a tool, and of the model; the result has what was found.
+"""Timeouts end long operations: the whole run, a tool, and the model; the result has the partial results.
 
 Document: Production Considerations, Error Handling (Timeout Management).
 """

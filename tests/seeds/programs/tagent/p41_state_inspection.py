@@ -1,4 +1,4 @@
-"""The state of an agent can be examined at any point, also while it works and as it was before.
+"""The state of an agent can be examined at any point, also during a run, and earlier states too.
 
 Document: Production Considerations, Monitoring and Debugging (State Inspection).
 """

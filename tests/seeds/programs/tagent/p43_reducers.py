@@ -1,4 +1,4 @@
-"""What an action or a tool returns is applied by a reducer, which decides how a new value meets the old one.
+"""A reducer applies the return value of an action or a tool, and decides how a new value is combined with the old one.
 
 Document: Component Architecture, State Management (_apply_reducer); Main Agent Loop, State Update.
 """

@@ -1,4 +1,4 @@
-"""`run_agent` is a function that blocks until the result is there.
+"""`run_agent` is a function that blocks until the run ends, and returns the result.
 
 Document: Main Agent Loop (def run_agent).
 

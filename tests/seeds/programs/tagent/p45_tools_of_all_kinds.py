@@ -1,4 +1,4 @@
-"""Tools are a dictionary of callables by name; functions with their own parameters and async functions work, too.
+"""Tools are a dictionary of callables by name; functions with their own parameters and async functions are also accepted.
 
 Document: Main Agent Loop (tools: Dict[str, Callable]); Action System (Tool Actions: registered dynamically).
 """
