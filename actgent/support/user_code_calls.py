@@ -183,10 +183,16 @@ def _is_task_cancelled() -> bool:
 
 def _pure_cancellation(error: BaseException) -> trio.Cancelled | None:
     """Return a `Cancelled` of an exception that contains no other exceptions; None if it contains others."""
-    if type(error) is not BaseExceptionGroup:
-        return error if type(error) is trio.Cancelled else None
-    found = [_pure_cancellation(each) for each in _members_of(error)]
-    return None if any(each is None for each in found) else found[0]
+    found, waiting = None, [error]
+    while waiting:  # groups may be nested deeper than the recursion limit
+        each = waiting.pop()
+        if type(each) is trio.Cancelled:
+            found = each
+        elif type(each) is BaseExceptionGroup:
+            waiting += _members_of(each)
+        else:
+            return None
+    return found
 
 
 def _cancellation_in(error: BaseException) -> trio.Cancelled | None:

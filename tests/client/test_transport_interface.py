@@ -269,7 +269,7 @@ async def test_fork_sent_twice_by_a_gateway_returns_the_copy(autojump_clock, is_
     exists = Refused("session-exists", "", status=409, fields={})
     exists.is_repeated = is_repeated
     times = {"created_at": MOMENT, "updated_at": MOMENT}
-    head = {"agent": "clerk", "parent": None, "unfinished": False, **times}
+    head = {"agent": "clerk", "parent": None, "unfinished": False, "tags": [], "metadata": {}, **times}
     wire = Wire(answers=[exists, {**head, "records": 2, "status": "idle", "owner": "ada"}])
     async with open_client(wire) as client:
         if is_repeated:
