@@ -1,4 +1,4 @@
-"""A server on loopback that says what it was asked, and does what a test wants."""
+"""A loopback server that returns the received request or a scripted response."""
 
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -10,7 +10,10 @@ import trio
 
 
 class Server:
-    """Answers each request by `answer(request)`: (status, headers, body); without it, with the request as JSON."""
+    """Answers each request with `answer(request)`: (status, headers, body).
+
+    Without it, returns the request as JSON.
+    """
 
     def __init__(self):
         self.requests = []
@@ -23,7 +26,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     async def serve(self, stream):
-        with suppress(trio.BrokenResourceError):  # a client may leave in the middle of an answer
+        with suppress(trio.BrokenResourceError):  # a client may disconnect during the response
             await self._serve(stream)
 
     async def _serve(self, stream):
@@ -37,7 +40,7 @@ class Server:
                 self.requests.append(request)
                 answer = self.answer or told
                 result = answer(request)
-                if callable(result):  # writes for itself
+                if callable(result):  # writes the response itself
                     await result(stream)
                     return
                 status, headers, body = result

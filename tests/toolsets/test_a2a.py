@@ -1,4 +1,4 @@
-"""An A2A agent as a tool: against the gateway, and against a server that answers what the test says."""
+"""A2A agents as tools, against the gateway and against a scripted server."""
 
 import json
 import subprocess
@@ -84,7 +84,7 @@ async def test_private_address_is_refused_without_allow(served):
 
 
 def ask_once(chat):
-    """Call the tool with the user's words, and repeat its result."""
+    """Call the tool with the user's text, then repeat its result."""
     last = chat.messages[-1]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
         return f"result: {results[0].text}"
@@ -161,7 +161,7 @@ async def test_arguments_are_checked():
 
 
 def play(server, *results, url="", binding="JSONRPC"):
-    """Let a server have a card, and answer each request with the next of the results."""
+    """Let a server serve a card and answer each request with the next result."""
     waiting = list(results)
     interface = {"url": url or f"{server.url}/rpc", "protocolBinding": binding, "protocolVersion": "1.0"}
 
@@ -249,7 +249,7 @@ async def test_agent_of_the_sdk_answers_and_asks():
     assert answer.startswith("echo: hello\n(context_id: ")
 
 
-# --- as an agent of the program --------------------------------------------------------------
+# --- as a registered agent --------------------------------------------------------------
 
 
 def forwarding(served, **options):
@@ -258,7 +258,7 @@ def forwarding(served, **options):
 
 
 def delegate_once(chat):
-    """Delegate the user's words to the clerk, and repeat its report."""
+    """Delegate the user's text to the clerk, then repeat the report."""
     last = chat.messages[-1]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
         return f"report: {results[0].content}"

@@ -1,4 +1,4 @@
-"""Toolsets made from toolsets."""
+"""Toolsets derived from other toolsets."""
 
 import pytest
 import trio
@@ -69,7 +69,7 @@ async def test_a_name_that_no_tool_has_is_rejected(derived, words):
 
 
 async def test_names_change_and_the_tools_stay():
-    """A prefix and new names reach the copies only."""
+    """A prefix and new names apply only to the copies."""
     assert list(await tools_of(WORLD.prefixed("w_"))) == ["w_weather", "w_send_mail"]
     assert list(await tools_of(WORLD.renamed({"weather": "sky"}))) == ["sky", "send_mail"]
     assert list(await tools_of(WORLD.renamed(str.upper).prefixed("x"))) == ["xWEATHER", "xSEND_MAIL"]
@@ -77,7 +77,7 @@ async def test_names_change_and_the_tools_stay():
 
 
 async def test_options_change():
-    """Approval, effect and cache are set on the copies; what may happen once only is not cached."""
+    """Approval, effect and cache are set on the copies. Tools with effect "once" are not cached."""
     tools = await tools_of(
         WORLD.approved(ApprovalRequest("Really?")).with_effect(lambda _: "idempotent").cached(7)
     )
@@ -89,7 +89,7 @@ async def test_options_change():
 
 
 async def test_approval_by_call():
-    """A rule of the call decides which calls a person approves."""
+    """A rule decides for each call whether it needs an approval."""
     tools = await tools_of(WORLD.approved(lambda call: call.arguments["to"] != "ann"))
     registry = ToolRegistry([tools["send_mail"]])
     batch = Batch([ToolCall("send_mail", {"to": name}, name) for name in ("ann", "bob")], registry)
@@ -105,7 +105,7 @@ async def test_a_failing_approval_rule_runs_no_tool():
 
 
 async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
-    """Values reach the function and never the schema; the tool's own goes before that of its toolset."""
+    """The function gets the values and the schema omits them. A tool's value overrides its toolset's."""
     tools = await tools_of(WORLD.configured(key="own").configured(units="imperial").configured(key="outer"))
     told = tools["weather"]
     assert set(told.parameters["properties"]) == {"city"}
@@ -117,7 +117,7 @@ async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
 
 
 async def test_a_schema_that_takes_any_name_does_not_let_the_model_give_what_is_hidden():
-    """What is configured goes before what comes through a pattern of names."""
+    """A configured value overrides an argument that a pattern property accepts."""
     text = {"type": "string"}
     schema = {"type": "object", "properties": {"account": text}, "patternProperties": {"": text}}
 
@@ -131,7 +131,7 @@ async def test_a_schema_that_takes_any_name_does_not_let_the_model_give_what_is_
 
 
 async def test_shown_configuration_is_the_models_to_change():
-    """A parameter in `shown` keeps its place in the schema, and the model's argument goes before the value."""
+    """A parameter in `shown` stays in the schema, and the model's argument overrides the value."""
     told = (await tools_of(WORLD.configured({"city": "Oslo"}, shown=["city"])))["weather"]
     assert "city" in told.parameters["properties"]
     assert "required" not in told.parameters
@@ -144,7 +144,7 @@ async def test_shown_configuration_is_the_models_to_change():
     [({"town": "Oslo"}, "names the parameter 'town'"), ({"city": 7}, "does not match")],
 )
 async def test_wrong_configuration_is_refused(values, words):
-    """What no tool has, or does not fit its schema, is refused when the tools are there."""
+    """Unknown names and values that do not fit the schema raise when the tools are published."""
     with pytest.raises((ConfigurationError, ExceptionGroup)) as caught:
         await tools_of(WORLD.configured(values))
     found = caught.value.exceptions[0] if isinstance(caught.value, ExceptionGroup) else caught.value
@@ -152,7 +152,7 @@ async def test_wrong_configuration_is_refused(values, words):
 
 
 async def test_one_that_is_silent(autojump_clock):
-    """Without an agent, too, a toolset that publishes nothing is given up."""
+    """Without an agent, a toolset that publishes no tools also times out."""
 
     class Silent(Toolset):
         name = "silent"
@@ -167,12 +167,12 @@ async def test_one_that_is_silent(autojump_clock):
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7])
 def test_names_of_toolsets(name):
-    """A toolset's name can be told in one line."""
+    """The name of a toolset must be printable."""
     with pytest.raises(ConfigurationError, match="printable"):
         StaticToolset(name, [])
 
 
 def test_something_else_than_a_tool():
-    """The error says what to do."""
+    """The error has a remedy."""
     with pytest.raises(ConfigurationError, match="decorate the function with @tool"):
         StaticToolset("x", [print])

@@ -1,4 +1,4 @@
-"""actgent.toolsets.tool_discovery: tools in files, modules and entry points, with broken ones among them."""
+"""actgent.toolsets.tool_discovery: tools in files, modules and entry points, including broken ones."""
 
 import logging
 import sys
@@ -75,7 +75,10 @@ def reasons(problems):
 
 
 def test_discovered_definitions(write, caplog):
-    """Tools, toolsets, classes and functions of the state are found. Objects that only resemble a tool are skipped with a warning."""
+    """Tools, toolsets, classes and functions of the state are found.
+
+    Objects that only resemble a tool are skipped with a warning.
+    """
     folder = write(actgent_tools_py=GOOD, sub__tagent_tools_py=STATE, other_py="raise SystemExit")
     with caplog.at_level(logging.WARNING, "actgent"):
         found = discover(folder)
@@ -97,7 +100,10 @@ def test_discovered_definitions(write, caplog):
 
 
 def test_not_below(write):
-    """`recursive=False` stays in the folder; hidden folders are never entered, and nothing else is run."""
+    """`recursive=False` skips subfolders.
+
+    Hidden folders are never searched, and other files are never run.
+    """
     folder = write(actgent_tools_py=GOOD, sub__tagent_tools_py=STATE, other_py="raise SystemExit(3)")
     (folder / ".git").mkdir()
     (folder / ".git" / "actgent_tools.py").write_text("raise SystemExit(3)", encoding="utf-8")
@@ -117,7 +123,7 @@ def test_not_below(write):
     ],
 )
 def test_a_broken_file(write, caplog, code, line, reason):
-    """It is named with its line, before and behind files that load."""
+    """The problem has the file and line. Files before and after it are loaded."""
     folder = write(a__actgent_tools_py=GOOD, b__actgent_tools_py=code, c__tagent_tools_py=STATE)
     found = discover(folder)
     assert {"double", "remember"} <= found.places.keys()
@@ -129,7 +135,7 @@ def test_a_broken_file(write, caplog, code, line, reason):
 
 
 def test_two_of_one_name(write):
-    """The first stays, and the second is named with the place of the first."""
+    """The first definition is used. The second is skipped with the location of the first."""
     folder = write(a__tagent_tools_py=STATE, b__tagent_tools_py=STATE)
     found = discover(folder)
     (twice,) = (each for each in found.skipped if "is taken" in each.reason)
@@ -138,7 +144,7 @@ def test_two_of_one_name(write):
 
 
 def test_modules_and_entry_points(write, monkeypatch):
-    """Those that are named are imported, others of the same package are not; what is missing is a problem."""
+    """Only the named modules of a package are imported. A missing module is a problem."""
     folder = write(shop__one_py=GOOD, shop__two_py="raise SystemExit", shop__list_py="tools = [1, 2]\n")
     (folder / "shop-1.dist-info").mkdir()
     (folder / "shop-1.dist-info" / "METADATA").write_text("Name: shop\nVersion: 1\n", encoding="utf-8")
@@ -157,7 +163,7 @@ def test_modules_and_entry_points(write, monkeypatch):
 
 
 def test_mistakes_of_the_caller(tmp_path):
-    """A folder that is not there, and a text for a list, are errors."""
+    """A missing folder, and a text in place of a list, are errors."""
     with pytest.raises(ConfigurationError, match="does not exist"):
         discover(tmp_path / "none")
     with pytest.raises(ConfigurationError, match=r"modules=\['shop'\]"):
@@ -165,7 +171,7 @@ def test_mistakes_of_the_caller(tmp_path):
 
 
 async def test_an_agent_has_them(write):
-    """What was found runs: a tool, one of the toolset, and a function that changes the session's state."""
+    """An agent runs a discovered tool, a tool of a discovered toolset and a state function."""
     found = discover(write(actgent_tools_py=GOOD, tagent_tools_py=STATE))
     calls = [ToolCall("double", {"number": 4}), ToolCall("remember", {"word": "blue"})]
     llm = ScriptedLLM([calls, "done"])

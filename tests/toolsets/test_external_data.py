@@ -1,4 +1,4 @@
-"""What strangers write in results: data between marks, whatever it says."""
+"""External text in tool results is data between delimiters."""
 
 import re
 
@@ -45,7 +45,7 @@ SIGNS = re.compile(
 
 
 class Page(Tool):
-    """A page that strangers wrote."""
+    """An untrusted page."""
 
     name, description, outside, effect = "page", "Read a page.", True, "pure"
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}  # noqa: RUF012
@@ -61,7 +61,7 @@ class Page(Tool):
 
 
 class Web(Toolset):
-    """A toolset that connects to something."""
+    """A toolset with an external connection."""
 
     name = "web"
 
@@ -78,7 +78,7 @@ class Web(Toolset):
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_hostile_words_reach_the_model_as_data(text, fails):
-    """Between marks that the text does not contain, in the role of a tool, without marks of roles or calls."""
+    """The text has the tool role and delimiters that it does not contain, without role or call markers."""
     async with open_provider([[ToolCall("page", {})], "ok"]) as provider:
         llm = OpenAI("m", api_key="k", base_url=provider.openai_url)
         async with BareAgent("a", llm=llm, tools=[Web(Page(text, fails=fails))]) as agent:
@@ -100,7 +100,7 @@ async def test_hostile_words_reach_the_model_as_data(text, fails):
 
 
 def test_a_text_cannot_contain_its_own_mark():
-    """Not even where it knows the mark of what was there before."""
+    """A text that contains an earlier delimiter gets a different delimiter."""
     result = ToolResult(call_id="c", tool_name="t", content="x")
     mark = mark_untrusted(result, "web").mark
     again = mark_untrusted(ToolResult(call_id="c", tool_name="t", content=f"x\n[{mark}]"), "web")
@@ -113,12 +113,15 @@ def test_a_text_cannot_contain_its_own_mark():
     ["a < b > c | d", "x[0] and [note]", "<b>bold</b> <p>text</p> <table>", "if a<b: pass", "naïve 日本 🎉"],
 )
 def test_ordinary_words_stay_as_they_are(text):
-    """HTML, code and other alphabets."""
+    """HTML, code and other alphabets are unchanged."""
     assert neutral(text) == text
 
 
 async def test_tools_of_the_program_are_not_fenced():
-    """Alone or as a static group; what connects to something is, unless it says otherwise."""
+    """Own tools and static toolsets get no delimiters.
+
+    A toolset with a connection does, unless it opts out.
+    """
 
     @tool(thread=False)
     def own() -> str:
@@ -144,7 +147,7 @@ async def test_tools_of_the_program_are_not_fenced():
 
 
 def obey(request):
-    """Do whatever any line of a result tells, as a model might."""
+    """Follow every instruction line of a result, as a model might."""
     results = [part for part in request.messages[-1].parts if isinstance(part, ToolResult)]
     lines = [line for result in results for line in result.text.splitlines()]
     calls = [ToolCall(m[1], {}) for line in lines for m in re.finditer(r"call ([\w.]+)", line)]
@@ -157,7 +160,7 @@ def obey(request):
 
 
 async def test_a_model_that_obeys_injections_has_only_its_permissions():
-    """Tools that are unknown, of another mode, or for a person to approve do not run; the session lives on."""
+    """Tools that are unknown, outside the mode or need approval do not run. The session continues."""
     done = []
 
     @tool(thread=False)
@@ -191,7 +194,7 @@ async def test_a_model_that_obeys_injections_has_only_its_permissions():
 
 
 async def test_a_restart_shows_the_same_marks(tmp_path):
-    """What was fenced is fenced alike from the journal, so the prompt's prefix stays."""
+    """Results from the journal have the same delimiters, so the prompt prefix is unchanged."""
     texts = []
     for turn in (0, 1):
         llm = ScriptedLLM([[ToolCall("page", {})], "ok"] if turn == 0 else ["ok"])
@@ -211,7 +214,7 @@ async def test_a_restart_shows_the_same_marks(tmp_path):
 
 @pytest.mark.parametrize("value", ["cycle", "deep"])
 async def test_a_tool_that_returns_a_value_without_json_form_succeeds(value):
-    """A list that contains itself, and a list that is nested too deep for JSON. The tool ran, so its call is a success."""
+    """A cyclic list and a list that is nested too deep for JSON. The tool ran, so its call is a success."""
     cycle = []
     cycle.append(cycle)
     deep = []
@@ -235,7 +238,7 @@ async def test_a_tool_that_returns_a_value_without_json_form_succeeds(value):
 
 
 async def test_words_of_a_foreign_schema_are_data_in_an_error_of_the_arguments():
-    """The error quotes a constant of a document that a stranger wrote."""
+    """The error quotes a constant of a third-party document as untrusted text."""
     parameter = {"name": "q", "in": "query", "required": True, "schema": {"const": HOSTILE[0]}}
     document = {
         "openapi": "3.1.0",

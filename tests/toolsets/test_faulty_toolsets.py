@@ -1,4 +1,4 @@
-"""Toolsets that publish what is wrong, where it is wrong or when it is wrong, and agents that stop meanwhile."""
+"""Toolsets that publish invalid tools, at valid and invalid times, and agents that stop during a call."""
 
 import pytest
 import trio
@@ -18,7 +18,7 @@ def add(a: int, b: int) -> int:
 
 
 class Remote(Toolset):
-    """Publishes what a test gives it: at once, by the `publish` that it keeps, or never."""
+    """A toolset that publishes the test's tools at once, through the stored `publish`, or never."""
 
     def __init__(self, *published, required=False):
         self.name = "remote"
@@ -44,7 +44,7 @@ class Unfinished(Tool):
 
 
 class Odd(Tool):
-    """A tool with one attribute that is something else."""
+    """A tool with one attribute of a wrong type."""
 
     def __init__(self, **attributes):
         self.__dict__ |= {"name": "odd", "parameters": {"type": "object"}, **attributes}
@@ -179,7 +179,10 @@ HARMLESS = (
 
 
 async def test_tool_descriptions_contain_no_delimiters():
-    """Descriptions of third parties have no role or call delimiters and no invisible characters. Values are unchanged."""
+    """Descriptions of third parties have no role or call delimiters and no invisible characters.
+
+    Values are unchanged.
+    """
     value = {
         "type": "string",
         "title": WORDS,
@@ -211,11 +214,11 @@ async def test_tool_descriptions_contain_no_delimiters():
     assert llm.chats[0].tools[0].description == WORDS, "a program's own words stay as they are"
 
 
-# --- agents that stop meanwhile ----------------------------------------------------------------
+# --- agents that stop during a call ----------------------------------------------------------------
 
 
 class Served(Toolset):
-    """A tool that takes a second while its toolset is open, and may fail when that is closed."""
+    """A tool that takes a second in an open toolset. Closing the toolset may fail."""
 
     name = "served"
 
@@ -255,7 +258,10 @@ def outcomes(session):
 @pytest.mark.parametrize("stopped", ["caller", "other"])
 @pytest.mark.parametrize("closing", [None, ValueError("no"), SystemExit(3)], ids=["well", "raises", "exits"])
 async def test_one_of_two_stops_in_the_middle_of_a_call(stopped, closing, autojump_clock):
-    """The toolset stays open for the other, whose call goes on; the stopped one's call is told as what it is."""
+    """The other agent keeps the toolset open and completes its call.
+
+    The stopped agent's call has an unknown outcome.
+    """
     served = Served(closing=closing)
     async with open_runtime() as runtime:
         caller = await runtime.start(worker("caller", served))
@@ -278,7 +284,7 @@ async def test_one_of_two_stops_in_the_middle_of_a_call(stopped, closing, autoju
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("closing", [None, ValueError("no"), SystemExit(3)], ids=["well", "raises", "exits"])
 async def test_a_start_that_is_cancelled_while_it_connects(required, closing, autojump_clock):
-    """It ends at once, whatever the toolset does then; another agent that waits for the same toolset gets it."""
+    """A cancelled start ends at once. A second agent that waits for the same toolset gets it."""
     served = Served(connects_in=2, required=required, closing=closing)
     begun = trio.current_time()
     with trio.move_on_after(0.3) as scope:

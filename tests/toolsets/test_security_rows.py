@@ -1,4 +1,4 @@
-"""Attacks from a list that is not ours, row by row: strangers' words, JSON, schemas, access, consumption, isolation."""
+"""Attacks from an external list: injections, JSON, schemas, access, consumption and isolation."""
 
 import json
 import math
@@ -50,7 +50,7 @@ AREAS = ("injection", "json", "schema", "access", "consumption", "isolation")
 
 
 def rows(area):
-    """The rows of an area; none, with the reason, where the list is not beside the repository."""
+    """Return the rows of an area, or a skipped row if the list is missing."""
     if not PLACE.exists():
         return [pytest.param(None, marks=pytest.mark.skip(reason=f"{PLACE} is not there"))]
     found = [json.loads(line) for line in PLACE.read_text(encoding="utf-8").splitlines()]
@@ -62,7 +62,7 @@ def results_of(session):
 
 
 def recorded():
-    """A tool that must not run without being asked for, and what it did."""
+    """Return a tool that must not run unasked, and the record of its calls."""
     done = []
 
     @tool(name="delete_all", thread=False)
@@ -74,7 +74,7 @@ def recorded():
     return delete_all, done
 
 
-# --- strangers' words --------------------------------------------------------------------------
+# --- untrusted text --------------------------------------------------------------------------
 
 
 class Page(Tool):
@@ -92,7 +92,7 @@ class Page(Tool):
 
 @pytest.mark.parametrize("row", rows("injection"))
 async def test_strangers_words_stay_data(row):
-    """Marked with their source, in a tool's role on both wires; a model that obeys them has its grants and no more."""
+    """The text has its source and the tool role on both wires. A model that obeys it has only its grants."""
     delete_all, done = recorded()
     llm = ScriptedLLM(
         [
@@ -142,7 +142,10 @@ async def test_strangers_words_stay_data(row):
 
 
 async def called_with(text, tmp_path, **options):
-    """What a session's journal holds of a call whose arguments were this text, after a restart."""
+    """Call a tool with this text as arguments.
+
+    Return the arguments, the journalled call and the result after a restart.
+    """
     seen = []
 
     @tool(thread=False, parameters={"type": "object", "additionalProperties": True})
@@ -167,7 +170,10 @@ async def called_with(text, tmp_path, **options):
 
 @pytest.mark.parametrize("row", rows("json"))
 async def test_json_has_one_rule(row, tmp_path):
-    """What is checked is what runs, is stored and is read back; what no rule allows is an error of the call."""
+    """The validated value is the value that runs, is stored and is read back.
+
+    Invalid JSON is an error of the call.
+    """
     match row["generate"]:
         case "dup_keys" | "1e400":
             with pytest.raises(ParseError):
@@ -200,7 +206,10 @@ async def test_json_has_one_rule(row, tmp_path):
 
 
 async def checked(schema, value):
-    """The error of a call with a value, and the seconds that its check took; or why there is no such tool."""
+    """Return the result of a call with a value and the seconds of its validation.
+
+    Raise if the schema is invalid.
+    """
 
     @tool(thread=False, parameters={"type": "object", "properties": {"value": schema}, "required": ["value"]})
     def check(value) -> str:
@@ -215,7 +224,7 @@ async def checked(schema, value):
 
 
 def seconds_to_check(check, value):
-    """The time of one check, as this thread is given it, whatever comes of it."""
+    """Return the CPU time of one validation in this thread."""
     begun = time.thread_time()
     with suppress(InvalidArguments):
         check.argument_validator.validate({"value": value})
@@ -224,7 +233,7 @@ def seconds_to_check(check, value):
 
 @pytest.mark.parametrize("row", rows("schema"))
 async def test_schemas_are_bounded(row, server):
-    """In time, in what they fetch, and in what passes them."""
+    """Validation has limits for time and accepted values, and fetches nothing."""
     match row["generate"]:
         case "redos":
             try:
@@ -232,9 +241,7 @@ async def test_schemas_are_bounded(row, server):
             except ConfigurationError:
                 return
             assert result.status == "error"
-            assert (
-                seconds < 1
-            )  # the whole turn; the check itself is bounded by its engine, which never goes back
+            assert seconds < 1  # includes the turn; the regex engine does not backtrack
         case "ref_remote":
             with pytest.raises(ConfigurationError):
                 await checked({"$ref": f"{server.url}/schema.json"}, 1)
@@ -261,7 +268,7 @@ async def test_schemas_are_bounded(row, server):
 
 @pytest.mark.parametrize("row", rows("access"))
 async def test_access_is_checked_in_code(row, autojump_clock):
-    """By exact names, for the call that was approved and no other, and never after the end."""
+    """A call needs an exact name and its own approval, and never runs after the end."""
     delete_all, done = recorded()
     match row["generate"]:
         case "unknown_tool":
@@ -321,7 +328,7 @@ async def test_access_is_checked_in_code(row, autojump_clock):
 
 
 async def approval_replay(delete_all, done):
-    """An approval is for its call with its arguments in its session, once."""
+    """An approval is valid once, for its call with its arguments in its session."""
     llm = ScriptedLLM(
         lambda chat: "ok" if chat.messages[-1].role == "tool" else [ToolCall("delete_all", {"really": True})]
     )
@@ -399,7 +406,7 @@ async def test_every_loop_is_bounded(row, server):
 
 
 async def huge_answers(server):
-    """What a tool and an API say is cut where it may be longest, with a notice."""
+    """Long results of a tool and an API are truncated with a notice."""
 
     @tool(thread=False, effect="pure")
     def long() -> str:
@@ -430,7 +437,7 @@ async def huge_answers(server):
 
 
 async def ping_pong():
-    """Two agents that ask each other end by the depth or the circle, and the whole is counted."""
+    """Two agents that call each other end at the depth or cycle limit, and all calls are counted."""
     asked = []
 
     def asking(name, other):
@@ -466,7 +473,7 @@ async def ping_pong():
 
 @pytest.mark.parametrize("row", rows("isolation"))
 async def test_owners_are_apart(row, tmp_path):
-    """By id, by a query, by what is remembered and by what waits."""
+    """Owners are isolated for ids, queries, memories and waiting work."""
     journal = f"sqlite:///{tmp_path}/j.db"
     match row["generate"]:
         case "read_other":
@@ -518,7 +525,7 @@ async def test_owners_are_apart(row, tmp_path):
 
 
 async def interleaved():
-    """A thousand sessions side by side, each with a canary, of which no other's prompt has anything."""
+    """A thousand concurrent sessions have a canary each. No prompt contains another session's canary."""
     seen = {}
 
     def answer(chat):
@@ -541,7 +548,7 @@ async def interleaved():
 
 
 def test_each_area_has_its_rows():
-    """All rows of these areas are run here, so that a new one is not passed over."""
+    """All rows of these areas are run, so that a new row is not missed."""
     if not PLACE.exists():
         pytest.skip(f"{PLACE} is not there")
     found = [json.loads(line) for line in PLACE.read_text(encoding="utf-8").splitlines()]

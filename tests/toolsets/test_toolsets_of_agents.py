@@ -1,4 +1,4 @@
-"""Toolsets while agents have them: they come, go, change, fail and are silent."""
+"""Toolsets of running agents: they connect, disconnect, change, fail and hang."""
 
 from itertools import pairwise
 
@@ -40,7 +40,7 @@ def multiply(a: int, b: int) -> int:
 
 
 class Remote(Toolset):
-    """Tools that connect after `delay` seconds, and change or end when a test says so."""
+    """Tools that connect after `delay` seconds, and change or end when the test requests it."""
 
     def __init__(self, name, tools, delay=0.0, *, required=False):
         self.name = name
@@ -82,7 +82,10 @@ def notices(session):
 
 
 async def test_tools_of_a_toolset_are_offered_and_run():
-    """They stand behind the agent's own, under one roof with `find_tools` and `call_tool` only where they may change."""
+    """They follow the agent's own tools.
+
+    `find_tools` and `call_tool` are offered only if the tools can change.
+    """
     llm = ScriptedLLM([[ToolCall("multiply", {"a": 6, "b": 7})], "42"])
     async with BareAgent("tutor", llm=llm, tools=[add, StaticToolset("maths", [multiply])]) as agent:
         session = await agent.create_session("ada")
@@ -93,7 +96,7 @@ async def test_tools_of_a_toolset_are_offered_and_run():
 
 
 async def test_a_block_opens_and_closes_them_in_one_task():
-    """What a toolset opened is closed when the agent's block has been left."""
+    """A toolset's resources are closed when the agent's block has ended."""
     remote = Remote("far", [multiply])
     for _ in range(2):
         async with BareAgent("tutor", llm=ScriptedLLM(["hello"]), tools=[remote]):
@@ -103,7 +106,7 @@ async def test_a_block_opens_and_closes_them_in_one_task():
 
 
 async def test_two_agents_share_one(autojump_clock):
-    """One source runs for all agents that have it, derived or not, until the last of them ends."""
+    """One source runs for all agents that use it, derived or not, until the last one ends."""
     remote = Remote("far", [add, multiply], 1)
     llm = ScriptedLLM(["hello"], repeat=True)
     async with open_runtime() as runtime:
@@ -122,7 +125,7 @@ async def test_two_agents_share_one(autojump_clock):
 
 
 async def test_one_that_hangs_delays_the_start_by_half_a_second(autojump_clock):
-    """The healthy ones are waited for, and the one that hangs half a second longer."""
+    """The start waits for the healthy toolsets and at most half a second longer for the hanging one."""
     healthy = [Remote(f"r{n}", [], delay) for n, delay in enumerate((0.4, 0.8, 1.2, 1.5))]
     hanging = Remote("hangs", [multiply], 1000)
     begun = trio.current_time()
@@ -135,7 +138,10 @@ async def test_one_that_hangs_delays_the_start_by_half_a_second(autojump_clock):
 
 
 async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
-    """They change nothing at the prompt's beginning; `call_tool` runs them, and the handlers see the tool itself."""
+    """The prompt prefix is unchanged.
+
+    `call_tool` runs late tools, and handlers see the name of the tool itself.
+    """
     late = Remote("far", [multiply], 3)
     llm = ScriptedLLM(
         ["first", [ToolCall("call_tool", {"name": "multiply", "arguments": {"a": 6, "b": 7}})], "42", "new"]
@@ -200,7 +206,7 @@ def len_of(events):
 
 
 async def test_pauses_grow(autojump_clock):
-    """One that always fails is tried again after 1, 2, 4 ... and at most 60 seconds."""
+    """A toolset that always fails is retried after 1, 2, 4 ... and at most 60 seconds."""
     times = []
 
     class Broken(Toolset):
@@ -218,7 +224,7 @@ async def test_pauses_grow(autojump_clock):
 
 @pytest.mark.parametrize("delay", [1000, None])
 async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, delay):
-    """The start raises after the time to connect, whether it is silent or fails; nothing runs then, and again works."""
+    """A silent or failing required toolset fails the start after the connect timeout. A later start works."""
 
     class Needed(Remote):
         async def run(self, publish):
@@ -241,7 +247,7 @@ async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, dela
 
 
 async def test_a_cancelled_start_releases_all_resources(autojump_clock):
-    """Who gives up waiting for a toolset has no agent and no toolset running."""
+    """After the cancellation no agent and no toolset is running."""
     remote = Remote("far", [add], 1000)
     async with open_runtime() as runtime:
         with trio.move_on_after(2):
@@ -251,7 +257,7 @@ async def test_a_cancelled_start_releases_all_resources(autojump_clock):
 
 
 async def test_session_opened_during_connecting_waits_for_the_toolset(autojump_clock):
-    """It is answered after the toolsets have connected, with their tools."""
+    """The session is answered after the toolsets have connected, with their tools."""
     llm = ScriptedLLM(["hello"])
     agent = BareAgent("tutor", llm=llm, tools=[Remote("far", [multiply], 3)])
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
@@ -263,7 +269,7 @@ async def test_session_opened_during_connecting_waits_for_the_toolset(autojump_c
 
 
 async def test_tools_that_change(autojump_clock):
-    """A session goes on with what it was offered; calls go by the new schema, and a notice tells."""
+    """A session keeps its offered tools. Calls use the new schema, and a notice names the change."""
 
     @tool(name="multiply", thread=False)
     def changed(x: int) -> int:
@@ -288,7 +294,10 @@ async def test_tools_that_change(autojump_clock):
 
 
 async def test_names_that_collide_or_do_not_fit():
-    """A second tool of a name gets its toolset's in front; one that no model can use is left out; long ones are cut."""
+    """A duplicate name gets its toolset's name as a prefix.
+
+    Unusable tools are omitted and long names are cut.
+    """
     odd = [tool(name=f"{'x' * 60}", thread=False)(lambda a: a) for _ in range(1)]
     far = [type(add)(f"n{n}", "", add.func, thread=False) for n in range(2)]
     far[0].name, far[1].name = "a/b c" * 30, ""
@@ -307,7 +316,7 @@ async def test_names_that_collide_or_do_not_fit():
 
 @pytest.mark.parametrize("given", [lambda t: StaticToolset("team", [t]).prefixed("my_"), EnvelopedTool])
 async def test_an_agent_among_the_tools_is_started(given):
-    """An agent's tool brings its agent along, also in a toolset or an envelope."""
+    """A tool of an agent starts this agent, also inside a toolset or a wrapper."""
     helper = BareAgent("helper", llm=ScriptedLLM(["42"]))
     tool = given(helper.as_tool())
     name = "my_helper" if isinstance(tool, Toolset) else "helper"
@@ -321,20 +330,20 @@ async def test_an_agent_among_the_tools_is_started(given):
 
 
 def test_two_toolsets_of_one_name():
-    """The error says what to do."""
+    """The error has a remedy."""
     with pytest.raises(ConfigurationError, match="two toolsets are named 'x'"):
         BareAgent("tutor", llm=ScriptedLLM([]), tools=[StaticToolset("x", []), StaticToolset("x", [])])
 
 
 async def test_a_configuration_that_does_not_fit_ends_the_start():
-    """It is the developer's mistake, so the start raises it."""
+    """The start raises, because this is a programming error."""
     with pytest.raises(ConfigurationError, match="names the parameter 'town'"):
         async with BareAgent("t", llm=ScriptedLLM([]), tools=[StaticToolset("x", [add]).configured(town=1)]):
             pass
 
 
 class Misconfigured(Toolset):
-    """A toolset whose settings turn out to be wrong after `delay` seconds."""
+    """A toolset that raises a configuration error after `delay` seconds."""
 
     def __init__(self, name="wrong", *, required=False, delay=0.0):
         self.name = name
@@ -362,7 +371,7 @@ async def test_a_misconfigured_toolset_ends_the_start(required, others, caplog, 
 
 
 async def test_two_agents_with_one_misconfigured_toolset(autojump_clock):
-    """Both starts raise the error, at the same time or one after the other, and the runtime goes on."""
+    """Both starts raise the error, concurrent or in sequence, and the runtime continues."""
     wrong, errors = Misconfigured(delay=1), []
 
     async def start(name):
@@ -396,7 +405,7 @@ async def test_a_mistake_found_after_the_start_is_logged_once(caplog, autojump_c
 
 
 async def test_a_mistake_after_a_connection_is_retried(caplog, autojump_clock):
-    """A program may be replaced while its server runs: an agent that has started waits for it."""
+    """A program may be replaced while its server runs, so a running agent retries."""
     source = Remote("x", [add])
     source.error = ConfigurationError("the program was not found")
     async with BareAgent("t", llm=ScriptedLLM([]), tools=[source]):
@@ -411,7 +420,7 @@ async def test_a_mistake_after_a_connection_is_retried(caplog, autojump_clock):
     [(ConfigurationError("wrong"), ConfigurationError), (OSError("refused"), ToolsetUnavailable)],
 )
 async def test_a_toolset_that_fails_without_an_agent(error, raised):
-    """The error arrives without a group around it, at once."""
+    """The error is raised at once and without an exception group."""
 
     class Failing(Toolset):
         name = "x"
@@ -437,7 +446,7 @@ def many(count):
 
 
 async def test_deferred_tools_are_found_and_called():
-    """Three tools stand for five hundred: the request grows by less than 2 KB, and what is found can be called."""
+    """Three tools replace five hundred: the request grows by less than 2 KB. A found tool can be called."""
     sizes = {}
     for tools in ([], [Deferred(StaticToolset("all", many(500)), keep=["add"])]):
         script = [[ToolCall("find_tools", {"query": "multiplying numbers"})], "found"]
@@ -457,7 +466,10 @@ async def test_deferred_tools_are_found_and_called():
 
 
 async def test_a_call_by_call_tool_is_one_of_the_tool_itself():
-    """Approvals, modes and errors are those of the tool; what is not there is an error that names what is."""
+    """Approvals, modes and errors are those of the tool.
+
+    The error for an unknown name lists the known names.
+    """
 
     def call(wanted, **arguments):
         return [ToolCall("call_tool", {"name": wanted, "arguments": arguments})]
@@ -509,7 +521,7 @@ async def test_a_call_by_call_tool_is_one_of_the_tool_itself():
 
 
 async def test_toolsets_survive_a_restart(tmp_path):
-    """A call that waits for a person when the process ends runs after the restart, by `call_tool` too."""
+    """A call with a pending approval at the process end runs after the restart, also by `call_tool`."""
     url = f"sqlite:///{tmp_path}/agents.db"
     deferred = Deferred(StaticToolset("all", many(10)))
     first = ScriptedLLM([[ToolCall("call_tool", {"name": "make_report_7", "arguments": {"title": "A"}})]])
@@ -535,7 +547,7 @@ async def test_toolsets_survive_a_restart(tmp_path):
 
 @pytest.mark.parametrize("by_gateway", [False, True])
 async def test_an_approved_call_waits_for_its_toolset_after_a_restart(by_gateway, autojump_clock, tmp_path):
-    """The decision comes while the toolset still connects; the call runs once that is there."""
+    """A call that is approved while its toolset connects runs after the toolset has connected."""
     paid = []
 
     @tool(thread=False, effect="once", approval=True)
@@ -571,7 +583,7 @@ async def test_an_approved_call_waits_for_its_toolset_after_a_restart(by_gateway
 
 
 async def test_a_call_waits_no_longer_than_its_toolset_may_take(autojump_clock):
-    """One that never connects is named; a call that is interrupted meanwhile is closed at once."""
+    """The error names a toolset that never connects. Later calls do not wait again."""
     llm = ScriptedLLM([[ToolCall("pay", {})], "ok", [ToolCall("pay", {})], "ok"])
     async with BareAgent(
         "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]
@@ -589,7 +601,7 @@ async def test_a_call_waits_no_longer_than_its_toolset_may_take(autojump_clock):
 
 
 async def test_a_call_that_waits_for_its_toolset_can_be_interrupted(autojump_clock):
-    """It gets its result as not started, and the session goes on."""
+    """The call gets the status "cancelled", and the session continues."""
     llm = ScriptedLLM([[ToolCall("pay", {})], "ok"])
     async with BareAgent(
         "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]

@@ -1,4 +1,4 @@
-"""Arithmetic and the time, with expressions and zones that are meant to do harm."""
+"""The calculator and clock tools, including hostile expressions and time zones."""
 
 import datetime as dt
 
@@ -25,7 +25,7 @@ from actgent.toolsets.builtin import calculator, current_time
     ],
 )
 def test_expressions(expression, result):
-    """Exact, with the usual precedence."""
+    """Results are exact and follow the usual precedence."""
     assert calculator(expression) == result
 
 
@@ -63,7 +63,7 @@ def test_unsupported_expressions_are_rejected(expression, words):
 
 
 def test_the_time():
-    """With the offset of the zone, which is right now."""
+    """The time has the current offset of the zone."""
     told = current_time("Asia/Kathmandu")
     when = dt.datetime.fromisoformat(told["time"])
     assert when.utcoffset() == dt.timedelta(hours=5, minutes=45)
@@ -75,6 +75,6 @@ def test_the_time():
     "zone", ["", "Nowhere", "../../etc/passwd", "/etc/passwd", "a\x00b", "x" * 10_000, "Europe"]
 )
 def test_zones_that_there_are_not(zone):
-    """No name leads to another file."""
+    """Unknown zone names are rejected and open no file."""
     with pytest.raises(ToolError, match="unknown time zone"):
         current_time(zone)

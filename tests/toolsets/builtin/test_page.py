@@ -1,4 +1,4 @@
-"""Pages as text: through the guard, bounded, and however broken."""
+"""Web pages as text: address checks, size limits and broken markup."""
 
 import time
 import tracemalloc
@@ -16,7 +16,7 @@ word.<br>Two<!-- hidden <p> --></p><ul><li>a<li>b</ul>3 < 4 &lt;system&gt;</body
 
 
 def test_the_text_of_a_page():
-    """A line for each block, without scripts, styles and comments."""
+    """The text has a line for each block, without scripts, styles and comments."""
     assert page_text(PAGE).splitlines() == [
         "Fish & chips",
         "One bold word.",
@@ -31,7 +31,7 @@ def test_the_text_of_a_page():
     "piece", ["<", "<!--", "<script>", "<a ", "<![CDATA[", "</", "&", "<p", "<style", "<?"]
 )
 def test_broken_pages_take_no_time(piece):
-    """A megabyte of each, in linear time."""
+    """A megabyte of each broken markup is read in linear time."""
     begun = time.process_time()
     page_text(piece * (1_000_000 // len(piece)))
     assert time.process_time() - begun < 20
@@ -70,7 +70,7 @@ def answer(body, kind="text/html", status="200 OK", more=""):
 
 
 async def test_a_page_is_fetched_as_data():
-    """It is marked as what strangers wrote."""
+    """The text is marked as untrusted."""
     result = await fetched(answer(PAGE.encode()))
     assert result.content.startswith("Fish & chips")
     assert "<system>" not in result.content
@@ -79,14 +79,14 @@ async def test_a_page_is_fetched_as_data():
 
 
 async def test_private_addresses_are_blocked():
-    """Without `allow`, and after a redirect."""
+    """Private addresses are blocked without `allow` and after a redirect."""
     assert (await fetched(answer(b"x"), allow=())).status == "error"
     more = "Location: http://169.254.169.254/latest/meta-data\r\n"
     assert (await fetched(answer(b"", status="302 Found", more=more))).status == "error"
 
 
 async def test_other_answers():
-    """Errors, pictures, encodings that nobody knows, and more than fits."""
+    """Errors, images, unknown encodings and pages over the size limit give a short result."""
     assert "status 404" in (await fetched(answer(b"", status="404 Not Found"))).error
     assert (await fetched(answer(b"\x89PNG", kind="image/png"))).content == "[image/png, 4 bytes]"
     assert (await fetched(answer(b"<p>x\xff", kind="text/html; charset=nonsense"))).content == "x\ufffd"
@@ -97,7 +97,7 @@ async def test_other_answers():
     "url", ["file:///etc/passwd", "ftp://x/", "", "http://", "http://[::1]/", "https://a b/"]
 )
 async def test_addresses_that_are_none(url):
-    """One error result."""
+    """An invalid address gives one error result."""
     llm = ScriptedLLM([[ToolCall("fetch_page", {"url": url})], "ok"])
     async with BareAgent("a", llm=llm, tools=[page_tool()]) as agent:
         session = await agent.create_session("ada")
@@ -108,7 +108,7 @@ async def test_addresses_that_are_none(url):
 
 @pytest.mark.parametrize("piece", ["é1<p>", "日 本<br>", "日 "])
 def test_a_page_of_short_pieces_takes_little_memory(piece):
-    """Short words and tags take no more than some copies of the page."""
+    """Many short words and tags need no more memory than a few copies of the page."""
     page = piece * (300_000 // len(piece))
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Python in a sandbox: what code can do, what it cannot, and the tools that it calls."""
+"""Python code in a sandbox: its limits and the tools that it calls."""
 
 import os
 import threading
@@ -34,7 +34,7 @@ pytest.importorskip("pydantic_monty", reason="pip install 'actgent[sandbox]'")
 
 
 async def run(code, **options):
-    """What code comes to without an agent."""
+    """Run code without an agent. Return its result."""
     return await python_tool(**options).execute({"code": code}, ToolContext())
 
 
@@ -43,7 +43,7 @@ def calling(code, *, call="c"):
 
 
 async def result_of(code, *tools, options=None, **agent):
-    """The result of a run by an agent with these tools."""
+    """Return the result of code that an agent with these tools runs."""
     llm = ScriptedLLM([calling(code), "ok"])
     async with BareAgent("a", llm=llm, tools=[*tools, python_tool(**(options or {}))], **agent) as running:
         session = await running.create_session("ada")
@@ -52,7 +52,7 @@ async def result_of(code, *tools, options=None, **agent):
 
 
 def recorded(effect="once", **options):
-    """A tool that notes with what it was called."""
+    """Return a tool that records its arguments, and the record."""
     calls = []
 
     @tool(thread=False, effect=effect, **options)
@@ -68,7 +68,7 @@ def recorded(effect="once", **options):
 
 
 async def test_output_and_the_last_value():
-    """What is printed comes first; without either, that is said."""
+    """Printed text precedes the last value. Without both, the result is "(no output)"."""
     assert await run("print('a')\n1 + 1") == "a\n2"
     assert await run("[1, {'b': None}]") == '[1, {"b": null}]'
     assert await run("x = 1") == "(no output)"
@@ -76,7 +76,7 @@ async def test_output_and_the_last_value():
 
 
 async def test_errors_say_where():
-    """With what was printed before; of code that cannot be read, too."""
+    """Runtime and syntax errors have their line, after the printed text."""
     with pytest.raises(ToolError, match=r"(?s)before\n.*line 2.*ZeroDivisionError"):
         await run("print('before')\n1 / 0")
     with pytest.raises(ToolError, match="SyntaxError"):
@@ -115,7 +115,7 @@ async def test_errors_say_where():
     ],
 )
 async def test_code_gets_nowhere(code, monkeypatch):
-    """No file, no environment, no process, no network, no more memory than it may have: each is an error of the code."""
+    """Access to files, environment, processes and network, and excess memory, are errors of the code."""
     monkeypatch.setenv("ACTGENT_SECRET", "hunter2")
     with pytest.raises(ToolError) as refused:
         await run(code, seconds=3)
@@ -124,7 +124,7 @@ async def test_code_gets_nowhere(code, monkeypatch):
 
 
 async def test_endless_code_ends():
-    """By its time; and output without end is cut."""
+    """Endless code ends at its time limit. Endless output is cut."""
     with pytest.raises(ToolError, match="TimeoutError"):
         await run("while True: pass", seconds=0.3)
     said = await run("for n in range(10_000): print('x' * 100)\n'end'", output=1000)
@@ -143,7 +143,7 @@ async def test_endless_code_ends():
     ],
 )
 async def test_output_is_bounded_in_all_forms(code):
-    """What is printed, the last value and the error together."""
+    """One limit covers printed text, last value and error."""
     try:
         said = await run(code, output=1000)
     except ToolError as error:
@@ -153,7 +153,7 @@ async def test_output_is_bounded_in_all_forms(code):
 
 
 async def test_a_cancelled_run_leaves_neither_process_nor_thread():
-    """An endless loop is killed, and the call ends at once."""
+    """An endless loop is killed, and the cancelled call returns at once."""
     before = workers_besides(())
     threads = threading.active_count()
     async with trio.open_nursery() as nursery:
@@ -169,7 +169,7 @@ async def test_a_cancelled_run_leaves_neither_process_nor_thread():
 
 
 async def test_many_runs_leave_the_threads_of_others_alone():
-    """They wait for each other, and nobody else for them; one that waits for its turn is cancelled at once."""
+    """Runs queue for their own slots and use no default thread. A queued run is cancelled at once."""
     said = []
 
     async def one():
@@ -189,7 +189,7 @@ async def test_many_runs_leave_the_threads_of_others_alone():
 
 
 def workers_besides(known):
-    """Interpreters that this process has started since."""
+    """Return the interpreter processes that this process has started since."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -202,7 +202,7 @@ def workers_besides(known):
 
 
 def test_the_extra_is_named(monkeypatch):
-    """Where it is not installed."""
+    """Without the package, the error names the extra to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"actgent\[sandbox\]"):
         python_tool()
@@ -215,7 +215,10 @@ def test_the_extra_is_named(monkeypatch):
 
 
 async def test_tools_are_functions():
-    """By place and by name; JSON is decoded; errors can be caught; twenty calls are one step."""
+    """Code calls tools with positional and keyword arguments and can catch their errors.
+
+    Twenty calls are one step.
+    """
     note, calls = recorded()
     code = """
 total = 0
@@ -240,7 +243,10 @@ total"""
 
 
 async def test_invalid_functions_of_python_code_are_rejected():
-    """Cases: the tool itself, tools that were not passed, and unknown tools. Names are converted to identifiers."""
+    """Cases: the tool itself, tools that were not passed, and unknown tools.
+
+    Names are converted to identifiers.
+    """
     note, calls = recorded()
 
     @tool(name="my-list.of", thread=False, effect="pure")
@@ -257,7 +263,7 @@ async def test_invalid_functions_of_python_code_are_rejected():
 
 
 async def test_modes_hold_in_code():
-    """A tool that the mode does not have is refused, as it would be by itself."""
+    """A tool outside the mode is rejected, as in a direct call."""
     note, calls = recorded()
     llm = ScriptedLLM([calling("note(1)"), "ok"])
     runner = python_tool()
@@ -277,7 +283,7 @@ async def test_modes_hold_in_code():
 
 
 async def test_limits_hold_in_code():
-    """Calls of tools are counted, and a loop of them ends the run."""
+    """Tool calls in code count against the limit, and a loop of calls ends the run."""
     note, calls = recorded()
     code = "while True:\n    try:\n        note(1)\n    except Exception:\n        pass"
     result = await result_of(code, note, limits=Limits(tool_calls=5))
@@ -286,7 +292,7 @@ async def test_limits_hold_in_code():
 
 
 async def test_a_picture_is_named_in_code():
-    """Code gets its words."""
+    """Code gets a text that describes the image."""
 
     @tool(thread=False, effect="pure")
     def photo() -> Image:
@@ -298,7 +304,7 @@ async def test_a_picture_is_named_in_code():
     assert result.media == ()
 
 
-# --- people, and crashes -----------------------------------------------------------------------
+# --- approvals and crashes -----------------------------------------------------------------------
 
 CODE = """
 first = note(1)
@@ -356,7 +362,7 @@ async def test_nested_call_in_code_may_need_an_approval(restarts, tmp_path):
 
 
 async def test_a_refusal_ends_the_run():
-    """The model reads it, and nothing behind the call happens."""
+    """The model gets the rejection. No later call of the code runs."""
     (note, calls), paid = recorded(), []
     llm = ScriptedLLM([calling(CODE), "ok"])
     async with BareAgent("a", llm=llm, tools=[note, payments(paid), python_tool()]) as agent:
@@ -371,7 +377,7 @@ async def test_a_refusal_ends_the_run():
 
 
 async def test_an_approval_is_for_one_call():
-    """The second payment asks again, and one that a tool itself asks gets its answer."""
+    """The second payment needs its own approval. A question of a tool gets its own answer."""
     paid = []
 
     @tool(thread=False, effect="once")
@@ -402,7 +408,7 @@ async def test_an_approval_is_for_one_call():
 
 
 async def life(journal, code, calls):
-    """A process: an agent whose model runs this code until there is a result, and a session that goes on."""
+    """Run a process: an agent whose model runs this code until it has a result, in a persistent session."""
 
     @tool(thread=False, effect="once")
     def note(number: int) -> int:
@@ -423,7 +429,7 @@ async def life(journal, code, calls):
 
 
 async def test_a_crash_at_any_write_repeats_nothing():
-    """What happened once is not done again: its result is there, or nobody knows whether it took effect."""
+    """After a restart no completed call runs again: it has its result or an unknown outcome."""
     code = "a = note(1)\ntry:\n    b = note(2)\nexcept RuntimeError as error:\n    b = str(error)\n[a, b]"
     said, deaths = set(), 0
     for writes in range(1, 40):

@@ -1,4 +1,4 @@
-"""Databases that are only read: the database refuses the rest."""
+"""Read-only databases: the database itself rejects writes."""
 
 import os
 import sqlite3
@@ -19,7 +19,7 @@ POSTGRES = os.environ.get("ACTGENT_TEST_POSTGRES", "postgres://postgres@127.0.0.
 
 @pytest.fixture
 def database(tmp_path):
-    """A database with products and many numbers."""
+    """Return a database with products and many numbers."""
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("create table products (name text, price real)")
@@ -31,7 +31,7 @@ def database(tmp_path):
 
 
 def test_parameters_and_rows(database):
-    """Values go beside the statement; at most 1000 rows come back."""
+    """Values are passed as parameters. At most 1000 rows are returned."""
     ask = sql_tool(f"sqlite:///{database}")
     found = ask("select name from products where price < :maxPrice", {"maxPrice": 15})
     assert found == {"columns": ["name"], "rows": [["pen"]], "more": False}
@@ -73,7 +73,7 @@ HARM = [
 
 @pytest.mark.parametrize("statement", HARM)
 def test_sqlite_refuses_what_is_no_question(database, statement):
-    """With a reason, and the database is as it was."""
+    """A statement other than a query fails with a reason and changes nothing."""
     before = database.read_bytes()
     ask = sql_tool(f"sqlite:///{database}")
     with pytest.raises(ToolError):
@@ -83,13 +83,13 @@ def test_sqlite_refuses_what_is_no_question(database, statement):
 
 
 def test_insert_says_what_is_allowed(database):
-    """In the words that models know."""
+    """The error of an INSERT names the allowed queries."""
     with pytest.raises(ToolError, match="Only SELECT queries are allowed"):
         sql_tool(f"sqlite:///{database}")("insert into products values ('x', 1)")
 
 
 def test_a_statement_that_takes_too_long_is_stopped(database):
-    """By the database itself."""
+    """SQLite interrupts the statement."""
     ask = sql_tool(f"sqlite:///{database}", timeout=0.2)
     endless = "with recursive c(x) as (select 1 union all select x + 1 from c) select count(*) from c"
     with pytest.raises(ToolError, match="longer than"):
@@ -97,14 +97,14 @@ def test_a_statement_that_takes_too_long_is_stopped(database):
 
 
 def test_large_values_are_bounded(database):
-    """Rows end where their values are too long together."""
+    """The rows end when their total size reaches the limit."""
     found = sql_tool(f"sqlite:///{database}")("select hex(zeroblob(400000)) from numbers")
     assert found["more"]
     assert len(found["rows"]) == 1
 
 
 def test_a_database_that_there_is_not(tmp_path):
-    """None is made."""
+    """A missing database is an error and no file is created."""
     with pytest.raises(ToolError):
         sql_tool(f"sqlite:///{tmp_path}/none.db")("select 1")
     assert list(tmp_path.iterdir()) == []
@@ -123,7 +123,7 @@ def test_a_database_that_there_is_not(tmp_path):
     ],
 )
 def test_no_function_takes_longer_than_its_statement_may(database, expression):
-    """SQLite cannot be stopped within a function; these took from ten seconds to minutes, of which the time limit knew nothing."""
+    """SQLite cannot interrupt a function: without limits, these took ten seconds to minutes."""
     begun = time.process_time()
     with suppress(ToolError):
         sql_tool(f"sqlite:///{database}", timeout=0.5)(f"select length({expression})")
@@ -131,7 +131,7 @@ def test_no_function_takes_longer_than_its_statement_may(database, expression):
 
 
 def test_functions_say_what_those_of_sqlite_say(database):
-    """For texts, numbers, bytes, nothing, and what is not there."""
+    """Replaced functions return the results of SQLite's own for texts, numbers, bytes and NULL."""
     values = [
         "'  a b  '",
         "'xxaxx'",
@@ -178,7 +178,7 @@ def test_functions_say_what_those_of_sqlite_say(database):
 
 @pytest.fixture
 def table():
-    """A table of PostgreSQL with two rows."""
+    """Return a PostgreSQL table with two rows."""
     psycopg = pytest.importorskip("psycopg")
     try:
         connection = psycopg.connect(POSTGRES, connect_timeout=3, autocommit=True)
@@ -194,7 +194,7 @@ def table():
 
 
 def test_postgres_answers(table):
-    """With parameters, and at most so many rows."""
+    """A query has parameters and a maximum number of rows."""
     ask = sql_tool(POSTGRES, max_rows=10)
     assert ask(f"select a from {table} where a > %(least)s", {"least": 1})["rows"] == [[2]]
     many = ask("select generate_series(1, 100)")
@@ -222,14 +222,17 @@ def test_postgres_answers(table):
     ],
 )
 def test_postgres_refuses_what_is_no_question(table, statement):
-    """The table has its rows afterwards."""
+    """A rejected statement leaves the rows of the table unchanged."""
     with pytest.raises(ToolError):
         sql_tool(POSTGRES)(statement.format(t=table))
     assert not Path("/tmp/ready_harm").exists()
 
 
 def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplog, monkeypatch):
-    """Before version 16, `lo_create` also writes in READ ONLY transactions. A superuser is named in the log."""
+    """Before version 16, `lo_create` also writes in READ ONLY transactions.
+
+    A superuser is named in the log.
+    """
     psycopg = pytest.importorskip("psycopg")
     monkeypatch.setattr("actgent.support.safe_logging._filter._groups", {})  # repeated records are suppressed
     ask = sql_tool(POSTGRES)
@@ -248,13 +251,13 @@ def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplo
 
 
 def test_postgres_stops_what_takes_too_long(table):
-    """By its own clock."""
+    """The server's statement timeout ends the statement."""
     with pytest.raises(ToolError, match="longer than"):
         sql_tool(POSTGRES, timeout=0.2)("select pg_sleep(5)")
 
 
 def test_a_statement_that_ignores_the_server_timeout_ends_at_the_deadline(table):
-    """A function that catches every cancellation keeps neither this process nor, for long, the server busy."""
+    """A function that catches every cancellation blocks the server only briefly and never this process."""
     psycopg = pytest.importorskip("psycopg")
     body = "begin loop begin perform pg_sleep(1); exception when query_canceled then null; end; end loop; end"
     name = f"f_{table}"
@@ -294,13 +297,13 @@ def test_a_statement_that_ignores_the_server_timeout_ends_at_the_deadline(table)
     ],
 )
 def test_postgres_refuses_functions_that_change_something_outside_of_the_statement(table, statement):
-    """However the name is written, and also in a text that another function runs."""
+    """Such functions are rejected for any spelling, and inside text that another function runs."""
     with pytest.raises(ToolError, match="not allowed"):
         sql_tool(POSTGRES)(statement)
 
 
 def test_postgres_allows_harmless_functions_and_words_in_strings(table):
-    """Names in strings and comments are no calls."""
+    """Function names in strings and comments are not calls."""
     ask = sql_tool(POSTGRES)
     found = ask(
         "select 'set_config(''a'')', $x$set_config()$x$, E'\\'lo_create(', random() < 2, pg_sleep(0), 5 % 3 -- set_config("
@@ -321,7 +324,7 @@ def test_postgres_allows_harmless_functions_and_words_in_strings(table):
     ],
 )
 def test_a_large_value_of_postgres_is_cut_by_the_server(table, statement):
-    """This process never receives it: libpq allocates outside of Python, so the test measures a process of its own."""
+    """Libpq allocates outside of Python, so the test measures the memory of a separate process."""
     code = (
         "import resource, sys; from actgent.toolsets.builtin import sql_tool; ask = sql_tool(sys.argv[1], timeout=60)\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; ask('select 1'); before = peak()\n"
@@ -334,13 +337,13 @@ def test_a_large_value_of_postgres_is_cut_by_the_server(table, statement):
 
 
 def test_text_that_closes_the_parenthesis_of_the_bounded_statement_is_refused(table):
-    """The bounds cannot be left by text that is no statement by itself."""
+    """A text that is not one complete statement is rejected, so it cannot escape the row limit."""
     with pytest.raises(ToolError, match="Only one SELECT"):
         sql_tool(POSTGRES)("select 1) as t(c1) union all select repeat('x', 1000000) from (select 'a'")
 
 
 def test_values_of_postgres_as_json_has_them(table):
-    """Numbers and booleans as such, bytes by their size, other types in the notation of PostgreSQL."""
+    """Numbers and booleans stay, bytes become their size, and other types use PostgreSQL's text form."""
     found = sql_tool(POSTGRES)(
         "select 1, 2.5::float8, 'inf'::float8, 2.50, true, null, '\\x00ff'::bytea, date '2026-01-02', array[1, 2], '{\"a\": 1}'::json"
     )
@@ -349,7 +352,7 @@ def test_values_of_postgres_as_json_has_them(table):
     ]
 
 
-# --- space of SQLite ---------------------------------------------------------------------------
+# --- memory and files of SQLite ---------------------------------------------------------------------------
 
 MANY = "with recursive c(x) as (select 1 union all select x + 1 from c limit 300)"
 
@@ -364,7 +367,7 @@ MANY = "with recursive c(x) as (select 1 union all select x + 1 from c limit 300
     ],
 )
 def test_temporary_files_of_sqlite_are_bounded(database, statement):
-    """270 MB to sort or collect are refused after 100 MB, and a smaller statement runs afterwards."""
+    """Sorting 270 MB fails at 100 MB, and a smaller statement runs afterwards."""
     ask = sql_tool(f"sqlite:///{database}", timeout=60)
     with pytest.raises(ToolError, match="100,000,000 bytes of temporary files"):
         ask(statement)
@@ -372,7 +375,7 @@ def test_temporary_files_of_sqlite_are_bounded(database, statement):
 
 
 def test_a_wide_row_of_sqlite_is_bounded(database):
-    """SQLite makes whole rows: 200 values of a megabyte each would be 200 MB."""
+    """SQLite builds complete rows: 200 values of a megabyte would need 200 MB."""
     ask = sql_tool(f"sqlite:///{database}")
     with pytest.raises(ToolError, match="too big"):
         ask(f"select {', '.join(['zeroblob(900000)'] * 200)}")

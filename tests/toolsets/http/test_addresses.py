@@ -1,4 +1,4 @@
-"""Which addresses are public."""
+"""Classification of addresses as public or internal."""
 
 import ipaddress
 
@@ -23,18 +23,21 @@ PUBLIC = """
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_inside(address):
-    """Loopback, private, link-local, metadata, multicast, and all of them carried by IPv6 addresses, are not public."""
+    """Internal addresses are not public, also inside IPv6 addresses.
+
+    Internal are loopback, private, link-local, metadata and multicast addresses.
+    """
     assert non_public_reason(parse_address(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public(address):
-    """What anybody may reach is public, also where IPv6 carries it."""
+    """Public addresses are public, also inside IPv6 addresses."""
     assert non_public_reason(parse_address(address)) is None
 
 
 def test_every_carried_address_is_judged_like_itself():
-    """For a sample over all of IPv4: mapped, NAT64 and 6to4 forms are as public as the address that they carry."""
+    """In a sample of all IPv4 addresses, mapped, NAT64 and 6to4 forms are as public as their IPv4 address."""
     for number in range(7, 2**32, 2**32 // 4001):
         plain = ipaddress.IPv4Address(number)
         expected = non_public_reason(plain) is None

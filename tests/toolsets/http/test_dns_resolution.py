@@ -1,4 +1,4 @@
-"""Names of hosts, by resolvers that are slow."""
+"""Host name lookups with slow resolvers."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ from actgent.toolsets.http.dns_resolution import LOOKUP_THREADS, LOOKUP_TIMEOUT_
 
 
 class SlowNames:
-    """The system's resolver, which answers when it is told to."""
+    """A system resolver that answers when the test releases it."""
 
     def __init__(self):
         self.begun = 0
@@ -36,7 +36,7 @@ def names(monkeypatch):
 
 
 async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
-    """A hundred lookups take so many threads of their own, end in time, and leave all others alone."""
+    """A hundred lookups use a bounded set of their own threads and time out. Default threads stay free."""
     failed = []
 
     async def look(number):
@@ -56,14 +56,14 @@ async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
 
 
 async def test_a_lookup_can_be_cancelled(names):
-    """At once, whatever the resolver does."""
+    """A lookup is cancelled at once while the resolver blocks."""
     with trio.fail_after(20), trio.move_on_after(0.05) as scope:
         await resolve_host("slow.example", 80)
     assert scope.cancelled_caught
 
 
 async def test_addresses_need_no_resolver(names):
-    """In whichever form they are written; they are judged all the same."""
+    """IP addresses in any notation need no lookup and are still checked."""
     assert await resolve_host("127.0.0.1", 80) == ["127.0.0.1"]
     assert await resolve_host("0x7f.1", 80) == ["127.0.0.1"]
     assert await resolve_host("::1", 80) == ["::1"]
@@ -73,7 +73,7 @@ async def test_addresses_need_no_resolver(names):
 
 
 async def test_an_answer_is_judged(names):
-    """Each address that a name has."""
+    """Each resolved address of a name is checked."""
     names.answer.set()
     with pytest.raises(AddressBlocked):
         await Guard().addresses("inside.example", 80)

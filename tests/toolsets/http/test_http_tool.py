@@ -1,4 +1,4 @@
-"""Tools that call an API: what is sent, what comes back, and what never happens."""
+"""HTTP tools: requests, responses and rejected calls."""
 
 import gzip
 import json
@@ -43,14 +43,14 @@ async def call(tool, **arguments):
 
 
 async def asked(tool, **arguments):
-    """What the server was asked."""
+    """Call the tool. Return the request that the server received."""
     result = await call(tool, **arguments)
     assert result.error is None, result.error
     return orjson.loads(result.content)
 
 
 async def test_everything_reaches_its_place(server):
-    """Path, query, headers and body are filled in; values cannot leave their places."""
+    """Path, query, headers and body are filled in. Values are escaped in their position."""
     tool = HTTPTool(
         "order",
         f"{server.url}/shops/{{shop}}/items/{{item-id}}?v=2",
@@ -82,7 +82,7 @@ async def test_everything_reaches_its_place(server):
 
 @pytest.mark.parametrize("value", ["..", ".", "", None])
 async def test_a_value_that_would_name_another_path(server, value):
-    """It is an error of the arguments, and nothing is sent."""
+    """Such a value is an error of the arguments and no request is sent."""
     tool = HTTPTool("get", f"{server.url}/users/{{name}}/key", path={"name": {}}, allow=HERE)
     result = await call(tool, name=value)
     assert "not a valid path segment" in result.error
@@ -90,7 +90,7 @@ async def test_a_value_that_would_name_another_path(server, value):
 
 
 async def test_a_line_end_in_a_header(server):
-    """It cannot begin a header of its own."""
+    """A value with a line end cannot add a header."""
     tool = HTTPTool("get", server.url, headers={"X-A": {"type": "string"}}, allow=HERE)
     result = await call(tool, **{"X-A": "1\r\nX-Admin: yes"})
     assert result.error
@@ -109,7 +109,7 @@ async def test_a_line_end_in_a_header(server):
     ],
 )
 def test_effects_follow_from_methods(method, effect, retries):
-    """What may be repeated is, by RFC 9110; what happens once is not."""
+    """Idempotent methods of RFC 9110 are retried. Other methods run once."""
     tool = HTTPTool("x", "https://api.example/x", method)
     assert (tool.effect, tool.retries) == (effect, retries)
 
@@ -125,7 +125,7 @@ def test_effects_follow_from_methods(method, effect, retries):
     ],
 )
 async def test_credentials(server, auth, header, query):
-    """They go with the request, and no `repr` shows them."""
+    """Credentials are sent with the request and no `repr` shows them."""
     tool = HTTPTool("x", f"{server.url}/x", auth=auth, allow=HERE)
     await asked(tool)
     told = server.requests[-1]
@@ -135,7 +135,7 @@ async def test_credentials(server, auth, header, query):
 
 
 async def test_an_async_function_gives_credentials(server):
-    """It is asked at each call, so that tokens can be renewed."""
+    """The function is called for each call, so that tokens can be renewed."""
     tokens = iter(["one", "two"])
 
     async def renew():
@@ -147,28 +147,28 @@ async def test_an_async_function_gives_credentials(server):
 
 
 async def test_an_error_names_status_and_body_and_no_secret(server):
-    """The model reads what the API said; a key that it echoes is blotted out."""
+    """The model gets the API's error text. An echoed key is redacted."""
     server.answer = lambda _: (403, {}, b"key-123-long is not allowed here")
     result = await call(HTTPTool("x", server.url, auth=APIKey("key-123-long"), allow=HERE))
     assert result.error == "the API answered 403 Forbidden: [secret] is not allowed here"
 
 
 async def test_a_token_with_a_line_end_is_in_no_error(server):
-    """Such as one that was read from a file: the request is not sent, and the model does not read it either."""
+    """A token from a file may have a line end. The request is not sent and the error omits the token."""
     result = await call(HTTPTool("a", server.url, auth=Bearer("s3cret-token\n"), allow=HERE))
     assert "cannot be sent" in result.error
     assert "s3cret-token" not in result.error
 
 
 async def test_a_key_of_the_query_is_in_no_error_however_it_is_written(server):
-    """An API that repeats the address it was asked at repeats the key as an address has it."""
+    """An API that repeats the request URL also repeats the URL-encoded key. That form is redacted."""
     server.answer = lambda request: (400, {}, request["query"].encode())
     result = await call(HTTPTool("a", server.url, auth=APIKey("a+b/c d", query="key"), allow=HERE))
     assert result.error.endswith("key=[secret]")
 
 
 async def test_no_model_gives_what_is_the_credentials_to_give(server):
-    """Neither in a header that is written otherwise, nor beside the key in the query."""
+    """A model's argument cannot replace the credentials in a header or the query."""
     text = {"type": "string"}
     tool = HTTPTool("a", server.url, headers={"x-api-key": text}, auth=APIKey("ours"), allow=HERE)
     assert (await asked(tool, **{"x-api-key": "theirs"}))["headers"]["x-api-key"] == "ours"
@@ -177,7 +177,7 @@ async def test_no_model_gives_what_is_the_credentials_to_give(server):
 
 
 def test_a_password_in_a_url_is_refused():
-    """It would stand in logs and representations; the error does not show it either."""
+    """It would appear in logs and representations. The error omits it as well."""
     with pytest.raises(ConfigurationError, match="auth=Basic") as refused:
         HTTPTool("a", "https://ada:s3cret@api.example/x")
     assert "s3cret" not in str(refused.value)
@@ -188,13 +188,13 @@ def test_a_password_in_a_url_is_refused():
     ["http://[::1", "http://a..b/", f"http://{'a' * 70}.example/", "file:///x", "http://x:99999999/"],
 )
 async def test_a_redirect_to_nowhere_is_an_error_of_the_call(server, location):
-    """Whatever the address is made of."""
+    """A redirect to any malformed address is an error result."""
     server.answer = lambda _: (302, {"Location": location}, b"")
     assert (await call(HTTPTool("a", server.url, retries=0, allow=HERE))).error
 
 
 async def test_idempotent_requests_are_retried(server, autojump_clock):
-    """A GET is repeated while the server is busy. A POST is sent once."""
+    """A GET is retried while the server is busy. A POST is sent once."""
     busy = [(503, {}, b""), (429, {}, b""), (200, {"Content-Type": "text/plain"}, b"at last")]
     server.answer = lambda _: busy.pop(0)
     assert (await call(HTTPTool("x", server.url, allow=HERE))).content == "at last"
@@ -205,14 +205,14 @@ async def test_idempotent_requests_are_retried(server, autojump_clock):
 
 
 async def test_unreachable_host_is_an_error_with_the_reason(autojump_clock):
-    """The error says that there was no answer, and why."""
+    """The error has the reason why no response arrived."""
     result = await call(HTTPTool("x", "http://127.0.0.1:9", retries=0, allow=HERE))
     assert "no answer from the API" in result.error
     assert "Connection refused" in result.error
 
 
 async def test_long_answers_are_cut(server):
-    """The caller has the beginning, however much there is, packed or not."""
+    """The caller gets the beginning of a response of any length, compressed or not."""
     packed = gzip.compress(b"x" * 50_000_000)
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, packed)
     tool = HTTPTool("x", server.url, max_bytes=1000, allow=HERE)
@@ -221,7 +221,7 @@ async def test_long_answers_are_cut(server):
 
 
 async def test_an_answer_that_trickles_ends_by_the_timeout(server, autojump_clock):
-    """One byte a second: the timeout is for the whole call."""
+    """The timeout covers the complete call, also at one byte a second."""
 
     async def trickle(stream):
         await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -237,7 +237,7 @@ async def test_an_answer_that_trickles_ends_by_the_timeout(server, autojump_cloc
 
 
 async def test_binary_and_empty_answers(server):
-    """They are told by kind and size."""
+    """The result names the type and size of such a response."""
     server.answer = lambda _: (200, {"Content-Type": "image/png"}, bytes(range(200)))
     assert "image/png, 200 bytes" in (await call(HTTPTool("x", server.url, allow=HERE))).content
     server.answer = lambda _: (204, {}, b"")
@@ -282,7 +282,7 @@ async def test_redirects_within_the_origin_keep_everything(server):
 
 
 async def test_credentials_stay_with_their_origin(server, elsewhere):
-    """A redirect to another origin is followed without them, and without headers that a developer set."""
+    """A redirect to another origin is followed without credentials and fixed headers."""
     server.answer = lambda _: (302, {"Location": f"{elsewhere.url}/there"}, b"")
     for auth in (Bearer("token"), APIKey("token"), APIKey("token", query="key")):
         tool = HTTPTool("x", server.url, auth=auth, fixed_headers={"X-Own": "token"}, allow=HERE)
@@ -311,7 +311,7 @@ async def test_a_body_is_not_sent_to_another_origin(server, elsewhere):
     ],
 )
 async def test_redirects_to_the_inside(server, location):
-    """Each is judged like the first address; other schemes go nowhere."""
+    """Each redirect address is checked like the first one. Schemes other than HTTP are rejected."""
     server.answer = lambda _: (302, {"Location": location}, b"")
     result = await call(HTTPTool("x", server.url, retries=0, allow=["127.0.0.1/32"]))
     assert result.error
@@ -319,7 +319,7 @@ async def test_redirects_to_the_inside(server, location):
 
 
 async def test_redirects_without_end(server):
-    """They end after as many as were allowed."""
+    """An endless redirect chain ends at the allowed number."""
     server.answer = lambda _: (302, {"Location": "/"}, b"")
     assert "more than 2 times" in (await call(HTTPTool("x", server.url, redirects=2, allow=HERE))).error
     assert len(server.requests) == 3
@@ -336,12 +336,12 @@ def cases():
 
 
 class Connected(Exception):
-    """A connection was about to be made."""
+    """Raised instead of making a connection."""
 
 
 @pytest.fixture
 def no_connections(monkeypatch):
-    """Name servers and connections are watched: the network below the guard notes where it is sent."""
+    """Record the addresses of all connections below the guard, and make none."""
     reached = []
 
     async def connect(self, host, port, *args, **kwargs):
@@ -358,7 +358,7 @@ def no_connections(monkeypatch):
     ids=lambda c: c and c["id"],
 )
 async def test_recorded_attacks(case, no_connections):
-    """No packet goes to an address inside; what is public is not kept from anybody."""
+    """No connection goes to an internal address. Public addresses stay reachable."""
     async with Guard().client() as client:
         with pytest.raises(Exception) as refused:
             await client.get(case["payload"])
@@ -380,7 +380,7 @@ FORMS = """127.0.0.1 2130706433 0x7f000001 0x7f.1 017700000001 127.1 0 [::] [::1
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("host", FORMS)
 async def test_other_forms_of_addresses_inside(host, scheme, no_connections, monkeypatch):
-    """Numbers in other bases, carried addresses, zones, names before an @, full-width digits: no packet goes out, also not by a proxy."""
+    """No connection is made to an internal address in any notation, and none by a proxy."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://1.1.1.1:3128")
     with pytest.raises(ToolError):
@@ -389,7 +389,7 @@ async def test_other_forms_of_addresses_inside(host, scheme, no_connections, mon
 
 
 async def test_a_name_with_an_address_inside(no_connections):
-    """A name is refused as a whole if one of its addresses is inside, and the address that was judged is connected to."""
+    """A name with one internal address is rejected. The connection uses the checked address."""
 
     class Names(trio.abc.HostnameResolver):
         def __init__(self, *answers):
@@ -416,7 +416,7 @@ async def test_a_name_with_an_address_inside(no_connections):
 
 
 async def test_private_hosts_can_be_allowed_by_name(server):
-    """A name, an address or a network is allowed; all others stay blocked."""
+    """A name, an address or a network can be allowed. All others stay blocked."""
     port = server.port
     for allow, host in (
         (["localhost"], "localhost"),
@@ -439,7 +439,7 @@ def test_invalid_allow_entries_are_rejected(entry):
 
 
 async def test_the_environment_changes_nothing(server, elsewhere, monkeypatch):
-    """A proxy in the environment would see what the tool sends, and connect for it."""
+    """An environment proxy is not used, because it would see the request and connect for the tool."""
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, elsewhere.url)
     await asked(HTTPTool("x", server.url, allow=HERE))
@@ -450,7 +450,7 @@ async def test_the_environment_changes_nothing(server, elsewhere, monkeypatch):
 
 
 async def test_an_agent_keeps_its_connections(server):
-    """Ten calls of an agent take one connection, which is closed with its block; configuration stays hidden."""
+    """Ten calls of an agent use one connection, closed with the agent's block. Configuration stays hidden."""
     tool = HTTPTool("weather", f"{server.url}/{{city}}", query={"units": {"type": "string"}}, allow=HERE)
     llm = ScriptedLLM([[ToolCall("weather", {"city": f"c{n}"})] for n in range(10)] + ["done"])
     async with BareAgent("clerk", llm=llm, tools=[tool.configured(units="metric")]) as agent:
@@ -466,7 +466,7 @@ async def test_an_agent_keeps_its_connections(server):
 
 
 async def test_a_cancelled_call_does_not_cancel_other_calls(server):
-    """Side by side, one that is cut off does not disturb the connections of the rest."""
+    """A cancelled call leaves the shared connections usable."""
 
     async def never(stream):
         await trio.sleep_forever()
@@ -502,13 +502,13 @@ def test_invalid_options_are_rejected(options, words):
 
 
 def test_the_short_form():
-    """The name comes from method and URL."""
+    """The tool's name is derived from method and URL."""
     assert api_tool("https://api.example/v1/cities/{city}").name == "get_cities"
     assert api_tool("https://api.example/", "POST", name="make").name == "make"
 
 
 async def test_an_answer_that_is_no_http(server):
-    """It is an error result, not a crash."""
+    """A non-HTTP response is an error result."""
 
     async def noise(stream):
         await stream.send_all(b"\x00\xff garbage\r\n\r\n")
@@ -530,7 +530,7 @@ async def test_an_answer_that_is_no_http(server):
     ],
 )
 async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
-    """By what they are, and not by what the API says; one that was cut is named only."""
+    """The content decides the media type, not the API's header. A truncated file is only described."""
     server.answer = lambda _: (200, {"Content-Type": kind}, body)
     got = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"])
     assert await got.execute({}, ToolContext()) == shown
@@ -554,7 +554,7 @@ async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
 async def test_an_answer_that_repeats_the_credentials_does_not_show_them(
     server, elsewhere, auth, secret, form
 ):
-    """Echo services, and errors of proxies, send back what they got; also after a redirect to another origin."""
+    """Echoed credentials are redacted, also after a redirect to another origin."""
     said = f"you sent {form(secret)}".encode()
     elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, said)
     for status, headers in ((200, {}), (302, {"Location": elsewhere.url})):
@@ -569,7 +569,7 @@ async def test_an_answer_that_repeats_the_credentials_does_not_show_them(
     "url", ["http://[host]/", "http://[::1", "http://x:80:80/", "http://x:99999/", "https://"]
 )
 def test_an_address_that_is_no_url_is_a_configuration_error(url):
-    """Wherever it is given."""
+    """Each option that takes a URL rejects an invalid one."""
     for make in (
         lambda: HTTPTool("t", url),
         lambda: OpenAPI(url, name="o"),
@@ -583,7 +583,7 @@ def test_an_address_that_is_no_url_is_a_configuration_error(url):
 
 
 def logs_in(request):
-    """Answer `/login?user=NAME` with a cookie, and any other path with the cookie that came."""
+    """Answer `/login?user=NAME` with a cookie, and any other path with the received cookie."""
     cookie = request["headers"].get("cookie", "no cookie")
     user = request["query"].partition("user=")[2]
     given = {"Set-Cookie": f"sid={user}; Path=/"} if user else {}
@@ -606,7 +606,7 @@ def one_openapi(url):
 
 @pytest.mark.parametrize("make", [one_http_tool, one_openapi])
 async def test_a_login_of_one_session_is_not_used_in_another_session(server, make):
-    """A cookie that the API sets in Ada's session goes into no request of Bob's session."""
+    """A cookie from Ada's session is not sent with requests of Bob's session."""
     server.answer = logs_in
     llm = ScriptedLLM(
         [
@@ -627,7 +627,7 @@ async def test_a_login_of_one_session_is_not_used_in_another_session(server, mak
 
 @pytest.mark.parametrize("make", [lambda url: HTTPTool("call", url, allow=HERE), None])
 async def test_a_cookie_does_not_follow_a_redirect_to_another_origin(server, elsewhere, make):
-    """Cookies have no port, so a store of cookies would send them to another server of the same host."""
+    """Cookies ignore ports, so a cookie jar would send them to another server on the host."""
     server.answer = lambda _: (302, {"Location": f"{elsewhere.url}/there", "Set-Cookie": "sid=1"}, b"")
     elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, b"ok")
     if make is None:
@@ -638,7 +638,7 @@ async def test_a_cookie_does_not_follow_a_redirect_to_another_origin(server, els
     assert "cookie" not in elsewhere.requests[0]["headers"]
 
 
-# --- packed answers ----------------------------------------------------------------------------
+# --- compressed responses ----------------------------------------------------------------------------
 
 
 def fetch_tools(url):
@@ -652,7 +652,7 @@ def packed(coding, data):
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 async def test_a_packed_answer_takes_little_memory(server, coding):
-    """100 MB of NUL in 100 KB: neither the decoded body nor its control characters take more than the bound."""
+    """100 MB of NUL bytes in 100 KB: decoding and escaping stay within the size limit."""
     body = packed(coding, b"\0" * 100_000_000)
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, body)
     for tool, arguments in fetch_tools(server.url):
@@ -669,7 +669,7 @@ async def test_a_packed_answer_takes_little_memory(server, coding):
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress"])
 async def test_an_answer_in_a_coding_that_was_not_asked_for_is_refused(server, coding):
-    """The requests accept gzip and deflate; other codings may need 128 MB for one frame."""
+    """Requests accept gzip and deflate. Other codings may need 128 MB for one frame."""
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, b"data")
     for tool, arguments in fetch_tools(server.url):
         result = await call(tool, **arguments)
@@ -679,7 +679,7 @@ async def test_an_answer_in_a_coding_that_was_not_asked_for_is_refused(server, c
 
 
 async def test_a_charset_that_takes_quadratic_time_is_not_used(server):
-    """Python's `punycode` takes a minute for a megabyte."""
+    """Python's `punycode` codec takes a minute for a megabyte."""
     server.answer = lambda _: (200, {"Content-Type": "text/plain; charset=punycode"}, b"a" * 900_000)
     for tool, arguments in fetch_tools(server.url):
         begun = time.process_time()

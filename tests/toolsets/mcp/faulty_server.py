@@ -1,8 +1,8 @@
-"""An MCP server that does what real ones do on their bad days. A line of JSON a message; no SDK, so that it starts fast.
+"""An MCP server with the faults of real servers. One JSON line per message; no SDK, so that it starts fast.
 
-Its tools: `echo`; `die` ends the process in the middle of a call; `hang` never answers; `huge` answers with as many bytes
-as asked; `noise` writes lines that are no messages; `fail`; `change` has other tools from then on; `ask` asks a person;
-`slow` reports progress and notes whether it was cancelled; `env` tells a variable.
+Its tools: `echo`; `die` ends the process during a call; `hang` never answers; `huge` answers with the given
+number of bytes; `noise` writes lines that are not messages; `fail`; `change` replaces the tools; `ask` sends an
+elicitation; `slow` reports progress and records a cancellation; `env` returns a variable.
 """
 
 import json
@@ -59,7 +59,7 @@ def text(words, **more):
 
 
 def ask(number):
-    """Ask a person for a name; what comes back decides."""
+    """Elicit a name from the user. The answer decides the result."""
     event = threading.Event()
     answers[f"q{number}"] = (event, [])
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -81,7 +81,7 @@ def ask(number):
 
 
 def rounds(params):
-    """Ask for a name and a city by results of revision 2026-07-28; the state says which are known."""
+    """Elicit a name and a city by results of revision 2026-07-28. The state records the known answers."""
     state = params.get("requestState")
     note(f"round {state}")
     given = params.get("inputResponses", {}).get("q", {}).get("content", {}).get("name")
@@ -100,7 +100,7 @@ def rounds(params):
 
 
 def sample(number, times):
-    """Have a model asked, as often as wanted, and tell its answers."""
+    """Request sampling the given number of times. Return the answers."""
     said = []
     for turn in range(times):
         event, kept = answers[f"s{number}-{turn}"] = (threading.Event(), [])
@@ -233,7 +233,7 @@ def answer(request):  # noqa: C901 - a list of methods
 
 
 def fork():
-    """Start a process that keeps the pipes, and does not end on SIGTERM."""
+    """Start a process that keeps the pipes open and ignores SIGTERM."""
     note("forks")
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -264,7 +264,7 @@ def main():
         elif "id" in message:
             threading.Thread(target=answer, args=(message,), daemon=True).start()
     note("input closed")
-    if MODE == "has a child":  # it does not mind that its input is closed
+    if MODE == "has a child":  # ignores that its input is closed
         time.sleep(1000)
 
 

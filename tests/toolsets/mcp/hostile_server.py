@@ -1,8 +1,9 @@
-"""An MCP server that means harm, by what a call of its only tool does: the first argument says which. No SDK.
+"""A hostile MCP server without an SDK. The first argument selects the attack of its only tool.
 
-`twice` answers each call three times, of which the first counts; `others` answers ids that nobody asked under first; `flood` says
-20,000 things before it answers; `deaf` reads nothing any more; `schema` and `pattern` have a schema of results that takes
-for ever; `late` answers what was cancelled, and under its id the next call; `questions` asks a hundred things at once.
+`twice` answers each call three times, and only the first answer is valid; `others` first answers ids of no
+request; `flood` sends 20,000 notifications before its answer; `deaf` stops reading; `schema` and `pattern` have
+an output schema with endless validation; `late` answers a cancelled call, and again under the id of the next
+call; `questions` sends a hundred concurrent elicitations.
 """
 
 import json
@@ -26,7 +27,7 @@ def said(words, **more):
 
 
 def output():
-    """A schema of results that fits in a kilobyte."""
+    """Return an output schema that fits in a kilobyte."""
     if MODE == "pattern":
         return {"type": "object", "properties": {"a": {"type": "string", "allOf": PATTERNS}}}
     if MODE == "misfit":

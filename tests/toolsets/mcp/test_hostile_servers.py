@@ -1,4 +1,4 @@
-"""MCP servers that mean harm: each costs its own call at most, and never the process, another call or a person."""
+"""Hostile MCP servers: an attack fails at most its own call, and no other call, process or user."""
 
 import sys
 from pathlib import Path
@@ -24,19 +24,19 @@ async def act(tools, **arguments):
 
 
 async def test_the_first_answer_to_a_call_is_the_one():
-    """Two more under the same id are nobody's, also not the next call's."""
+    """Two more answers with the same id are dropped and do not reach the next call."""
     async with open_toolset(hostile("twice")) as tools:
         assert [await act(tools) for _ in range(5)] == ["first"] * 5
 
 
 async def test_answers_under_ids_of_others():
-    """What answers a call that is not made yet, or never, is dropped; the next one gets its own."""
+    """Answers to ids without a pending call are dropped. Each call gets its own answer."""
     async with open_toolset(hostile("others")) as tools:
         assert [await act(tools) for _ in range(3)] == ["mine"] * 3
 
 
 async def test_an_answer_that_comes_after_its_call_was_cancelled():
-    """It is not the answer of the call that comes after."""
+    """The late answer does not become the answer of the next call."""
     async with open_toolset(hostile("late")) as tools:
         (tool,) = tools()
         with trio.CancelScope() as scope:
@@ -46,7 +46,7 @@ async def test_an_answer_that_comes_after_its_call_was_cancelled():
 
 
 async def test_a_flood_of_notifications_before_an_answer():
-    """Twenty thousand of five kinds: the answer comes, and other tasks have had their turns all the while."""
+    """After 20,000 notifications of five types the answer arrives, and other tasks ran in the meantime."""
     turns = 0
 
     async def tick():
@@ -63,10 +63,10 @@ async def test_a_flood_of_notifications_before_an_answer():
 
 
 async def test_a_server_that_does_not_read():
-    """A call with more than its pipe takes ends with its time, and so does the block."""
+    """A call larger than the pipe ends at its timeout, and the block can be left."""
     async with open_toolset(hostile("deaf")) as tools:
         with trio.move_on_after(0.5):
-            await act(tools)  # from now on it does not read
+            await act(tools)  # the server stops reading here
         with trio.fail_after(60):
             with trio.move_on_after(1) as scope:
                 await act(tools, text="x" * 1_000_000)
@@ -74,7 +74,7 @@ async def test_a_server_that_does_not_read():
 
 
 async def test_a_schema_of_results_with_branches_without_end(caplog):
-    """A kilobyte that takes hours to be tried: it is not, and the log says so."""
+    """A schema of a kilobyte would take hours to validate. The validation is skipped with a log entry."""
     async with open_toolset(hostile("schema")) as tools:
         with trio.fail_after(60):
             assert await act(tools) == "done"
@@ -83,7 +83,7 @@ async def test_a_schema_of_results_with_branches_without_end(caplog):
 
 @pytest.mark.parametrize("mode", ["pattern", "misfit"])
 async def test_a_result_that_does_not_fit_its_schema(mode):
-    """The model is told that the server does not keep its word; a pattern that goes back and forth takes no time."""
+    """The error names the mismatch with the server's output schema. A backtracking pattern takes no time."""
     async with open_toolset(hostile(mode)) as tools:
         with (
             trio.fail_after(60),
@@ -93,7 +93,7 @@ async def test_a_result_that_does_not_fit_its_schema(mode):
 
 
 async def test_a_hundred_concurrent_questions_are_answered():
-    """A person is asked one of them, in the session that called."""
+    """One question becomes an approval, in the calling session."""
     llm = ScriptedLLM([[ToolCall("act", {})], "ok"])
     async with BareAgent("host", llm=llm, tools=[hostile("questions")]) as agent:
         session = await agent.create_session("ada")

