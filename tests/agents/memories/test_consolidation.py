@@ -1,4 +1,4 @@
-"""Idle conversations are read, and what is worth it is remembered."""
+"""`Consolidation` reads idle conversations and stores memories from them."""
 
 import json
 import re
@@ -30,7 +30,7 @@ async def memories():
 
 
 class Reader:
-    """A model that remembers what users say, and replaces what it is shown of the same subject."""
+    """A model that remembers each user message and replaces a shown memory with the same first word."""
 
     def __init__(self):
         self.shown = []
@@ -59,7 +59,7 @@ async def texts(memories, owner="ada"):
 
 
 async def test_an_idle_conversation_is_read_once(memories, autojump_clock):
-    """After a while without a message, with the priority LOW; what was read is not read again."""
+    """A conversation is read after its idle time, with priority LOW, and each message once."""
     reader = Reader()
     async with pair(memories, reader) as clerk:
         session = await clerk.create_session("ada")
@@ -128,7 +128,7 @@ async def test_memories_have_the_readers_of_the_conversation(memories, autojump_
 
 
 async def test_owners_are_apart(memories, autojump_clock):
-    """What one owner said is neither remembered for another nor shown when theirs is read."""
+    """Memories of one owner are neither stored for another owner nor shown with that owner's conversation."""
     reader = Reader()
     async with pair(memories, reader) as clerk:
         for owner in ("ada", "bob"):
@@ -141,7 +141,7 @@ async def test_owners_are_apart(memories, autojump_clock):
 
 
 async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, monkeypatch):
-    """Each message is read once, in as many parts as it takes."""
+    """A long conversation is split into parts, and each message is read once."""
     monkeypatch.setattr("actgent.agents.model_tools.memory_consolidation.MAX_PART_TOKENS", 40)
     reader = Reader()
     async with pair(memories, reader) as clerk:
@@ -156,7 +156,7 @@ async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, mo
 
 
 async def test_an_answer_that_cannot_be_used_remembers_nothing(memories, autojump_clock):
-    """The part stays unread, and is read with what comes next."""
+    """After an invalid answer the part stays unread and is read again with the next messages."""
     answers = iter(["no JSON", "no JSON", "no JSON", '{"memories": [{"text": "all of it"}]}'])
     shown = []
 
@@ -177,7 +177,7 @@ async def test_an_answer_that_cannot_be_used_remembers_nothing(memories, autojum
 
 
 async def test_a_crash_at_any_write_reads_everything_once(autojump_clock):
-    """Wherever the process dies: nothing is remembered twice, and nothing that was said is left out."""
+    """After a crash at any write, each message is remembered exactly once."""
     writes, has_died = 0, True
     while has_died:
         writes += 1
@@ -203,7 +203,7 @@ async def _end_when_dead(journal, life):
 
 
 async def _live(journal, memories):
-    """A life in which two things are said, each once, and then nothing for long."""
+    """Run one process with two messages, each followed by a long idle time."""
     async with open_runtime(journal=journal) as runtime:
         clerk = await runtime.start(pair(memories, Reader()))
         session = await clerk.ensure_session("ada", "s")
@@ -214,7 +214,7 @@ async def _live(journal, memories):
 
 
 def test_wrong_arguments_are_refused():
-    """It takes an agent, its memories and seconds."""
+    """A wrong agent, wrong memories or a negative idle time raise `ConfigurationError`."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["x"]))
     for agent, memories, options in (
         ("clerk", LongTermMemory(), {}),

@@ -1,4 +1,4 @@
-"""Each change of mode is told exactly once, whatever happens: crashes, rollbacks, interruptions."""
+"""Each mode change gets exactly one notice, despite crashes, rollbacks and interrupts."""
 
 import pytest
 import trio
@@ -11,13 +11,13 @@ from actgent.testing import CrashingJournal, check_transcript
 
 
 def marks(session):
-    """Of the notes in the record, and of the changes in the state."""
+    """Return the marks of the mode notices in the history, and those of the mode changes in the state."""
     told = [m.causation_id for m in session.history if m.sender.kind == "system" and m.sender.name == "mode"]
     return told, [change.mark for change in session.mode_changes]
 
 
 def clerk(seen, paid):
-    """An agent whose model switches, works, switches back, and says so."""
+    """Return an agent whose model switches to a mode, calls a tool, and switches again."""
 
     @tool(effect="idempotent")
     async def pay() -> str:
@@ -44,7 +44,7 @@ def clerk(seen, paid):
 
 
 async def drive(journal, seen, paid):
-    """Say all that is to be said, as a caller does who repeats what it does not know to be done."""
+    """Send all messages, with ids, so that a repetition after a crash sends none twice."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk(seen, paid))
         session = await agent.ensure_session("ada", "s")
@@ -94,7 +94,7 @@ async def test_mode_notice_appears_once_after_a_crash_at_every_write(autojump_cl
 
 
 async def test_commands_that_are_collected_are_obeyed_in_order(autojump_clock):
-    """Messages that one turn answers together: each is a command, and the last word counts; also after a crash."""
+    """Collected messages of one turn are commands in their order, so the last one sets the mode, also after a crash."""
 
     async def say(journal):
         async with open_runtime(journal=journal) as runtime:
@@ -143,7 +143,7 @@ async def test_mode_changes_between_turns_are_notices_in_order():
 
 
 async def test_a_state_rollback_announces_the_current_mode_again():
-    """The state goes back behind a change that was told: the mode of now is told once more, later ones as ever."""
+    """After a rollback past a notified change the current mode gets one more notice. Later changes get theirs as usual."""
     async with BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()) as agent:
         session = await agent.create_session("ada")
 
@@ -183,7 +183,7 @@ async def test_only_the_last_hundred_changes_are_kept():
 
 
 async def test_an_urgent_message_sees_the_announced_mode(autojump_clock):
-    """A turn that is stopped after its switch: the note comes with the next one, once."""
+    """If an URGENT message stops a turn after a mode change, the next turn has the notice once."""
     llm = ScriptedLLM([[ToolCall("set_mode", {"mode": "plan"}), ToolCall("sleep", {})], "at once"])
 
     @tool
@@ -206,7 +206,7 @@ async def test_an_urgent_message_sees_the_announced_mode(autojump_clock):
 
 
 async def test_a_message_of_an_agent_is_still_answered_as_a_users(autojump_clock):
-    """The note goes before it, so that it is last and goes as user."""
+    """The notice precedes the message of an agent, so that the message is last and has the role user."""
     llm = ScriptedLLM(lambda _: "ok")
     async with BareAgent("a", llm=llm, modes=Modes(commands=True)) as agent:
         session = await agent.create_session("ada")
@@ -218,7 +218,7 @@ async def test_a_message_of_an_agent_is_still_answered_as_a_users(autojump_clock
 
 
 async def test_switching_while_a_session_is_opened_waits_for_its_open_calls(autojump_clock):
-    """`on_session` may switch a recovered session whose calls are still open: the note comes behind their results."""
+    """If `on_session` switches a restored session with open calls, the notice follows their results."""
 
     @tool(effect="idempotent")
     async def slow() -> str:
@@ -261,14 +261,16 @@ async def test_switching_while_a_session_is_opened_waits_for_its_open_calls(auto
 
 
 async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
-    """The note is written, the answer to the results is not: handlers hear them, and model calls go on counting."""
+    """A process dies after the notice and before the next answer. The restarted turn keeps its count of model calls."""
 
     def build(answers):
         agent = BareAgent(
             "a",
             llm=ScriptedLLM(answers),
             modes=Modes(agent_may=["act"]),
-            limits=Limits(model_calls=3),  # the one that the crash cut off counts, since it may be paid
+            limits=Limits(
+                model_calls=3
+            ),  # the interrupted call counts, because the provider may charge for it
         )
 
         @agent.on_session
@@ -288,7 +290,7 @@ async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
                 agent = await runtime.start(build([[ToolCall("set_mode", {"mode": "act"})], never]))
                 session = await agent.create_session("ada", "work", session_id="s")
                 await trio.sleep(1)
-                session.state.dispatch(("seen", True))  # which is written at once, and the note before it
+                session.state.dispatch(("seen", True))  # written at once, after the notice
                 await trio.sleep(1)
                 raise RuntimeError
         (summary,) = await journal.sessions()
@@ -345,7 +347,7 @@ async def test_undelivered_tool_results_are_redelivered_after_the_notice(autojum
 
 
 async def test_a_removed_mode_is_still_announced():
-    """A change to a mode that the code no longer knows was not told yet when the code changed."""
+    """A pending change to a mode that the new code does not define still gets its notice."""
     async with MemoryJournal().running() as journal:
         dying = CrashingJournal(journal, 1000)
         async with open_runtime(journal=dying) as runtime:

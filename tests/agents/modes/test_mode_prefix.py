@@ -1,4 +1,4 @@
-"""The prompt's prefix over fifty turns with mode changes, state writes and tool results, measured on the wire."""
+"""The stable prefix of the requests of fifty turns with mode changes, state writes and tool results."""
 
 import itertools
 
@@ -21,10 +21,10 @@ from actgent.testing import open_provider
 
 TURNS = 50
 LEAST = 0.95
-"""How much of each request stands unchanged in the next."""
+"""Minimum fraction of a request that is a prefix of the next request."""
 MODES = ("plan", "act", "integration", "onboarding")
 MARK = b'"cache_control":{"type":"ephemeral"}'
-"""Anthropic's mark says where a prefix ends that may be kept; it moves with the end and is no part of the prompt."""
+"""Anthropic's cache mark at the end of a cacheable prefix. It moves with the end and is not part of the prompt."""
 
 
 @tool(thread=False)
@@ -40,7 +40,7 @@ def get_time() -> str:
 
 
 def script(request):
-    """What the model does in a turn, told by the number that the user says."""
+    """Return the model's answer for a turn, chosen by the turn number in the message."""
     last = request.chat.messages[-1]
     said = "".join(getattr(part, "text", "") for part in last.parts)
     if last.role != "user" or "turn " not in said or any(isinstance(part, ToolResult) for part in last.parts):
@@ -67,7 +67,7 @@ def unmarked(body):
 
 
 async def bodies_of(wire, modes, tools=(get_time, deploy), each_turn=None):
-    """What fifty turns put on a wire, and how often the mode changed meanwhile."""
+    """Run fifty turns. Return the request bodies, the number of mode changes and the number of state changes."""
     async with open_provider(script, keep=1000) as provider:
         llm = client(wire, provider)
         async with BareAgent("app", llm=llm, tools=list(tools), modes=modes) as agent:
@@ -88,12 +88,12 @@ async def bodies_of(wire, modes, tools=(get_time, deploy), each_turn=None):
 
 
 def shares(bodies):
-    """For each request but the last, how much of it the next one begins with."""
+    """Return for each request but the last the fraction that is a prefix of the next request."""
     return [common(*pair) / len(pair[0]) for pair in itertools.pairwise(bodies)]
 
 
 def common(first, second):
-    """How many bytes two texts begin with alike."""
+    """Return the length of the common prefix of two texts in bytes."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -111,11 +111,11 @@ async def test_request_prefix_is_stable(wire):
     assert state_changes >= changes + 10
     shared = shares([unmarked(body) for body in bodies])
     assert min(shared) >= LEAST
-    assert min(shared) >= 0.999  # what it really is: all but the end of the list
+    assert min(shared) >= 0.999  # only the end of the message list differs
 
 
 class Restless(Toolset):
-    """Tools that come, go and change."""
+    """A toolset whose tools are added, removed and changed."""
 
     name = "restless"
 
@@ -125,7 +125,7 @@ class Restless(Toolset):
         await trio.sleep_forever()
 
     def change(self, number):
-        """Offer other tools in each fifth turn, and in between one that changes its description."""
+        """Publish other tools in each fifth turn, and two turns later a tool with a changed description."""
         if number % 5 == 0:
             self.publish(
                 [deploy, *(FunctionTool(f"tool_{n}", "One more.", get_time.func) for n in range(number))]
@@ -138,7 +138,7 @@ class Restless(Toolset):
 
 @pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
 async def test_request_prefix_is_stable_while_toolsets_change(wire):
-    """Added, removed and changed tools are described at the end of the request; earlier parts do not move."""
+    """Tool changes are described at the end of the request, so that the earlier part stays unchanged."""
     modes = Modes(universal=[get_time], agent_may=MODES)
     restless = Restless()
     bodies, *_ = await bodies_of(wire, modes, [get_time, restless], restless.change)
@@ -148,7 +148,7 @@ async def test_request_prefix_is_stable_while_toolsets_change(wire):
 
 
 async def test_the_measure_sees_a_prompt_that_moves():
-    """With the state in the system prompt, as many frameworks have it, the same measure falls below the bar."""
+    """With the turn number in the system prompt the same measure is below the threshold."""
     modes = Modes(universal=[get_time], agent_may=MODES)
     bodies, *_ = await bodies_of("openai", modes)
     moving = [

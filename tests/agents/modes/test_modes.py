@@ -1,4 +1,4 @@
-"""Modes: the cases of the AppAgent specification by their numbers, and what else is promised."""
+"""Modes: the numbered cases of the AppAgent specification, and further guarantees."""
 
 import json
 import logging
@@ -83,7 +83,7 @@ def agent_of(*answers, kind=BareAgent, modes=None, tools=TOOLS, **options):
 
 
 async def talk(session, *texts):
-    """Say something, and return the tool results that came of it."""
+    """Send messages and return the tool results."""
     results = []
     session.on_tool_result(results.append)
     for text in texts:
@@ -97,7 +97,7 @@ def notes_of(session):
 
 
 async def in_mode(mode, *calls, **options):
-    """The results of calls in a mode, all in one answer."""
+    """Return the results of calls that one answer makes in a mode."""
     agent, _ = agent_of(list(calls), "done", **options)
     async with agent:
         session = await agent.create_session("ada")
@@ -205,7 +205,7 @@ async def test_case_7_one_message_before_the_next_model_call():
 
 
 async def test_case_7_by_the_api_between_turns_and_within_one():
-    """Between turns the note enters at once; within one it waits until no calls are open."""
+    """Between turns the notice is appended at once. Within a turn it follows the results of the open calls."""
     session = None
 
     @tool
@@ -316,7 +316,7 @@ async def test_case_11_what_comes_before_is_judged_by_the_old_mode():
     assert [result.status for result in results] == ["success", "success", "error"]
 
 
-# --- 12: a mode of your own -------------------------------------------------------------------
+# --- 12: custom modes -------------------------------------------------------------------------
 
 
 async def test_case_12_a_mode_of_your_own():
@@ -478,7 +478,7 @@ async def test_case_15_a_skip_alone_is_no_obstacle_and_a_repetition_counts_once(
 
 
 async def test_suggestions_let_the_user_say_something_else():
-    """An "Other..." is added once, and a value is the label where none is given; it reaches the handlers."""
+    """An "Other..." action is added unless one exists. The value of an action defaults to its label."""
     asked = [{"label": "Deploy", "primary": True}, {"label": "Wait", "value": "later"}]
     own = [*asked, {"label": "Say more", "is_other": True}]
     agent, _ = agent_of(
@@ -553,11 +553,11 @@ def test_case_21_a_template_leaves_what_it_does_not_know():
     assert fill_template("{{a}}", {"a": "{{b}}", "b": 2}) == "{{b}}"
 
 
-# --- who may switch ---------------------------------------------------------------------------
+# --- permitted switches -----------------------------------------------------------------------
 
 
 async def test_the_model_cannot_switch_itself_to_act_unless_allowed():
-    """It may plan, which allows less; for more the developer has to say so."""
+    """The model may switch to act only if `agent_may` allows it."""
     answers = ([ToolCall("set_mode", {"mode": "act"}), ToolCall("deploy", {})], "no")
     agent, _ = agent_of(*answers)
     async with agent:
@@ -575,7 +575,7 @@ async def test_the_model_cannot_switch_itself_to_act_unless_allowed():
 
 
 async def test_a_table_defines_permitted_mode_switches():
-    """From a mode of the table there is no way but those that it names; from others the target decides."""
+    """A mode in `transitions` permits only the listed switches. Switches from other modes depend on the target mode."""
     modes = modes_with(
         transitions={"onboarding": {"integration": ["admin"]}, "integration": {"plan": ["user", "admin"]}}
     )
@@ -623,7 +623,7 @@ async def test_a_mode_guard_rejects_unless_an_admin_forces():
 
 
 async def test_a_failing_mode_guard_keeps_the_agent_running():
-    """What is no Exception is a failure of the switch, and not of whoever asks for it."""
+    """A guard that raises `SystemExit` gives `UserCodeExit`. The mode is unchanged and the session stays usable."""
 
     def leave(state, start, end):
         raise SystemExit(2)
@@ -735,7 +735,7 @@ REACT_CALL = (
 )
 
 
-# --- together with the rest -------------------------------------------------------------------
+# --- other features ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -756,7 +756,7 @@ REACT_CALL = (
     ],
 )
 async def test_the_rule_holds_in_every_protocol(kind, call):
-    """Whether a call stands in the text or is native: the mode decides."""
+    """The mode allows or rejects a call in each protocol, for calls as text and native calls."""
     for mode, expected in (("plan", "error"), ("act", "success")):
         answers = iter([call if isinstance(call, str) else [call]])
         agent, _ = agent_of(lambda _, answers=answers: next(answers, "done"), kind=kind)
@@ -830,7 +830,7 @@ async def test_sessions_have_separate_modes():
 
 @pytest.mark.parametrize("keeps_id", [True, False])
 async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
-    """State, messages and mode are the same in a fresh agent of another process; a new id is one more option."""
+    """An imported session has the same state, messages and mode, with the same or a new id."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent, _ = agent_of("ok")
@@ -865,7 +865,7 @@ async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
 
 @pytest.mark.parametrize("keeps_id", [True, False])
 async def test_case_20_a_session_travels_with_its_schedules(tmp_path, keeps_id, autojump_clock):
-    """What was set fires in the fresh agent, at its time and once, also where the session has another id."""
+    """A schedule of an imported session fires once at its time, with the same or a new session id."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent, _ = agent_of("ok")
@@ -902,7 +902,7 @@ async def test_case_20_a_session_travels_with_its_schedules(tmp_path, keeps_id, 
 
 @pytest.mark.parametrize("wait", [True, False])
 async def test_another_agents_task_is_no_command_of_a_user(autojump_clock, wait):
-    """The words of a model have no person's authority, whatever session they come by; a person's have."""
+    """A message of an agent is not a mode command, in a task or in a session. A message of a user is."""
     task = {"agent": "worker", "task": "act", "wait": wait}
     lead = BareAgent(
         "lead",
@@ -935,7 +935,7 @@ async def test_another_agents_task_is_no_command_of_a_user(autojump_clock, wait)
 
 
 async def test_the_mode_that_a_model_reads_is_the_one_that_is_asked():
-    """Whatever a tool writes into the state under that name."""
+    """`get_agent_state` returns the real mode, although a state key `mode` has another value."""
     agent = BareAgent(
         "a", llm=ScriptedLLM([ToolCall("get_agent_state", {}), "ok"]), modes=Modes(initial="plan")
     )

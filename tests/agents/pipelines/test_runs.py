@@ -619,7 +619,7 @@ async def test_a_run_resumes_in_the_next_process(tmp_path):
 
 
 async def test_step_timeout_continues_after_a_restart(tmp_path, autojump_clock, monkeypatch):
-    """The timeout of a step counts the time before a restart and the downtime."""
+    """A restart 30 seconds after the start of a step leaves 30 of its 60 seconds."""
     url = f"sqlite:///{tmp_path}/journal.db"
 
     def make():
