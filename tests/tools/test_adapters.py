@@ -1,4 +1,4 @@
-"""Tools without the base class, and what is made of their output."""
+"""Tools without the base class, and the formatting of their output."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 
 
 class Weather:
-    """The custom tool of acton's page, without its base class."""
+    """The custom tool of acton's documentation, without its base class."""
 
     name = "weather"
     description = "Tells the weather."
@@ -50,7 +50,7 @@ class Weather:
 
 
 class AsyncWeather(Weather):
-    """One that waits, and says more of itself."""
+    """An async tool with further options."""
 
     effect = "pure"
     timeout = 0.05
@@ -61,7 +61,7 @@ class AsyncWeather(Weather):
 
 
 async def results(tools, *calls):
-    """What the calls come to, by an agent."""
+    """Run the calls in an agent, and return their results."""
     heard = []
     async with BareAgent("a", llm=ScriptedLLM([list(calls), "Done."]), tools=tools) as agent:
         session = await agent.create_session("ada")
@@ -71,7 +71,7 @@ async def results(tools, *calls):
 
 
 async def test_object_with_four_members_is_a_tool():
-    """The name, the description, the schema and the call; sync ones run in a thread."""
+    """The members are name, description, schema and call. A sync call runs in a thread."""
     weather = Weather()
     (good, bad) = await results(
         [weather], ToolCall("weather", {"city": "Turin"}), ToolCall("weather", {"town": "Turin"})
@@ -84,7 +84,7 @@ async def test_object_with_four_members_is_a_tool():
 
 
 async def test_optional_members_of_a_protocol_tool_are_used():
-    """An async `execute`, options, results that are no text."""
+    """Optional members are an async `execute`, options, and results that are not text."""
     quick, slow = await results(
         [AsyncWeather()], ToolCall("weather", {"city": "Turin"}), ToolCall("weather", {"city": "Oslo"})
     )
@@ -94,7 +94,7 @@ async def test_optional_members_of_a_protocol_tool_are_used():
 
 
 async def test_protocol_tool_is_accepted_everywhere():
-    """In registries, toolsets and goal agents, and wrapped."""
+    """Registries, toolsets, goal agents and envelopes accept the tool."""
     registry = ToolRegistry([Weather()])
     assert registry.get("weather").name == "weather"
     assert (await results([StaticToolset("places", [Weather()])], ToolCall("weather", {"city": "Bern"})))[
@@ -134,7 +134,7 @@ class Named(Tool):
 
 
 def agents_with(made, *script):
-    """One agent of each kind, with the same tool."""
+    """Return one agent of each kind with the same tool."""
     kinds = (BareAgent, SimpleAgent, StepsAgent, PlanAgent, GoalAgent)
     return [kind("a", llm=ScriptedLLM([*script]), tools=[made]) for kind in kinds]
 
@@ -150,7 +150,7 @@ def agents_with(made, *script):
     ids=["sync", "async", "constructor", "in an envelope"],
 )  # fmt: skip
 async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name, description, said):
-    """The document's two methods are a whole tool, in every kind of agent."""
+    """A class with the document's two methods is a complete tool in every kind of agent."""
     assert (made.name, made.description, made.parameters) == (name, description, SCHEMA)
     for agent in agents_with(made, [ToolCall(name, {"city": "Oslo"}), ToolCall(name, {"town": "Oslo"})]):
         heard = []
@@ -168,7 +168,7 @@ async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name
 
 
 async def test_protocol_tool_can_be_called_directly():
-    """`execute` is as it was written, and `run` checks the arguments."""
+    """`execute` is unchanged, and `run` validates the arguments."""
     assert MyTool().execute({"city": "Oslo"}) == "Oslo in True"
     assert await MyAsyncTool().execute({"city": "Oslo"}) == "async Oslo"
     assert await MyTool().run({"city": "Oslo"}) == "Oslo in False"
@@ -177,7 +177,7 @@ async def test_protocol_tool_can_be_called_directly():
 
 
 async def test_an_object_without_a_name_has_that_of_its_class():
-    """As for classes with the base class."""
+    """The name of the class is used, as for subclasses of Tool."""
 
     class Look:
         """Looks around."""
@@ -204,7 +204,7 @@ def broken_schema():
 )
 @pytest.mark.parametrize("bases", [(Tool,), ()], ids=["Tool", "object"])
 def test_invalid_tool_schema_has_a_separate_error(bases, schema):
-    """The error names the tool, and is told from other mistakes in the configuration."""
+    """The error names the tool, and has another class than other configuration errors."""
     members = {"execute": lambda self, parameters: "x", "get_schema": lambda self: schema()}  # noqa: ARG005
     made = type("Odd", bases, members)()
     with pytest.raises(InvalidToolSchema, match="Odd") as caught:
@@ -213,7 +213,7 @@ def test_invalid_tool_schema_has_a_separate_error(bases, schema):
 
 
 def test_a_function_whose_type_has_no_schema_has_the_same_error():
-    """A parameter that no model can fill."""
+    """The type of the parameter has no JSON Schema."""
     with pytest.raises(InvalidToolSchema) as caught:
 
         @tool
@@ -227,13 +227,13 @@ def test_a_function_whose_type_has_no_schema_has_the_same_error():
 
 @pytest.mark.parametrize("wrong", [Weather, object(), "weather", {"name": "weather"}])
 def test_non_tool_is_rejected(wrong):
-    """A class is none, nor what lacks a member."""
+    """A class, and an object without a required member, are rejected."""
     with pytest.raises(ConfigurationError, match="is not a tool"):
         ToolRegistry([wrong])
 
 
 def test_a_broken_schema_or_name_is_named():
-    """As for any other tool."""
+    """The error is the same as for any other tool."""
 
     class Odd(Weather):
         name = "two words"
@@ -259,7 +259,7 @@ class Shouting(Tool):
 
 
 class ShapedShouting(Weather):
-    """The same without the base class."""
+    """A tool with the hook, without the base class."""
 
     def process_output(self, text):
         return text.upper()
@@ -277,7 +277,7 @@ class ShapedShouting(Weather):
     ids=["method", "four members", "function", "decorator", "in an envelope"],
 )
 async def test_formatted_result_is_read_by_the_model(made, said):
-    """The text that the call returned passes the function once."""
+    """The function formats the returned text once."""
     name = to_tool(made).name
     arguments = {"city": "Turin"} if name == "weather" else {}
     (result,) = await results([made], ToolCall(name, arguments))
@@ -285,7 +285,7 @@ async def test_formatted_result_is_read_by_the_model(made, said):
 
 
 async def test_formatter_skips_errors_and_its_own_errors_fail_the_call():
-    """What raised is told as it is; what the function raises is the call's error."""
+    """An error of the tool is not formatted. An error of the function is the error of the call."""
 
     def fails() -> str:
         """Fail."""
@@ -307,7 +307,7 @@ async def test_formatter_skips_errors_and_its_own_errors_fail_the_call():
 
 
 async def test_cached_result_is_not_formatted_again():
-    """A repeated result is not made anew."""
+    """A cached result is returned without another call of the function."""
     made = []
 
     def make(text):
@@ -321,7 +321,7 @@ async def test_cached_result_is_not_formatted_again():
 
 
 def test_a_function_that_waits_is_refused():
-    """It would hold up the results of others."""
+    """An async function would delay the results of other calls."""
 
     async def later(text):
         return text

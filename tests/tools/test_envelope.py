@@ -1,4 +1,4 @@
-"""Results and errors of a tool in one form."""
+"""Results and errors of a tool in one JSON envelope."""
 
 import json
 
@@ -39,7 +39,7 @@ async def test_error_keeps_status_and_text():
 
 
 async def test_declared_errors_are_retried(autojump_clock):
-    """As often as the inner tool says, and the last error is in its envelope, too."""
+    """The number of retries is that of the inner tool. The last error is in its envelope."""
     tries = []
 
     @tool(retries=2, retry_on=ConnectionError)

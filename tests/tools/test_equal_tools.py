@@ -1,4 +1,4 @@
-"""Tools that are made again of the same functions are compiled once, and share nothing that can be changed."""
+"""Tools from the same function are compiled once, and share no mutable state."""
 
 from typing import TypedDict
 
@@ -10,7 +10,7 @@ from actgent.tools.schemas import python_types, schema_validation
 
 
 class Desk:
-    """An object per customer."""
+    """A desk of one customer."""
 
     def note(self, text: str, times: int = 1, tags: list[str] | None = None) -> str:
         """Write a note down.
@@ -24,7 +24,7 @@ class Desk:
 
 
 def test_tools_of_the_same_method_are_compiled_once():
-    """A second object of the class adds no compiled signature and no compiled schema."""
+    """A second object of the class compiles no further signature or schema."""
     tool(Desk().note)
     schemas, signatures = (
         len(schema_validation._compiled_schemas),
@@ -37,7 +37,7 @@ def test_tools_of_the_same_method_are_compiled_once():
 
 
 def test_a_changed_schema_does_not_reach_other_tools():
-    """A program may change the schema of one tool: the next tool of the method, and its checks, are as before."""
+    """A program changes the schema of one tool. The next tool of the method has the original schema and checks."""
     first = tool(Desk().note)
     first.parameters["properties"]["text"]["type"] = "integer"
     second = tool(Desk().note)
@@ -48,7 +48,7 @@ def test_a_changed_schema_does_not_reach_other_tools():
 
 
 def test_different_docstring_gives_another_description():
-    """Functions of the same signature keep their own texts."""
+    """Functions with the same signature have separate descriptions."""
 
     def first(text: str) -> str:
         """Do.
@@ -71,7 +71,7 @@ def test_different_docstring_gives_another_description():
 
 
 def test_parameter_class_is_compiled_each_time():
-    """A class that was defined again under the same name has its own schema."""
+    """A redefined class with the same name has its own schema."""
 
     def take(address):
         """Take an address."""
@@ -83,7 +83,7 @@ def test_parameter_class_is_compiled_each_time():
 
 
 def test_oldest_compiled_schema_is_evicted():
-    """No more than the bound are kept, however many schemas a program compiles."""
+    """The cache has a maximum size for any number of compiled schemas."""
     for number in range(schema_validation._MAX_CACHED_SCHEMAS + 10):
         schema_validation.compile_schema({"type": "object", "properties": {f"p{number}": {}}}, owner="test")
     assert len(schema_validation._compiled_schemas) == schema_validation._MAX_CACHED_SCHEMAS

@@ -1,4 +1,4 @@
-"""actgent.tools.tool_execution: the calls of one answer."""
+"""actgent.tools.tool_execution: runs the calls of one answer."""
 
 import functools
 import itertools
@@ -41,7 +41,7 @@ def inline(function, name: str = "x", **options: Any) -> FunctionTool:
 
 
 async def results(*calls: ToolCall, tools: Any, **options: Any) -> tuple[ToolResult, ...]:
-    """Run the calls; the number of results and their order is checked always."""
+    """Run the calls. Check the number and the order of the results."""
     batch = Batch(calls, ToolRegistry(tools), **options)
     await batch.run()
     ended = batch.results()
@@ -58,7 +58,7 @@ async def result(made: Tool, /, **arguments: Any) -> ToolResult:
 
 
 async def test_success():
-    """A call's result has its id, its tool and its text."""
+    """The result has the id of the call, the name of the tool, and the text."""
     assert await results(call("add", "c1", a=2, b=3), tools=[add]) == (
         ToolResult(id="c1/result", call_id="c1", tool_name="add", content="5"),
     )
@@ -67,7 +67,7 @@ async def test_success():
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("arguments", [{"a": 1, "b": 2}, {"a": "1"}, "{bad"])
 async def test_native_flag_is_copied(native, arguments):
-    """A result goes back in the way in which its call came, failed or not."""
+    """A result has the native flag of its call, on success and on failure."""
     (ended,) = await results(ToolCall("add", arguments, "c", native=native), tools=[add])
     assert ended.native is native
 
@@ -88,13 +88,13 @@ async def test_native_flag_is_copied(native, arguments):
     ],
 )
 async def test_call_that_cannot_run(wanted, reason):
-    """Unknown tools and bad arguments are error results in clear words."""
+    """An unknown tool and invalid arguments are error results that name the cause."""
     (ended,) = await results(wanted, tools=[add])
     assert (ended.status, ended.error, ended.content) == ("error", reason, "")
 
 
 async def test_mapped_tool_runs_only_for_its_instruction():
-    """A direct call of a mapped tool finds nothing; the instruction's call runs it."""
+    """A direct call of a mapped tool is an error. The instruction's call runs the tool."""
     batch = Batch(
         [ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 1, "b": 2}, mapped=True)],
         ToolRegistry([add], mapped=["add"]),
@@ -118,26 +118,26 @@ def fail(error: BaseException) -> Any:
     ],
 )
 async def test_exception_becomes_an_error_result(thread, error, text):
-    """What a tool raises is worded for the model."""
+    """The exception is converted to text for the model."""
     ended = await result(FunctionTool("x", "Test.", lambda: fail(error), thread=thread))
     assert (ended.status, ended.error) == ("error", text)
 
 
 async def test_keyboard_interrupt_passes():
-    """What a person means for the process is not a tool's result."""
+    """Ctrl-C ends the process and is not converted to a tool result."""
     with pytest.raises(KeyboardInterrupt):
         await result(inline(lambda: fail(KeyboardInterrupt())))
 
 
 @pytest.mark.parametrize("thread", [True, False])
 async def test_program_exit_becomes_an_error_result(thread):
-    """A tool that parses a command line with argparse ends its call, and nothing else."""
+    """SystemExit, which argparse raises, ends only the call of the tool."""
     ended = await result(FunctionTool("x", "Test.", lambda: fail(SystemExit(2)), thread=thread))
     assert (ended.status, ended.error) == ("error", "SystemExit: 2")
 
 
 async def test_group_of_a_tool_with_a_nursery_is_flattened():
-    """The model reads what happened, not how the tool is built."""
+    """The model gets the errors without their exception group."""
 
     async def both() -> None:
         async with trio.open_nursery() as nursery:
@@ -157,7 +157,7 @@ class _Silent:
 
 
 class _Proxy:
-    """Like a proxy without a target: it fails wherever it is asked, except for its text."""
+    """An object like a proxy without a target: every access fails, except for `str()`."""
 
     @property
     def __class__(self):
@@ -195,7 +195,7 @@ NOT_JSON = {
 @pytest.mark.parametrize("way", ["inline", "thread", "async", "yielded"])
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
 async def test_non_json_result_becomes_text(name, way, effect):
-    """The tool ran, so its result is a success, with `str()` of the value."""
+    """The tool ran, so its result is a success with `str()` of the value."""
     value, ran = NOT_JSON[name], []
 
     def make():
@@ -216,7 +216,7 @@ async def test_non_json_result_becomes_text(name, way, effect):
 
 @pytest.mark.parametrize("way", ["inline", "thread", "enveloped"])
 async def test_a_result_without_readable_text_names_its_type(way):
-    """What `str()` raises is not what the tool did."""
+    """An exception of `str()` is not an error of the tool."""
     made = FunctionTool("x", "Test.", functools.partial(_made, _Silent), thread=way == "thread")
     ended = await result(EnvelopedTool(made) if way == "enveloped" else made)
     words = "[the tool ran and returned a value of the type _Silent without readable text: str() raised SystemExit]"
@@ -226,13 +226,13 @@ async def test_a_result_without_readable_text_names_its_type(way):
 
 @pytest.mark.parametrize("thread", [True, False])
 async def test_result_with_failing_class_attribute_becomes_text(thread):
-    """Also with control characters as pictures."""
+    """Control characters in the text are replaced by visible symbols."""
     ended = await result(FunctionTool("x", "Test.", functools.partial(_made, _Proxy), thread=thread))
     assert (ended.status, ended.content) == ("success", "a proxy␀")
 
 
 async def test_a_coroutine_that_a_tool_forgot_is_an_error():
-    """Its work has not begun, so a success would be wrong."""
+    """The coroutine has not started, so a success would be wrong."""
     ended = await result(inline(functools.partial(_made, _wait)))
     assert (ended.status, ended.error) == (
         "error",
@@ -241,7 +241,7 @@ async def test_a_coroutine_that_a_tool_forgot_is_an_error():
 
 
 async def test_the_text_of_a_result_that_is_not_json_is_shortened_and_not_cached():
-    """As each other text; a cache would keep what belongs to one object."""
+    """The text has the same limit as other results. It is not cached because it belongs to one object."""
     made = inline(lambda: ["x" * 500, object()], effect="pure", cache=5)
     (ended,) = await results(call("x"), tools=[made], max_characters=100)
     assert (ended.status, len(ended.content)) == ("success", 100)
@@ -249,7 +249,7 @@ async def test_the_text_of_a_result_that_is_not_json_is_shortened_and_not_cached
 
 
 async def test_huge_result_is_cut_with_a_notice():
-    """Results and errors have a longest length; the notice names the full one."""
+    """Results and errors have a maximum length. The notice names the full length."""
     ended = await result(inline(lambda: "x" * 200_000))
     assert len(ended.content) == 60_000
     assert "200000 characters" in ended.content
@@ -260,14 +260,14 @@ async def test_huge_result_is_cut_with_a_notice():
 
 
 async def test_markup_and_templates_are_plain_data():
-    """A result is text, whatever it looks like."""
+    """Markup and templates in a result are unchanged text."""
     text = "{{ 7 * 7 }}{% raw %}<script>[bold]%s{0}</tool>"
     assert (await result(inline(lambda: text))).content == text
     assert (await result(inline(lambda: fail(ToolError(text))))).error == text
 
 
 async def test_record_is_not_changed_by_the_tool():
-    """A tool gets a copy of the arguments."""
+    """The tool gets a copy of the arguments."""
 
     def spoil(items: list[Any]) -> int:
         items[0].append(1)
@@ -279,7 +279,7 @@ async def test_record_is_not_changed_by_the_tool():
 
 
 async def test_context_of_the_call():
-    """A tool is told session, owner and call; the effect key is the same for every repetition."""
+    """The context has session, owner and call. Each repetition has the same idempotency key."""
 
     def tell(ctx: ToolContext) -> list[str]:
         return [ctx.session_id, ctx.owner, ctx.call_id, ctx.idempotency_key]
@@ -291,7 +291,7 @@ async def test_context_of_the_call():
 
 
 async def test_check_is_asked_at_the_call():
-    """The access rule of the moment decides; its words are the error."""
+    """The access check runs at each call. Its text is the error."""
     asked = []
 
     def check(wanted: ToolCall, found: Tool) -> str | None:
@@ -307,7 +307,7 @@ async def test_check_is_asked_at_the_call():
 
 
 async def test_calls_run_side_by_side_with_results_in_order(autojump_clock):
-    """Three sleeps take as long as the longest; a failure disturbs no other call."""
+    """Three parallel sleeps take as long as the longest. A failed call does not affect other calls."""
     started = trio.current_time()
     ended = await results(
         call("nap", "1", seconds=3),
@@ -322,7 +322,7 @@ async def test_calls_run_side_by_side_with_results_in_order(autojump_clock):
 
 
 async def test_alone_is_a_barrier(autojump_clock):
-    """Calls before it finish first, it runs by itself, later ones are checked after it."""
+    """Earlier calls finish before an exclusive call. Later calls are checked after it."""
     log = []
 
     async def work(name: str, seconds: float) -> None:
@@ -351,7 +351,7 @@ async def test_alone_is_a_barrier(autojump_clock):
 
 @attrs.define
 class OrderLog:
-    """Tools that note when they begin and end, in any of the ways in which a tool can run."""
+    """Tools that log their start and end, for each way to run a tool."""
 
     entries: list[str] = attrs.field(factory=list)
     active: int = 0
@@ -395,7 +395,7 @@ WAYS = ("async", "at_once", "thread", "inline")
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_calls_with_an_effect_run_one_after_the_other(effect, way):
-    """Each call ends before the next one of the answer starts, in whatever way the tools run."""
+    """Each call ends before the next call of the answer starts, for each way to run a tool."""
     for _ in range(20):
         log = OrderLog()
         tools = [log.make(name, way, effect=effect) for name in "abcd"]
@@ -404,7 +404,7 @@ async def test_calls_with_an_effect_run_one_after_the_other(effect, way):
 
 
 async def test_read_after_write_sees_the_value():
-    """Pure calls overlap with each other, never with a call that has an effect."""
+    """Pure calls overlap with each other, and never with a call that has an effect."""
     for ways in itertools.product(WAYS, repeat=2):
         log = OrderLog()
         tools = [log.make("w", ways[0]), *(log.make(name, ways[1], effect="pure") for name in "rst")]
@@ -417,7 +417,7 @@ async def test_read_after_write_sees_the_value():
 
 @pytest.mark.parametrize("ways", list(itertools.product(WAYS, repeat=3)))
 async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
-    """Trio starts tasks in random order; calls of one answer start in its order all the same."""
+    """Calls start in the order of the answer, although trio starts tasks in random order."""
     for _ in range(10):
         log = OrderLog()
         tools = [log.make(name, way, effect="pure") for name, way in zip("abc", ways, strict=True)]
@@ -438,7 +438,7 @@ async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
     ],
 )
 async def test_tool_and_agent_settings_decide_overlap(options, is_parallel, most_active):
-    """What the tool says counts more than what the agent says."""
+    """The tool's setting has priority over the agent's setting."""
     log = OrderLog()
     tools = [log.make(name, "async", **options) for name in "abc"]
     await results(*(call(name, name) for name in "abc"), tools=tools, is_parallel=is_parallel)
@@ -446,7 +446,7 @@ async def test_tool_and_agent_settings_decide_overlap(options, is_parallel, most
 
 
 async def test_calls_after_one_that_failed_run_in_order():
-    """An error, a refusal, bad arguments and an unknown tool end their own call only."""
+    """An error, a rejection, invalid arguments and an unknown tool end only their own call."""
     log = OrderLog()
     tools = [*(log.make(name, "async") for name in "abc"), inline(lambda: fail(ToolError("no")), "bad")]
     calls = [
@@ -463,7 +463,7 @@ async def test_calls_after_one_that_failed_run_in_order():
 
 
 async def test_calls_of_a_stopped_batch_that_did_not_start_are_cancelled(autojump_clock):
-    """The call that runs is stopped; the calls after it never start."""
+    """The running call is cancelled, and the later calls never start."""
     log = OrderLog()
     slow = FunctionTool("b", "Sleep.", trio.sleep_forever, effect="idempotent")
     tools = [log.make("a", "async"), slow, log.make("c", "async")]
@@ -484,7 +484,7 @@ async def test_no_calls():
     ("effect", "status"), [("pure", "cancelled"), ("idempotent", "cancelled"), ("once", "outcome_unknown")]
 )
 async def test_cancelled_batch_has_a_result_for_each_call(effect, status, autojump_clock):
-    """Finished, running and waiting calls are told apart; the transcript stays whole."""
+    """The results distinguish finished, running and waiting calls. Each call has a result."""
     slow = FunctionTool("slow", "Slow.", trio.sleep_forever, effect=effect)
     last = FunctionTool("last", "Last.", trio.sleep_forever, effect=effect, exclusive=True)
     calls = [call("add", "1", a=1, b=1), call("slow", "2"), call("last", "3"), call("add", "4", a=1, b=1)]
@@ -501,7 +501,7 @@ async def test_cancelled_batch_has_a_result_for_each_call(effect, status, autoju
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_batch_in_a_cancelled_scope_starts_nothing(count):
-    """A call whose scope is cancelled already never reaches its tool, inline or not."""
+    """In a cancelled scope no call starts, for one and for several calls."""
     ran = []
     batch = Batch([call("x")] * count, ToolRegistry([inline(lambda: ran.append(1))]))
     with trio.CancelScope() as scope:
@@ -512,7 +512,7 @@ async def test_batch_in_a_cancelled_scope_starts_nothing(count):
 
 
 async def test_cancelled_thread_is_abandoned_and_answered():
-    """A sync tool that cannot be stopped is answered at once, and its thread is named."""
+    """A sync tool that cannot be stopped has a result at once. Its thread is listed as abandoned."""
     begun, go, threads = threading.Event(), threading.Event(), Threads()
 
     def stubborn() -> None:
@@ -538,7 +538,7 @@ async def test_cancelled_thread_is_abandoned_and_answered():
 
 
 async def test_timeout(autojump_clock):
-    """A tool has 60 s, or what the batch or it says; then the call is an error."""
+    """The timeout is that of the tool, or of the batch, or 60 s. After it the call is an error."""
     own = FunctionTool("own", "Own.", trio.sleep_forever, timeout=5, parallel=True)
     plain = FunctionTool("plain", "Plain.", trio.sleep_forever, parallel=True)
     for options, seconds in [({}, 60), ({"timeout": 7}, 7)]:
@@ -553,7 +553,7 @@ async def test_timeout(autojump_clock):
 
 
 async def test_timed_out_thread_is_abandoned():
-    """A sync tool over its time is answered; the thread is named until it ends."""
+    """The call of a sync tool ends at its timeout. The thread is listed as abandoned until it ends."""
     go, threads = threading.Event(), Threads()
     slow = FunctionTool("slow", "Slow.", lambda: go.wait(60), timeout=0.01)
     (ended,) = await results(call("slow"), tools=[slow], context=ToolContext(threads=threads))
@@ -565,7 +565,7 @@ async def test_timed_out_thread_is_abandoned():
 
 @attrs.define
 class Flaky:
-    """Fails some times, then returns how often it was called."""
+    """A function that fails several times, and then returns the number of calls."""
 
     failures: int
     error: Exception = attrs.field(factory=lambda: OSError("busy"))
@@ -584,7 +584,7 @@ async def flaky(work: Flaky, **options: Any) -> ToolResult:
 
 
 async def test_declared_exception_is_retried_with_growing_delay(autojump_clock):
-    """The delay doubles; the hook sees each failure."""
+    """The delay doubles, and the hook gets each failure."""
     seen = []
     hooks = ToolHooks(on_retry=lambda _, error: seen.append(str(error)))
     work = Flaky(3)
@@ -605,7 +605,7 @@ async def test_declared_exception_is_retried_with_growing_delay(autojump_clock):
     ],
 )
 async def test_only_declared_exceptions_are_retried(error, options, calls, autojump_clock):
-    """At most `retries` times, and nothing that the tool did not declare."""
+    """A call has at most `retries` retries, and only for the declared exceptions."""
     work = Flaky(9, error)
     ended = await flaky(work, **options)
     assert len(work.times) == calls
@@ -613,7 +613,7 @@ async def test_only_declared_exceptions_are_retried(error, options, calls, autoj
 
 
 async def test_bad_arguments_are_not_retried(autojump_clock):
-    """Arguments that a class refuses stay refused, whatever was declared."""
+    """Arguments that a class rejects are not retried, whatever exceptions are declared."""
     small = attrs.make_class("Small", {"n": attrs.field(type=int, validator=attrs.validators.lt(5))})
     seen = []
 
@@ -626,7 +626,7 @@ async def test_bad_arguments_are_not_retried(autojump_clock):
 
 
 async def test_repetitions_stay_within_the_timeout(autojump_clock):
-    """The timeout is the whole call's."""
+    """The timeout applies to the call with all of its retries."""
     started = trio.current_time()
     ended = await flaky(Flaky(99), retries=50, timeout=10)
     assert trio.current_time() - started == 10
@@ -637,7 +637,7 @@ async def test_repetitions_stay_within_the_timeout(autojump_clock):
 
 
 async def test_hooks_see_start_and_end():
-    """on_start, then on_success or on_error with the result; nothing for a call that never started."""
+    """on_start is called, then on_success or on_error with the result. A call that never started calls no hook."""
     log = []
     hooks = ToolHooks(
         on_start=lambda it: log.append(("start", it.id)),
@@ -655,7 +655,7 @@ async def test_hooks_see_start_and_end():
 
 
 async def test_raising_hook_is_logged_and_ignored(caplog):
-    """A watcher's fault changes nothing; the log names hook and tool, and no contents."""
+    """An error of a hook does not change the result. The log names the hook and the tool without contents."""
     log = []
 
     def bad(*_: object) -> None:
@@ -675,7 +675,7 @@ async def test_raising_hook_is_logged_and_ignored(caplog):
 
 
 async def test_results_are_cached_by_arguments():
-    """The same arguments in any order are computed once, up to the bound; failures are not kept."""
+    """Equal arguments in any order are computed once, up to the cache size. Failures are not cached."""
     seen = []
 
     def work(a: int, b: int) -> int:
@@ -690,7 +690,7 @@ async def test_results_are_cached_by_arguments():
 
 
 async def test_truncated_results_are_not_cached():
-    """What one agent's limit cut is computed again for another."""
+    """A result that one agent's limit cut is computed again for another agent."""
     made = inline(lambda: "x" * 200, cache=5, effect="pure")
     for limit, length in [(100, 100), (1000, 200), (150, 150)]:
         (ended,) = await results(call("x"), tools=[made], max_characters=limit)
@@ -701,7 +701,7 @@ async def test_truncated_results_are_not_cached():
 
 
 async def test_own_class_of_tool(autojump_clock):
-    """A subclass of Tool needs nothing but name, description, parameters and execute."""
+    """A subclass of Tool needs only name, description, parameters and execute."""
 
     class Upper(Tool):
         name = "upper"
@@ -732,13 +732,13 @@ def described(row: dict[str, Any]) -> list[FunctionTool]:
 
 
 def first_choice(expected: dict[str, Any]) -> dict[str, Any]:
-    """Of the values that each argument may have, the first; "" there means that it may be left out."""
+    """Return the first expected value of each argument. "" means that the argument is optional."""
     chosen = {key: values[0] for key, values in expected.items() if values[0] != ""}
     return {key: first_choice(value) if isinstance(value, dict) else value for key, value in chosen.items()}
 
 
 async def test_public_functions_and_calls(recorded_rows):
-    """Functions as others publish them make tools, and the calls that are expected of models run."""
+    """Published functions are accepted as tools, and the expected model calls run."""
     rows = recorded_rows("function_calls.jsonl")
     for row in rows:
         calls = [
@@ -758,11 +758,11 @@ WRONG = {
     "array": [{}, "a, b"],
     "object": [[], "{}"],
 }
-"""Values that a type does not have."""
+"""Invalid values of each type."""
 
 
 def broken(call: ToolCall, parameters: dict[str, Any]) -> Iterator[ToolCall]:
-    """Calls as models get them wrong, made from one that is right."""
+    """Return invalid variants of a valid call, as models write them."""
     arguments = dict(call.arguments)
     for name in (f"{call.name}s", call.name.swapcase()):
         yield ToolCall(name, arguments)
@@ -779,7 +779,7 @@ def broken(call: ToolCall, parameters: dict[str, Any]) -> Iterator[ToolCall]:
 
 
 async def test_public_calls_that_are_broken(recorded_rows):
-    """An argument that is missing, unknown, of another type or outside its enum, or a wrong name: none of them runs."""
+    """A call with a missing, unknown or mistyped argument, a value outside the enum, or a wrong name never runs."""
     count = 0
     for row in recorded_rows("function_calls.jsonl"):
         schemas = {each["name"]: each["parameters"] for each in row["functions_json_schema"]}
@@ -793,7 +793,7 @@ async def test_public_calls_that_are_broken(recorded_rows):
     assert count > 106 * 5
 
 
-# --- calls that wait for a person ---------------------------------------------------------
+# --- calls that wait for an approval ------------------------------------------------------
 
 
 async def run(calls, tools, **options):
@@ -803,7 +803,7 @@ async def run(calls, tools, **options):
 
 
 async def test_call_that_needs_an_approval_does_not_run():
-    """The other calls run; an undecided call counts as withdrawn."""
+    """The other calls run. A call without a decision is reported as withdrawn."""
     ran = []
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
     batch, _ = await run([call("guarded"), call("x")], [guarded, inline(lambda: ran.append("x"))])
@@ -814,7 +814,7 @@ async def test_call_that_needs_an_approval_does_not_run():
 
 
 async def test_calls_after_an_exclusive_call_wait():
-    """A call that waits for a person has not finished, so nothing passes a barrier behind it."""
+    """A call that waits for an approval has not finished, so an exclusive call after it does not start."""
     ran = []
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
     alone = FunctionTool("alone", "alone", lambda: ran.append("alone"), thread=False, exclusive=True)
@@ -824,7 +824,7 @@ async def test_calls_after_an_exclusive_call_wait():
 
 
 async def test_unrunnable_call_needs_no_approval():
-    """Arguments that do not fit, and calls that a rule refuses, come to their errors at once."""
+    """Calls with invalid arguments and calls that a rule rejects are errors at once."""
     guarded = FunctionTool(
         "guarded",
         "guarded",
@@ -840,7 +840,7 @@ async def test_unrunnable_call_needs_no_approval():
 
 
 async def test_approval_request_from_a_nursery_is_recognized():
-    """And one beside another error is an error."""
+    """An approval request together with another error is an error."""
 
     async def ask():
         raise ApprovalRequired("Which one?")
@@ -863,7 +863,7 @@ async def test_approval_request_from_a_nursery_is_recognized():
 
 
 async def test_granted_call_runs_with_its_grant():
-    """The tool is told what the person said."""
+    """The tool's context has the approver's decision."""
     seen = []
 
     @tool(approval=True, thread=False)

@@ -1,4 +1,4 @@
-"""actgent.tools.function_tool: tools made from functions."""
+"""actgent.tools.function_tool: tools from functions."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ def add(a: int, b: int = 2) -> int:
 
 
 def test_tool_stays_a_function():
-    """A decorated function is called as before, and keeps its name and docstring."""
+    """A decorated function can be called directly, and has its name and docstring."""
     assert add(2, 3) == 5
     assert add(a=2) == 4
     assert add.__name__ == "add"
@@ -47,7 +47,7 @@ def test_tool_stays_a_function():
 
 
 def test_spec_comes_from_signature_and_docstring():
-    """Name, description and schema are the function's own."""
+    """Name, description and schema are those of the function."""
     assert add.spec.name == "add"
     assert add.spec.description == "Add two integers.\n\nThe sum may be negative."
     assert add.spec.parameters == {
@@ -62,7 +62,7 @@ def test_spec_comes_from_signature_and_docstring():
 
 
 def test_texts_and_bounds_of_annotated():
-    """Annotated carries a description as plain text, and bounds as msgspec.Meta."""
+    """Annotated has a description as text, and bounds as msgspec.Meta."""
 
     @tool
     def book(seats: Annotated[int, msgspec.Meta(ge=1, le=9), "How many."], untyped=None) -> None: ...
@@ -85,7 +85,7 @@ def test_texts_and_bounds_of_annotated():
     ],
 )
 def test_docstrings_of_any_style_are_accepted(text):
-    """However a docstring is written, a tool comes of it."""
+    """A docstring of any style is converted to a description."""
 
     def work(a: int) -> None: ...
 
@@ -94,7 +94,7 @@ def test_docstrings_of_any_style_are_accepted(text):
 
 
 def test_default_none_makes_a_parameter_nullable():
-    """`x: int = None` takes null, as its default says."""
+    """`x: int = None` accepts null."""
 
     @tool
     def find(limit: int = None) -> None:  # noqa: RUF013 - the point of the test
@@ -104,7 +104,7 @@ def test_default_none_makes_a_parameter_nullable():
 
 
 def test_name_describes_a_function_without_docstring():
-    """Without a docstring the description is the name in words."""
+    """Without a docstring the description is the name as text."""
 
     @tool
     def open_the_door() -> None: ...
@@ -113,7 +113,7 @@ def test_name_describes_a_function_without_docstring():
 
 
 def test_options_of_the_decorator():
-    """All options of FunctionTool can be given to the decorator."""
+    """The decorator accepts all options of FunctionTool."""
     hooks = ToolHooks(on_start=print)
 
     @tool(
@@ -143,20 +143,20 @@ def test_options_of_the_decorator():
 
 
 async def test_sync_function_runs_in_a_thread():
-    """By default a sync function leaves the event loop free."""
+    """By default a sync function does not block the event loop."""
     where = FunctionTool("where", "Where.", threading.current_thread)
     assert await where.execute({}, ToolContext(threads=Threads())) is not threading.main_thread()
     assert await where.execute({}, CONTEXT) is not threading.main_thread()
 
 
 async def test_inline_function_runs_in_the_loop():
-    """With thread=False a sync function runs where the session runs."""
+    """With thread=False a sync function runs in the session's thread."""
     where = FunctionTool("where", "Where.", threading.current_thread, thread=False)
     assert await where.execute({}, CONTEXT) is threading.main_thread()
 
 
 async def test_async_function_is_awaited():
-    """An async function is awaited; thread=False says nothing about it."""
+    """An async function is awaited, and thread=False has no effect."""
 
     @tool(thread=False)
     async def double(n: int) -> int:
@@ -169,7 +169,7 @@ async def test_async_function_is_awaited():
 
 
 async def test_wrapped_coroutine_is_awaited():
-    """A sync function that returns an awaitable is awaited too."""
+    """The awaitable that a sync function returns is awaited."""
 
     async def inner() -> str:
         return "done"
@@ -181,7 +181,7 @@ async def test_wrapped_coroutine_is_awaited():
 
 
 async def test_arguments_are_converted_to_annotated_types():
-    """The function gets attrs instances, built by their own converters."""
+    """The function gets attrs instances, after the converters of their class."""
 
     @tool(thread=False)
     def names(cities: list[City], home: City | None = None) -> Any:
@@ -192,7 +192,7 @@ async def test_arguments_are_converted_to_annotated_types():
 
 
 async def test_refusing_class_is_invalid_arguments():
-    """What a validator refuses is the caller's error, with the tool's name."""
+    """A value that a validator rejects is an InvalidArguments error with the tool's name."""
 
     @tool(thread=False)
     def grow(city: City) -> None:
@@ -204,7 +204,7 @@ async def test_refusing_class_is_invalid_arguments():
 
 @pytest.mark.parametrize("default", [True, False])
 async def test_context_is_injected(default):
-    """A parameter annotated ToolContext is filled in, and not in the schema."""
+    """A parameter with the annotation ToolContext is injected, and is not in the schema."""
     if default:
 
         def whose(n: int, ctx: ToolContext = None) -> str:
@@ -262,7 +262,7 @@ class Account:
     ],
 )
 async def test_callables_of_all_kinds(function, name, description, result):
-    """Methods, partials and objects with `__call__` make tools."""
+    """Methods, partials and objects with `__call__` are valid tools."""
     made = tool(thread=False)(function)
     assert (made.name, made.description) == (name, description)
     assert list(made.parameters["properties"]) == ["n"]
@@ -270,7 +270,7 @@ async def test_callables_of_all_kinds(function, name, description, result):
 
 
 async def test_method_decorated_in_its_class():
-    """Reached through an instance it is that instance's tool; two instances do not mix."""
+    """Access through an instance returns the tool of that instance."""
     poor, rich = Account(1).balance, Account(9).balance
     assert list(poor.parameters["properties"]) == ["n"]
     assert await poor.execute({"n": 1}, CONTEXT) == 2
@@ -279,7 +279,7 @@ async def test_method_decorated_in_its_class():
 
 
 async def test_fixed_values_stay_fixed_in_a_wrapped_tool():
-    """What a partial inside of a tool fixed is not shown again, by position or by name."""
+    """Values that an inner partial fixes are hidden, by position and by name."""
 
     def search(base: str, query: str, key: str) -> str:
         return f"{base}{query}{key}"
@@ -291,7 +291,7 @@ async def test_fixed_values_stay_fixed_in_a_wrapped_tool():
 
 
 def test_return_annotation_need_not_resolve():
-    """What a function returns may be known to type checkers only."""
+    """The return annotation can be undefined at run time."""
 
     def count(n: "int") -> "Nowhere":  # noqa: F821 - the point of the test
         """Count."""
@@ -300,7 +300,7 @@ def test_return_annotation_need_not_resolve():
 
 
 def test_results_of_instances_do_not_mix():
-    """Two instances of a class keep their results apart."""
+    """Two instances of a class have separate result caches."""
 
     class Shop:
         @tool(cache=1, effect="pure")
@@ -312,7 +312,7 @@ def test_results_of_instances_do_not_mix():
 
 
 async def test_tool_of_a_tool():
-    """A tool can be made of another one, under another name or with a value fixed."""
+    """A tool can wrap another tool, under another name or with a fixed value."""
     plus = tool(name="plus")(functools.partial(add, b=5))
     assert list(plus.parameters["properties"]) == ["a"]
     assert plus.parameters["properties"]["a"]["type"] == "integer"
@@ -320,7 +320,7 @@ async def test_tool_of_a_tool():
 
 
 async def test_partial_hides_what_it_fixed():
-    """A value fixed by a partial is neither shown to the model nor its to change."""
+    """The model neither sees nor changes a value that a partial fixes."""
 
     def search(query: str, key: str, limit: int) -> str:
         """Search."""
@@ -333,7 +333,7 @@ async def test_partial_hides_what_it_fixed():
 
 
 async def test_given_schema_takes_the_place_of_the_signature():
-    """With `parameters` the arguments arrive as they are, keyword by keyword."""
+    """With `parameters` the arguments are passed unchanged as keywords."""
     schema = {"type": "object", "properties": {"from": {"type": "string"}}}
     made = FunctionTool("go", "Go.", lambda **arguments: arguments, parameters=schema, thread=False)
     schema["properties"].clear()
@@ -376,13 +376,13 @@ def generator():
     ],
 )
 def test_function_that_no_model_can_call(function, reason):
-    """What cannot be a tool says so when it is decorated, with function and parameter."""
+    """The decorator raises an error that names the function and the parameter."""
     with pytest.raises(ConfigurationError, match=reason):
         tool(function)
 
 
 def test_cache_of_a_tool_with_context_is_refused():
-    """Results that depend on a session are not kept for others."""
+    """Results that depend on a session must not be cached for other sessions."""
     with pytest.raises(ConfigurationError, match="takes a ToolContext"):
 
         @tool(cache=1, effect="pure")

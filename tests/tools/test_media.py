@@ -1,4 +1,4 @@
-"""Pictures, audio and files as results: what the session holds of them, and what is said of the rest."""
+"""Pictures, audio and files as results: the stored media, and the text for rejected media."""
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ PDF = b"%PDF-1.7\n" + b"x" * 50
 
 
 def tool_of(value, **options):
-    """A tool that returns a value."""
+    """Return a tool that returns a value."""
 
     @tool(name="show", thread=False, effect="pure", **options)
     def show(number: int = 0) -> object:
@@ -24,7 +24,7 @@ def tool_of(value, **options):
 
 
 async def result_of(given, **options) -> ToolResult:
-    """What a session's record holds of a call of a tool that returns `given`, or of a tool."""
+    """Run a tool, or a tool that returns `given`. Return the result in the session's record."""
     shown = given if isinstance(given, Tool) else tool_of(given, **options)
     async with BareAgent(
         "a", llm=ScriptedLLM([[ToolCall("show", {}, id="c")], "ok"]), tools=[shown]
@@ -35,7 +35,7 @@ async def result_of(given, **options) -> ToolResult:
 
 
 async def test_picture_is_returned_with_its_text():
-    """The words name its type and size, and the result has its bytes."""
+    """The text names type and size, and the result has the bytes."""
     result = await result_of(Image(media_type="image/png", data=PNG))
     assert result.content == "[image: image/png, 208 bytes]"
     assert result.media == (Image(media_type="image/png", data=PNG),)
@@ -43,7 +43,7 @@ async def test_picture_is_returned_with_its_text():
 
 
 async def test_list_keeps_text_and_pictures_in_order():
-    """What is neither is JSON, as ever."""
+    """Items other than text and media are written as JSON."""
     given = [
         "Here:",
         Image(media_type="image/png", data=PNG),
@@ -61,7 +61,7 @@ async def test_list_keeps_text_and_pictures_in_order():
 
 
 async def test_text_file_becomes_text():
-    """Any model reads it, it goes through the limit of results, and is no medium."""
+    """A text file is converted to text with the limit of results, so that any model can read it."""
     result = await result_of(File(media_type="text/csv", data="ä;b".encode(), name="a.csv"))
     assert result.content == "[file a.csv: text/csv, 4 bytes]\nä;b"
     assert result.media == ()
@@ -80,14 +80,14 @@ async def test_text_file_becomes_text():
     ],
 )
 async def test_media_type_is_detected_from_the_bytes(said, data, real):
-    """An API refuses a whole conversation for a picture that is none, or another."""
+    """The declared type is not trusted, because an API rejects a whole conversation for a wrong picture type."""
     result = await result_of(Image(media_type=said, data=data))
     assert [medium.media_type for medium in result.media] == [real]
     assert real in result.content
 
 
 async def test_bounds_of_one_result():
-    """What is empty, too long or too many is named and not held."""
+    """Empty, too long and too many media are named in the text and not stored."""
     picture = Image(media_type="image/png", data=PNG)
     long = Image(media_type="image/png", data=PNG.ljust(MAX_MEDIUM_BYTES + 1))
     result = await result_of([Image(media_type="image/png", data=b""), long, *[picture] * (MAX_MEDIA + 2)])
@@ -99,7 +99,7 @@ async def test_bounds_of_one_result():
 
 
 async def test_session_media_bytes_are_bounded(tmp_path):
-    """Also over a restart, and of calls side by side; a repeated call counts once."""
+    """The limit applies across a restart and to concurrent calls. A repeated call counts once."""
     data = PNG.ljust(MAX_MEDIUM_BYTES)
     fitting = MAX_SESSION_MEDIA_BYTES // MAX_MEDIUM_BYTES
     shown = tool_of(Image(media_type="image/png", data=data))
@@ -121,7 +121,7 @@ async def test_session_media_bytes_are_bounded(tmp_path):
 
 
 async def test_media_are_equal_after_a_restart(tmp_path):
-    """What the model is shown after it is what it was shown before, picture and all."""
+    """After a restart the model gets the same parts and bytes as before."""
     given = [
         "Here:",
         Image(media_type="image/png", data=PNG),
@@ -150,7 +150,7 @@ async def test_media_are_equal_after_a_restart(tmp_path):
 
 
 async def test_third_party_media_omit_addresses_and_markers():
-    """An address would have the provider fetch it; a name is words of theirs like all others."""
+    """A URL from an untrusted source is dropped, because the provider would fetch it. Markup in a file name is removed."""
 
     class Strange(Tool):
         name, parameters, outside, effect = "show", {"type": "object", "properties": {}}, True, "pure"
@@ -173,14 +173,14 @@ async def test_third_party_media_omit_addresses_and_markers():
 
 
 async def test_envelope_keeps_the_media():
-    """The envelope is the text; the picture stands beside it."""
+    """The envelope is the text, and the result has the picture."""
     result = await result_of(EnvelopedTool(tool_of(["Here:", Image(media_type="image/png", data=PNG)])))
     assert result.content == '{"success": true, "result": ["Here:"]}\n[image: image/png, 208 bytes]'
     assert len(result.media) == 1
 
 
 async def test_a_picture_within_other_data_is_text(caplog):
-    """It has no place in JSON, and the log has the remedy; the tool ran, so its result is no error."""
+    """The picture cannot be JSON, so it is written as text. The log has the remedy, and the result is a success."""
     result = await result_of({"picture": Image(media_type="image/png", data=PNG)})
     assert (result.status, result.error, result.media) == ("success", None, ())
     assert result.content == "{'picture': Image(media_type='image/png', url=None)}"
@@ -200,7 +200,7 @@ async def test_non_json_items_next_to_a_picture_are_text():
 
 
 async def test_results_with_pictures_are_not_cached():
-    """A cache holds texts, and must not leave the picture out the second time."""
+    """The cache stores only text, so a cached result would lack the picture."""
     calls = [[ToolCall("show", {})], "ok", [ToolCall("show", {})], "ok"]
     shown = tool_of(Image(media_type="image/png", data=PNG), cache=5)
     async with BareAgent("a", llm=ScriptedLLM(calls), tools=[shown]) as agent:
@@ -211,7 +211,7 @@ async def test_results_with_pictures_are_not_cached():
 
 
 async def test_read_result_reads_text_files_and_names_pictures():
-    """It reads the whole text of a text file. For a picture it returns type and size."""
+    """`read_result` reads the whole text of a text file. For a picture it returns type and size."""
     text = "line\n" * 20_000
     calls = [
         [ToolCall("show", {}, id="c")],
@@ -236,7 +236,7 @@ async def test_read_result_reads_text_files_and_names_pictures():
 
 
 def test_a_result_without_media_is_written_as_before():
-    """The field takes no byte of the journal where it is empty."""
+    """An empty media field is omitted from the journal."""
     from actgent.journal.record_types import WIRE, CallFinishedRecord, Record
 
     plain = ToolResult(call_id="c", tool_name="t", content="x")

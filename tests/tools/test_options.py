@@ -1,4 +1,4 @@
-"""actgent.tools.tool_option_checks: what a tool says of itself is checked at once."""
+"""actgent.tools.tool_option_checks: options of a tool are validated when it is created."""
 
 import math
 from typing import ClassVar
@@ -18,14 +18,14 @@ async def watch(call):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a\n", "x" * 65, None])
 def test_bad_name(name):
-    """A name that providers refuse is refused here."""
+    """A name that providers reject is a ConfigurationError."""
     with pytest.raises(ConfigurationError, match="its name must have 1 to 64"):
         FunctionTool(name, "Text.", lambda: 1)
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "math.area-2", "x" * 64])
 def test_good_name(name):
-    """Letters, digits, _, . and - make a name."""
+    """Letters, digits, _, . and - are valid in a name."""
     assert FunctionTool(name, "Text.", lambda: 1).name == name
 
 
@@ -51,14 +51,14 @@ def test_good_name(name):
     ],
 )
 def test_bad_option(options, reason):
-    """An option that makes no sense names the tool and the remedy."""
+    """The error of an invalid option names the tool and the remedy."""
     with pytest.raises(ConfigurationError, match=f"'look'.*{reason}"):
         FunctionTool("look", "Look.", lambda: 1, **options)
 
 
 @pytest.mark.parametrize("description", ["", None])
 def test_a_tool_without_a_description(description):
-    """Real definitions have none: it is a tool, and nothing is said of it on any wire."""
+    """Published definitions can lack a description. The field is omitted in each provider's format."""
     look = FunctionTool("look", description, lambda: 1, parameters={"type": "object"})
     assert ToolRegistry([look]).specs == (ToolSpec("look", "", {"type": "object"}),)
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], tools=[look.spec])
@@ -68,7 +68,7 @@ def test_a_tool_without_a_description(description):
 
 
 def test_custom_tool_without_a_description():
-    """A class need not say one; what is no text is refused."""
+    """A class can omit the description. A description that is not text is rejected."""
 
     class Look(Tool):
         name = "look"

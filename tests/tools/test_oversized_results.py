@@ -1,4 +1,4 @@
-"""Long results: the conversation has their beginning, and `read_result` the rest."""
+"""Long results: the conversation has their beginning, and `read_result` returns the rest."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def read(**arguments):
 
 @pytest.mark.parametrize("journal", [False, True])
 async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_path):
-    """The record has the beginning only; the text is kept once."""
+    """The record has only the beginning. The full text is stored once."""
     place = f"sqlite:///{tmp_path}/j.db" if journal else None
     steps = (
         [[ToolCall("long_text", {}, id="c")], "ok"],
@@ -71,7 +71,7 @@ async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_p
 
 
 async def test_limit_of_zero_stores_no_result_and_offers_no_tool():
-    """Without room for it a result is cut, `read_result` is not offered, and the state stays empty."""
+    """With a storage limit of 0 a result is cut, `read_result` is not offered, and the state is empty."""
     llm = ScriptedLLM([[ToolCall("long_text", {})], "ok"])
     limits = Limits(result_characters=1000, kept_characters=0)
     async with BareAgent("a", llm=llm, tools=[long_text], limits=limits) as agent:
@@ -83,7 +83,7 @@ async def test_limit_of_zero_stores_no_result_and_offers_no_tool():
 
 
 async def test_turn_limit_of_zero_stores_no_result():
-    """The limits of one turn count for it: what it shortens is cut, and the tool stays where it is."""
+    """The limits of a turn apply: its long results are cut. The tool is still offered."""
     async with agent_with([ToolCall("long_text", {})], "ok", [ToolCall("long_text", {})], "ok") as agent:
         session = await agent.create_session("ada")
         limits = Limits(result_characters=1000, kept_characters=0)
@@ -94,7 +94,7 @@ async def test_turn_limit_of_zero_stores_no_result():
 
 @pytest.mark.parametrize("tools", [[], [long_text], [Deferred(StaticToolset("all", [long_text]))]])
 async def test_every_agent_with_tools_is_offered_it(tools):
-    """From the start, so that no prefix ever moves for it; an agent without tools pays nothing."""
+    """The tool is offered from the start, so that the prompt prefix never changes. An agent without tools does not offer it."""
     llm = ScriptedLLM(["hello"])
     async with BareAgent("a", llm=llm, tools=tools) as agent:
         await agent.run("hi")
@@ -104,7 +104,7 @@ async def test_every_agent_with_tools_is_offered_it(tools):
 
 
 async def test_custom_read_result_tool_is_kept():
-    """It is the one that is offered, and nothing is kept, as nobody knows what it reads."""
+    """The custom tool is offered, and no result is stored, because the custom tool cannot read it."""
 
     @tool(thread=False, effect="pure")
     def read_result(page: int) -> str:
@@ -122,7 +122,7 @@ async def test_custom_read_result_tool_is_kept():
 
 
 async def test_long_error_is_stored():
-    """What a tool raises may be as long as what it returns, as the output of a build that failed."""
+    """A raised error can be as long as a result, for example the output of a failed build."""
 
     @tool(thread=False, effect="pure")
     def build() -> str:
@@ -141,7 +141,7 @@ async def test_long_error_is_stored():
 
 
 async def test_every_mode_may_read_on():
-    """It changes nothing and tells what the conversation began to tell; so do sessions whose other tools are off."""
+    """`read_result` changes nothing and returns only text of the session, so every mode permits it."""
     modes = Modes(Mode("look", ["long_text"]), ready=False)
     steps = ([ToolCall("long_text", {}, id="c")], read(start=5000, length=100))
     llm = ScriptedLLM([*steps, "ok"])
@@ -153,7 +153,7 @@ async def test_every_mode_may_read_on():
 
 
 async def test_stored_result_is_private_to_its_session():
-    """Each has its own results; an id that is not known is an error for the model."""
+    """Each session has its own results. An unknown id is an error for the model."""
     async with agent_with([ToolCall("long_text", {}, id="c")], "ok", read(), "ok") as agent:
         await agent.run("go", session=await agent.create_session("ada"))
         other = await agent.create_session("bob")
@@ -162,7 +162,7 @@ async def test_stored_result_is_private_to_its_session():
 
 
 async def test_stored_results_are_bounded():
-    """Beyond that results are cut."""
+    """Above the limit results are cut."""
 
     @tool(thread=False, effect="pure")
     def huge(n: int) -> str:
@@ -186,7 +186,7 @@ def no_text() -> str:
 
 @pytest.mark.parametrize(("name", "call_id"), [("long_text", "unknown"), ("no_text", "c")])
 async def test_read_result_refuses_an_id_without_a_text_result(name, call_id):
-    """The error names the id and where ids are found, for an unknown id and for an empty result."""
+    """For an unknown id and for an empty result, the error names the id and the location of valid ids."""
     steps = [[ToolCall(name, {}, id="c")], [ToolCall("read_result", {"id": call_id})], "ok"]
     async with agent_with(*steps, tools=(long_text, no_text)) as agent:
         session = await agent.create_session("ada")

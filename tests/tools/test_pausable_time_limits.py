@@ -1,4 +1,4 @@
-"""actgent.tools.pausable_time_limits: time that stands still as long as anybody holds it."""
+"""actgent.tools.pausable_time_limits: time limits that pause while a wait holds them."""
 
 import math
 
@@ -8,7 +8,7 @@ from actgent.tools.pausable_time_limits import TimeLimit
 
 
 async def test_time_limits_pause_until_all_waits_end(autojump_clock):
-    """Two that hold one limit do not take each other's time: what was left before is left after."""
+    """A time limit with two holds pauses until both are released. The remaining time is unchanged."""
     with trio.move_on_after(10) as scope:
         limit = TimeLimit(scope)
         await trio.sleep(4)

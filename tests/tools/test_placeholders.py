@@ -1,4 +1,4 @@
-"""Types of pydantic, and unions whose members look alike: what a model is told of them, and what they make of JSON."""
+"""pydantic types, and unions with similar members: their schemas for models, and their conversion from JSON."""
 
 import dataclasses
 import datetime as dt
@@ -106,11 +106,11 @@ class Color(enum.Enum):
 
 
 class Plain:
-    """No class that anything reads."""
+    """A class without a JSON Schema."""
 
 
 def read(annotation, value):
-    """From JSON text to the type, as arguments and answers come, and only what fits the schema."""
+    """Convert JSON text to the type like arguments and answers, and validate it with the schema."""
     return compile_type(annotation).convert(json.loads(json.dumps(value)))
 
 
@@ -164,7 +164,7 @@ FITS = [
 
 @pytest.mark.parametrize(("annotation", "value", "expected"), FITS)
 def test_matching_values_are_converted(annotation, value, expected):
-    """The schema takes the value, and the type is built from it."""
+    """The schema accepts the value, and the value is converted to the type."""
     compiled = compile_type(annotation)
     from actgent.tools.schemas.schema_validation import compile_schema
 
@@ -194,12 +194,12 @@ def test_matching_values_are_converted(annotation, value, expected):
     ],
 )
 def test_mismatch_error_names_the_location(annotation, value, words):
-    """Nothing is guessed: text is no number, and true is none either."""
+    """Values are not coerced: text is not converted to a number, and true is not a number."""
     assert words in reason(annotation, value)
 
 
 def test_validator_messages_are_bounded():
-    """Three hundred characters each, five of them; also where a validator has a mistake of its own."""
+    """The error has at most five messages of 300 characters, also if a validator has a bug."""
     said = reason(list[Person], [{"name": "Nobody"}])
     assert said.startswith("/0/name: Value error, nobody is nobody")
     assert len(said) < 400
@@ -210,7 +210,7 @@ def test_validator_messages_are_bounded():
 
 
 def test_value_that_matches_no_branch_fails_fast():
-    """Each part is read once as each type, though every level has two branches."""
+    """Each part is read once per type, although every level has two branches."""
     value: dict[str, Any] = {"name": 5}
     for _ in range(60):
         value = {"name": "a", "next": value}
@@ -218,7 +218,7 @@ def test_value_that_matches_no_branch_fails_fast():
 
 
 def test_schemas_say_what_fits():
-    """Descriptions and bounds are there, references stay inside, and equal names are kept apart."""
+    """The schema has descriptions and bounds. References are local, and equal names are distinguished."""
 
     def other():
         class Person(pydantic.BaseModel):
@@ -248,7 +248,7 @@ def test_schemas_say_what_fits():
 
 
 def test_unusable_type_error_names_usable_types():
-    """As an output and as a parameter, in a union too."""
+    """The type is rejected as an output and as a parameter, also within a union."""
     for annotation in (Plain, Plain | Offer, list[Plain]):
         with pytest.raises(
             ConfigurationError, match=r"dataclasses, attrs classes, TypedDict.*pydantic models"
@@ -270,7 +270,7 @@ def test_unusable_type_error_names_usable_types():
 
 
 async def test_an_agent_answers_with_a_model():
-    """A union too; what a validator refuses is asked for again, with its words."""
+    """A union is also accepted. An answer that a validator rejects is retried with the validator's message."""
     script = ScriptedLLM(['{"name": "Nobody"}', '{"name": "Ada"}', '{"price": 5}'])
     async with BareAgent("clerk", llm=script, output=Person) as agent:
         assert (await agent.run("Who?")).data == Person(name="Ada")
@@ -279,7 +279,7 @@ async def test_an_agent_answers_with_a_model():
 
 
 async def test_tools_take_and_return_models():
-    """As parameters beside others, with their defaults, and as results; wrong arguments come back as words."""
+    """Models are parameters with defaults and results. Invalid arguments are an error with text for the model."""
 
     @tool
     async def book(who: Person, seat: Seat | None = None, what: Movie | Offer = Offer(3)) -> Movie:
@@ -311,7 +311,7 @@ async def test_tools_take_and_return_models():
 
 
 def test_results_of_all_kinds():
-    """What JSON does not know is written as pydantic would write it, secrets as stars."""
+    """Values that are not JSON are written like pydantic writes them, with secrets as asterisks."""
 
     class Login(pydantic.BaseModel):
         name: str
@@ -325,7 +325,7 @@ def test_results_of_all_kinds():
 
 
 def test_pydantic_is_imported_on_demand():
-    """It is not imported with actgent, nor for other types."""
+    """Neither the import of actgent nor other types import pydantic."""
     program = (
         "import sys, dataclasses, actgent; from actgent import Agent, tool\n"
         "from actgent.tools.schemas import compile_type\n"

@@ -1,4 +1,4 @@
-"""actgent.tools.schemas.python_types: types as JSON Schema, and JSON as types."""
+"""actgent.tools.schemas.python_types: conversion of types to JSON Schema, and of JSON to types."""
 
 import dataclasses
 import datetime as dt
@@ -151,7 +151,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("annotation", "value"), REFUSED)
 def test_values_are_not_guessed(annotation, value):
-    """A value of another JSON type is refused, by the schema and by the conversion alike."""
+    """The schema and the conversion reject a value of another JSON type."""
     compiled = compile_type(annotation)
     assert not jsonschema_rs.validator_for(compiled.schema).is_valid(value)
     with pytest.raises(ValueError):
@@ -159,19 +159,19 @@ def test_values_are_not_guessed(annotation, value):
 
 
 def test_rejection_names_the_location():
-    """The text of a refusal holds the path."""
+    """The error contains the path."""
     with pytest.raises(ValueError, match=r"^/route/\S+/start/x: Expected `int`, got `str`"):
         compile_type(Trip).convert({"route": [{"start": {"x": "1"}}]})
 
 
 def test_validators_of_attrs_classes_run():
-    """What the schema cannot say is said by the class's own validators."""
+    """The validators of the class check rules that the schema cannot express."""
     with pytest.raises(ValueError, match=r"Point: 'y' must be >= 0"):
         compile_type(list[Point]).convert([{"x": 1, "y": -1}])
 
 
 def test_class_exceptions_reject_the_value():
-    """A converter that fails on what a stranger chose is not a crash of the caller."""
+    """An exception of a converter rejects the value and does not crash the caller."""
     table = attrs.make_class("Table", {"key": attrs.field(type=str, converter={"a": 1}.__getitem__)})
     assert compile_type(table).convert({"key": "a"}).key == 1
     with pytest.raises(ValueError, match="Table: b"):
@@ -179,13 +179,13 @@ def test_class_exceptions_reject_the_value():
 
 
 def test_bad_date_is_refused():
-    """A format is checked when the value is read."""
+    """The format is checked when the value is read."""
     with pytest.raises(ValueError, match="Invalid RFC3339"):
         compile_type(dict[str, dt.date]).convert({"a": "22.11.2026"})
 
 
 def test_attrs_class_has_docstring_and_defaults():
-    """Class and attribute texts reach the schema, as do defaults."""
+    """The schema has the texts of the class and its attributes, and the defaults."""
     assert schema_of(Point) == {
         "title": "Point",
         "description": "A place on a map.",
@@ -200,7 +200,7 @@ def test_attrs_class_has_docstring_and_defaults():
 
 
 def test_recursive_class_keeps_local_references():
-    """A class that holds itself refers to its own definition, and the root is still an object."""
+    """A recursive class refers to its own definition, and the root is still an object."""
     schema = schema_of(Node)
     assert schema["type"] == "object"
     assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
@@ -208,7 +208,7 @@ def test_recursive_class_keeps_local_references():
 
 
 def test_classes_with_equal_names_are_distinguished():
-    """Two classes of the same name have two definitions."""
+    """Two classes with the same name have two definitions."""
 
     def make(kind):
         return attrs.make_class("Item", {"value": attrs.field(type=kind)})
@@ -219,7 +219,7 @@ def test_classes_with_equal_names_are_distinguished():
 
 
 def test_schema_is_deterministic():
-    """The same type gives the same bytes in each process, whatever it hashes with."""
+    """The same type has the same schema bytes in each process, for any hash seed."""
     code = f"import json, runpy, actgent.tools.schemas; print(json.dumps(actgent.tools.schemas.schema_of(runpy.run_path({__file__!r})['Trip'])))"
     told = {
         subprocess.run(
@@ -235,14 +235,14 @@ def test_schema_is_deterministic():
 
 
 def test_unserialisable_default_is_left_out():
-    """A sentinel as default only says that the field may be missing."""
+    """A sentinel default makes the field optional, and the schema omits the default."""
     holder = attrs.make_class("Holder", {"value": attrs.field(type=int, default=object())})
     assert schema_of(holder)["properties"] == {"value": {"type": "integer"}}
     assert schema_of(holder)["required"] == []
 
 
 class Plain:
-    """No class that anything reads."""
+    """A class without a JSON Schema."""
 
     def __init__(self, a):
         self.a = a
@@ -252,7 +252,7 @@ class Plain:
     "annotation", [Callable[[int], int], type, Plain, Plain | int, list[Plain], "Missing"]
 )
 def test_type_without_schema_is_refused(annotation):
-    """A type that JSON cannot carry is a configuration error, which says what can be used."""
+    """A type that JSON cannot represent is a ConfigurationError that names the usable types."""
     with pytest.raises(ConfigurationError, match=r"has no JSON Schema.*dataclasses, attrs.*pydantic"):
         compile_type(annotation)
 
@@ -266,7 +266,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_conversion_agrees_with_the_schema(value):
-    """Whatever the JSON value: what converts fits the schema, and what does not fit raises ValueError."""
+    """For each JSON value, a converted value matches the schema, and a mismatch raises ValueError."""
     compiled = compile_type(int | list[int] | None)
     fits = jsonschema_rs.validator_for(compiled.schema).is_valid(value)
     try:

@@ -1,4 +1,4 @@
-"""actgent.tools.outputs.result_text: what tools return and raise, as text."""
+"""actgent.tools.outputs.result_text: results and exceptions of tools as text."""
 
 import array
 import collections
@@ -124,7 +124,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("value", "text"), WRITTEN)
 def test_value_becomes_text(value, text):
-    """Text stays as it is; other values become JSON."""
+    """Text is unchanged. Other values are written as JSON."""
     assert to_text(value) == text
     assert type(to_text(value)) is str
 
@@ -167,7 +167,7 @@ for _ in range(100_000):
     ],
 )
 def test_value_that_json_cannot_carry(value, reason):
-    """What cannot be written is a tool error in clear words, whatever its own methods do."""
+    """A value that cannot be written is a ToolError with a clear message, whatever its methods do."""
     with pytest.raises(ToolError, match="the result cannot be converted to JSON") as caught:
         to_text(value)
     assert reason in str(caught.value)
@@ -175,20 +175,20 @@ def test_value_that_json_cannot_carry(value, reason):
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_json_values_come_back(value):
-    """JSON values are written so that they can be read again."""
+    """Written JSON values can be read again."""
     assert json.loads(to_text([value])) == [value]
 
 
 @given(st.text(max_size=300), st.integers(0, 200))
 def test_cap_holds(text, limit):
-    """No text is longer than the limit; what fits is not touched."""
+    """No text is longer than the limit. A shorter text is unchanged."""
     short = truncate(text, limit)
     assert len(short) <= limit
     assert short == text or limit < 100 or f"{len(text)} characters" in short
 
 
 def test_notice_names_the_full_size():
-    """The notice stands at the end."""
+    """The notice is at the end."""
     text = truncate("x" * 100_000, 60_000)
     assert len(text) == 60_000
     assert text.endswith("[truncated: the text has 100000 characters; request less at a time]")
@@ -209,12 +209,12 @@ def test_notice_names_the_full_size():
     ],
 )
 def test_error_in_words(error, text):
-    """A ToolError speaks for itself, others come with their class, groups are flattened."""
+    """A ToolError is its message, other errors include their class, and groups are flattened."""
     assert describe(error) == text
 
 
 def test_error_without_words():
-    """An exception that cannot even be printed is named by its class."""
+    """An exception that cannot be converted to text is named by its class."""
 
     class Mute(Exception):
         def __str__(self):

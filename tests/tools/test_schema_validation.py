@@ -1,4 +1,4 @@
-"""Schemas from strangers: checked, told and refused in bounded time and memory, by tools and by answers alike."""
+"""Untrusted schemas are compiled, checked and rejected in bounded time and memory, for tools and for answers."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ def object_with(schema, defs=None):
 
 
 def nested(word, depth, *, same=False):
-    """A definition with three branches, each a reference to the next one."""
+    """Return a schema whose definitions each have three branches that refer to the next definition."""
     defs = {"d0": {"type": "string", "maxLength": 1}}
     for level in range(1, depth + 1):
         branches = [{"$ref": f"#/$defs/d{level - 1}"} | ({} if same else {"title": str(n)}) for n in range(3)]
@@ -32,7 +32,7 @@ def nested(word, depth, *, same=False):
 
 
 def by_tool(schema, value):
-    """What the model is told of arguments."""
+    """Return the error of invalid arguments, or None."""
     tool = FunctionTool("t", "d", lambda **_: "", parameters=schema, thread=False)
     try:
         tool.argument_validator.validate(value)
@@ -42,13 +42,13 @@ def by_tool(schema, value):
 
 
 def by_answer(schema, value):
-    """What the model is told of an answer."""
+    """Return the error of an invalid answer, or None."""
     return schema_check(schema)(value)
 
 
 def bounded(work):
-    """What a function returns, if it takes no second and no 50 MB; its ConfigurationError as text."""
-    gc.disable()  # it would look at all that the tests before have left, which nobody asks about here
+    """Run a function within one second and 50 MB, and return its result. A ConfigurationError is returned as text."""
+    gc.disable()  # a collection of the garbage of earlier tests would count as time of `work`
     before = resident_peak(reset=True)
     tracemalloc.start()
     begin = time.process_time()
@@ -62,11 +62,11 @@ def bounded(work):
         gc.enable()
         assert seconds < 1
         assert peak < 50_000_000
-        assert resident_peak() - before < 100_000_000  # what the library takes is not Python's
+        assert resident_peak() - before < 100_000_000  # with the memory of the library
 
 
 def resident_peak(*, reset=False):
-    """The most memory that this process has had, in bytes; `reset` begins anew with what it has now."""
+    """Return the peak resident memory of this process in bytes. `reset` restarts the measurement."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     peak = next(
@@ -80,7 +80,7 @@ def resident_peak(*, reset=False):
 @pytest.mark.parametrize("depth", [5, 8, 10, 11, 12, 13, 15, 20, 100])
 @pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
 def test_branches_in_branches(told_by, same, depth, word):
-    """A kilobyte of schema and one bad value come to a short reason, or the schema is refused at once."""
+    """For a kilobyte of schema and one invalid value the reason is short, or the schema is rejected at once."""
     reason = bounded(lambda: told_by(nested(word, depth, same=same), {"a": "too long"}))
     assert reason
     assert len(reason) < 2_000
@@ -112,7 +112,7 @@ def chain(depth):
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 @pytest.mark.parametrize("depth", [5, 15, 30, 90])
 def test_branches_recurring_at_each_level(told_by, depth):
-    """What grows with the value's depth is counted before it is tried."""
+    """Work that grows with the depth of the value is counted before the validation."""
     schema = object_with({"$ref": "#/$defs/n"}, {"n": NODE})
     reason = bounded(lambda: told_by(schema, {"a": chain(depth)}))
     assert reason is None or "too large or too deep" in reason
@@ -123,7 +123,7 @@ def test_branches_recurring_at_each_level(told_by, depth):
 @pytest.mark.parametrize("depth", [5, 40, 90])
 @pytest.mark.parametrize("word", ["$ref", "$dynamicRef"])
 def test_branches_recurring_to_the_root(told_by, depth, word):
-    """A schema that is its own member's, by five ways: they count though the root is what is asked for."""
+    """Five branches that refer to the root are counted like branches that refer to a definition."""
     itself = {word: "#" if word == "$ref" else "#root"}
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -140,7 +140,7 @@ def test_branches_recurring_to_the_root(told_by, depth, word):
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 def test_ordinary_recursion_is_checked_to_any_depth(told_by):
-    """Trees and JSON values, whose members take one way each."""
+    """Trees and JSON values have one possible branch per member, so deep values are validated."""
     deep = 1
     for _ in range(40):
         deep = [deep, {"k": 1, "l": [None]}]
@@ -171,7 +171,7 @@ def test_ordinary_recursion_is_checked_to_any_depth(told_by):
     ],
 )
 def test_floods_of_errors(told_by, schema, value):
-    """Long values, many errors, patterns that backtrack: the reason is short and quick."""
+    """For long values, many errors and backtracking patterns, the reason is short and fast."""
     reason = bounded(lambda: told_by(schema, value))
     assert reason is None or len(reason) < 2_500
 
@@ -179,7 +179,7 @@ def test_floods_of_errors(told_by, schema, value):
 @pytest.mark.parametrize("depth", [250, 10_000])
 @pytest.mark.parametrize("word", ["properties", "items", "anyOf"])
 def test_a_schema_too_deep_is_refused(word, depth):
-    """With a clear error, and not by the interpreter's."""
+    """The error is a ConfigurationError and not a RecursionError of the interpreter."""
     schema = {"type": "string"}
     for _ in range(depth):
         schema = {
@@ -211,7 +211,7 @@ MAPS = ("dependentSchemas", "properties", "patternProperties")
 
 
 def leading(some, words, breadth, target):
-    """A schema with some words, each of which leads to `target` by so many ways."""
+    """Return a schema with the keywords, each of which refers to `target` `breadth` times."""
 
     def reference(name):
         return {"$ref": target} | ({"title": str(name)} if some.random() < 0.7 else {})
@@ -230,7 +230,7 @@ def leading(some, words, breadth, target):
 
 
 def hostile(some):
-    """A small schema whose definitions lead to each other by some of all the words there are, and back in some."""
+    """Return a small random schema whose definitions refer to each other by random keywords, sometimes in cycles."""
     depth, breadth, is_circular = (
         some.choice([3, 6, 9, 12, 15, 25, 60]),
         some.randint(1, 4),
@@ -249,7 +249,7 @@ def hostile(some):
 
 
 def hostile_values(some):
-    """Deep and wide ones."""
+    """Return deep and wide values."""
     deep = wide = 1
     for _ in range(some.choice([3, 10, 40, 90])):
         deep = {"a": deep} if some.random() < 0.8 else [deep]
@@ -260,7 +260,7 @@ def hostile_values(some):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_untrusted_schemas_are_bounded(seed):
-    """Whatever words lead from one definition to the next: a value is told of, or the schema is refused, at once."""
+    """For any keywords between the definitions, a value is validated or the schema is rejected in bounded time."""
     some = random.Random(seed)
     schema = hostile(some)
     for value in hostile_values(some):
@@ -274,7 +274,7 @@ def test_random_untrusted_schemas_are_bounded(seed):
 )
 @pytest.mark.parametrize("depth", [5, 10, 12, 60])
 def test_evaluated_property_marks_are_counted(mark, word, breadth, depth):
-    """The library builds them for each way that leads to a definition, when it compiles a schema."""
+    """When the library compiles a schema, it builds these marks for each path to a definition."""
     defs = {f"d{depth}": {"type": "object"}}
     for level in range(depth):
         target = f"#/$defs/d{level + 1}"
@@ -285,7 +285,7 @@ def test_evaluated_property_marks_are_counted(mark, word, breadth, depth):
 
 
 def other_names(spelling, depth=20):
-    """Branches in branches whose references are written as few do."""
+    """Return nested branches with a rare spelling of the references."""
     names = {
         "percent": lambda n: ({}, f"#/%24defs/%64{n}"),
         "id": lambda n: ({"$id": f"d{n}"}, f"http://x.example/d{n}"),
@@ -312,11 +312,11 @@ def other_names(spelling, depth=20):
             for told_by in (by_tool, by_answer)
             for each in ("percent", "id", "anchor", "inner")
         ),
-        (by_tool, "draft-04"),  # which has words that make a form a template
+        (by_tool, "draft-04"),  # the keyword `id` makes an answer schema a template
     ],
 )
 def test_references_are_followed_in_each_spelling(told_by, spelling):
-    """A branch that is reached by a name of its own counts as any other does."""
+    """A branch counts for each spelling of its reference."""
     small = bounded(lambda: told_by({"type": "object"} | other_names(spelling, 2), {"a": 1}))
     assert "/a: " in small
     assert "too many nested branches" in bounded(
@@ -341,7 +341,7 @@ WORDS = [f"word number {n}" for n in range(20_000)]
     ],
 )
 def test_long_lists_of_words_are_not_copied_into_each_error(told_by, each, value):
-    """An error holds all of the word that it is of: 300 of 20,000 words were half a gigabyte."""
+    """The library copies the whole list into each error. 300 errors with 20,000 words took half a gigabyte."""
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": each}}}
     assert "/a/0: " in bounded(lambda: told_by(schema, {"a": [value] * 300}))
 
@@ -370,14 +370,14 @@ def test_long_lists_of_words_are_not_copied_into_each_error(told_by, each, value
     ],
 )
 def test_many_patterns_are_matched_quickly(told_by, schema, value):
-    """Neither a hundred that are large, nor those that go back a million times in each of many texts."""
+    """A hundred large patterns, and patterns with a million backtracking steps in many texts, are bounded."""
     reason = bounded(lambda: told_by({"type": "object"} | schema, value))
     assert reason is None or len(reason) < 2_500
 
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 def test_lookaround_patterns_match_many_texts(told_by):
-    """What takes few steps back has them, however many texts there are."""
+    """Patterns with few backtracking steps are matched for any number of texts."""
     schema = {
         "type": "object",
         "properties": {"a": {"items": {"pattern": "^(?=.*[0-9])(?!.*(.)\\1\\1)[a-z0-9]{4,}$"}}},
@@ -389,7 +389,7 @@ def test_lookaround_patterns_match_many_texts(told_by):
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 def test_large_values_are_checked_against_ordinary_schemas(told_by):
-    """The work that a long table makes is as long as the table, and so is no reason to refuse it."""
+    """The work grows linearly with the length of a table, so a long table is not rejected."""
     row = {
         "type": "object",
         "properties": {name: {"type": ["integer", "null"]} for name in "abcde"},
@@ -421,7 +421,7 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 def test_validation_agrees_with_the_library(schema, value):
-    """Whatever is simplified: what fits fits, and what does not has a reason."""
+    """After the schema is simplified, the result equals that of the library. Each invalid value has a reason."""
     fits = jsonschema_rs.validator_for(schema).is_valid(value)
     reason = compile_schema(schema, owner="a test").reason(value)
     assert (reason is None) == fits
@@ -429,7 +429,7 @@ def test_validation_agrees_with_the_library(schema, value):
 
 
 def test_references_into_branches_are_kept():
-    """A branch that is referred to by its number stands where it stood."""
+    """A branch that is referred to by its index keeps its position."""
     schema = object_with({"anyOf": [{"type": "string"}, {"type": "string"}, {"type": "null"}]})
     schema["properties"]["b"] = {"$ref": "#/properties/a/anyOf/2"}
     assert by_tool(schema, {"a": "x", "b": None}) is None
@@ -438,7 +438,7 @@ def test_references_into_branches_are_kept():
 
 
 def test_schema_with_many_node_kinds_is_accepted():
-    """Each of which refers to all of them in several members, as a syntax tree does: such a schema is no trap."""
+    """Each kind refers to all kinds in several members, like a syntax tree. The schema is valid and not rejected."""
     kinds = [f"N{number}" for number in range(60)]
     node = {"$ref": "#/$defs/Node"}
     members = {f"p{number}": dict(node) for number in range(8)}
@@ -483,5 +483,5 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
     ],
 )
 def test_branch_requirements_are_in_the_error(schema, value, words):
-    """By those that the value may be meant for; a choice of members is one sentence."""
+    """The error lists the branches that the value can match. A choice of members is one sentence."""
     assert compile_schema(schema, owner="a test").reason(value).startswith(words)

@@ -1,4 +1,4 @@
-"""Tools over a session's state, by themselves."""
+"""Tools over a session's state, without an agent."""
 
 import pytest
 
@@ -17,26 +17,26 @@ async def keep_later(_state, _args):
 
 
 def only_state(state):
-    """One parameter too few."""
+    """Take one parameter too few."""
 
 
 def other_names(a, b):
-    """Two parameters that mean something else."""
+    """Take two parameters with other names."""
 
 
 def one_more(state, args, more):
-    """One parameter too many."""
+    """Take one parameter too many."""
 
 
 @pytest.mark.parametrize("func", [keep, keep_later])
 def test_functions_of_the_state(func):
-    """Two parameters, `state` and `args`, are the form; an underscore before them is no matter."""
+    """The two parameters are `state` and `args`, with or without a leading underscore."""
     assert takes_state(func)
 
 
 @pytest.mark.parametrize("func", [only_state, other_names, one_more, "keep", dict])
 def test_other_functions(func):
-    """What has another form is not called in this one."""
+    """A function with other parameters is rejected."""
     assert not takes_state(func)
     with pytest.raises(ConfigurationError, match=r"\(state, args\)"):
         StateTool("keep", "Keep.", func)
@@ -54,7 +54,7 @@ def test_other_functions(func):
     ],
 )
 def test_changes(returned, changes):
-    """Case 1: a pair, several, or None."""
+    """Case 1: a function returns a pair, several pairs, or None."""
     assert parse_changes(returned) == changes
 
 
@@ -63,7 +63,7 @@ def test_changes(returned, changes):
     ["ab", 1, {"a": 1}, ("a",), ("a", 1, 2), (1, 2), [("a", 1), None], [(1, 2)], ("_goal", 1), [("_x", 1)]],
 )
 def test_no_changes(returned):
-    """Case 1 (want): anything else is an error; a key with an underscore belongs to the framework."""
+    """Case 1 (want): any other value is an error. Keys with a leading underscore are reserved for the framework."""
     with pytest.raises(ToolError):
         parse_changes(returned)
 
@@ -72,7 +72,7 @@ def test_no_changes(returned):
     ("func", "state"), [(keep, {"kept": {"n": 1}}), (keep_later, {"kept": 1, "more": 2})]
 )
 async def test_returned_pairs_are_stored(func, state):
-    """The pairs go into the store, and to the model; a sync function runs in a thread."""
+    """The store and the model get the pairs. A sync function runs in a thread."""
     store = Store()
     tool = StateTool("keep", "Keep.", func)
     assert await tool.execute({"n": 1}, ToolContext(state=store)) == state
@@ -80,5 +80,5 @@ async def test_returned_pairs_are_stored(func, state):
 
 
 async def test_outside_of_an_agent():
-    """Without a store the state is empty, and the changes are the result."""
+    """Without a store the state is empty, and the result is the changes."""
     assert await StateTool("keep", "Keep.", keep).execute({}, ToolContext()) == {"kept": {}}

@@ -1,4 +1,4 @@
-"""actgent.tools.worker_threads: sync functions in worker threads."""
+"""actgent.tools.worker_threads: worker threads of sync functions."""
 
 import contextvars
 import functools
@@ -19,7 +19,7 @@ who = contextvars.ContextVar("who", default="nobody")
 
 
 async def test_result_and_error_come_back():
-    """What the function returns or raises is what the caller gets."""
+    """The caller gets the return value or the exception of the function."""
     threads = Threads()
     assert await threads.run_sync(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
@@ -28,13 +28,13 @@ async def test_result_and_error_come_back():
 
 
 async def test_context_variables_follow():
-    """The caller's context variables are seen in the thread."""
+    """The thread has the caller's context variables."""
     who.set("ada")
     assert await Threads().run_sync(who.get) == "ada"
 
 
 async def test_thread_calls_back_into_trio():
-    """A sync function may use `trio.from_thread`."""
+    """A sync function can use `trio.from_thread`."""
 
     async def double(n: int) -> int:
         await trio.lowlevel.checkpoint()
@@ -44,7 +44,7 @@ async def test_thread_calls_back_into_trio():
 
 
 async def test_capacity_bounds_the_threads():
-    """No more functions run at a time than there is capacity for."""
+    """The number of concurrent functions is at most the capacity."""
     threads, running, most = Threads(2), 0, 0
     lock, both = threading.Lock(), threading.Barrier(2)
 
@@ -64,7 +64,7 @@ async def test_capacity_bounds_the_threads():
 
 
 async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
-    """A thread that cannot be stopped is counted until it ends."""
+    """A thread that cannot be stopped is listed until it ends."""
     threads, begun, go = Threads(), threading.Event(), threading.Event()
 
     def stubborn() -> None:
@@ -86,7 +86,7 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
 
 
 async def test_cancelled_calls_release_their_places():
-    """Places of threads that were left are free again when these end."""
+    """The slot of an abandoned thread is free again when the thread ends."""
     threads, begun, go = Threads(1), threading.Event(), threading.Event()
 
     def stubborn() -> None:
@@ -106,7 +106,7 @@ async def test_cancelled_calls_release_their_places():
 
 
 async def test_call_cancelled_before_it_began_never_begins():
-    """A function whose caller is gone before a thread is free does not run."""
+    """A function does not run if its caller is cancelled before a thread is free."""
     threads, begun, go, ran = Threads(1), threading.Event(), threading.Event(), []
 
     def stubborn() -> None:
@@ -123,12 +123,12 @@ async def test_call_cancelled_before_it_began_never_begins():
 
 
 async def test_wait_abandoned_without_threads():
-    """With nothing left there is nothing to wait for."""
+    """Without abandoned threads the wait returns at once."""
     await Threads().wait_abandoned(0)
 
 
 def test_thread_outlives_the_run():
-    """A thread that ends after trio itself disturbs nobody."""
+    """A thread that ends after the trio run causes no error."""
     threads, begun, go, done = Threads(), threading.Event(), threading.Event(), threading.Event()
 
     def stubborn() -> None:
@@ -154,7 +154,7 @@ def test_thread_outlives_the_run():
 
 @attrs.define
 class Hall:
-    """Threads that hang until `go`, and a count of those that have begun."""
+    """Threads that hang until `go` is set, with the number of started threads."""
 
     go: threading.Event = attrs.field(factory=threading.Event)
     begun: int = 0
@@ -166,7 +166,7 @@ class Hall:
         self.go.wait(20)
 
     async def begin(self, share, nursery, count: int, *, want: int | None = None) -> None:
-        """So many calls, of which `want` begin."""
+        """Start `count` calls, and wait until `want` of them run."""
         before = self.begun
         for _ in range(count):
             nursery.start_soon(share.run_sync, self.hang)
@@ -177,7 +177,7 @@ class Hall:
 
 @pytest.fixture
 def hall():
-    """Its threads end with the test at the latest."""
+    """Yield a Hall. Its threads end with the test at the latest."""
     made = Hall()
     yield made
     made.go.set()
@@ -185,7 +185,7 @@ def hall():
 
 @pytest.mark.parametrize("capacity", [4, 40, 160])
 async def test_hanging_functions_do_not_block_other_agents(hall, capacity):
-    """It never has all places; those that are left go to who has few."""
+    """An agent never uses all slots. The remaining slots are for agents with few threads."""
     threads = Threads(capacity)
     a, b = threads.share("a", 40), threads.share("b", 40)
     async with trio.open_nursery() as nursery:
@@ -199,7 +199,7 @@ async def test_hanging_functions_do_not_block_other_agents(hall, capacity):
 
 
 async def test_free_slots_go_to_the_agent_with_the_fewest(hall):
-    """And within one agent to the call that waits for the longest time."""
+    """Within an agent, the call with the longest wait gets the slot."""
     threads, order = Threads(1), []
     a, b = threads.share("a", 1), threads.share("b", 1)
     async with trio.open_nursery() as nursery:
@@ -212,7 +212,7 @@ async def test_free_slots_go_to_the_agent_with_the_fewest(hall):
 
 
 async def test_abandoned_thread_releases_its_slot(hall):
-    """Its agent's next call begins, although the function has not returned."""
+    """The agent's next call starts before the abandoned function returns."""
     share = Threads().share("a", 1)
     async with trio.open_nursery() as nursery:
         await hall.begin(share, nursery, 1)
@@ -223,7 +223,7 @@ async def test_abandoned_thread_releases_its_slot(hall):
 
 
 async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
-    """At once, also those that wait; until one of them returns. Others do not mind."""
+    """New and waiting calls fail at once until an abandoned thread ends. Other agents are not affected."""
     threads = Threads(1000)
     a, b = threads.share("a", MAX_ABANDONED), threads.share("b", 1)
     refused = []
@@ -240,7 +240,7 @@ async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
             await hall.begin(a, nursery, MAX_ABANDONED)
             outer.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            a.capacity = 0  # so that the one that waits does not get the first place that is free
+            a.capacity = 0  # the waiting call must not get the first free slot
             nursery.cancel_scope.cancel()
         a.capacity = MAX_ABANDONED
         await trio.testing.wait_all_tasks_blocked()
@@ -253,7 +253,7 @@ async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
 
 
 async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
-    """The error says for how long, that nothing began, and what can be set."""
+    """The error names the wait time, the option to set, and that the call did not run."""
     threads = Threads(2)
     a, b = threads.share("a", 1), threads.share("b", 2)
     texts, never = [], []
@@ -276,13 +276,13 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
             "no thread was free within 60 s, so the call did not run: all 2 threads of the runtime are busy (open_runtime(max_threads=...))",
         ]
         hall.go.set()
-    assert never == []  # the error tells it
+    assert never == []  # the error reports it
     assert (a.slots_used, b.slots_used) == (0, 0)
 
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_call_cancelled_while_waiting_releases_its_place(hall, together):
-    """Nor where it is given a place in the same moment; whoever wants to know hears that it never began."""
+    """The slot is released, also if it becomes free at the same moment. `on_not_started` is called."""
     share = Threads().share("a", 1)
     never, ran = [], []
     async with trio.open_nursery() as nursery:

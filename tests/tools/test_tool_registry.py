@@ -1,4 +1,4 @@
-"""actgent.tools.tool_registry: tools by name, and what a model is offered."""
+"""actgent.tools.tool_registry: tools by name, and the specs that a model gets."""
 
 import pickle
 
@@ -18,7 +18,7 @@ def names(registry: ToolRegistry) -> list[str]:
 
 
 def test_tools_stay_in_order():
-    """Tools are listed as they were added."""
+    """Tools are listed in the order of their registration."""
     registry = ToolRegistry([make("b"), make("a")])
     registry.add(make("c"))
     assert names(registry) == [tool.name for tool in registry.list()] == ["b", "a", "c"]
@@ -27,7 +27,7 @@ def test_tools_stay_in_order():
 
 
 def test_specs_do_not_move():
-    """The same tuple comes back until the tools change, so the prompt's prefix stays as it is."""
+    """The same tuple is returned until the tools change, so the prompt prefix is stable."""
     registry = ToolRegistry([make("a")])
     specs = registry.specs
     before = pickle.dumps(specs)
@@ -39,7 +39,7 @@ def test_specs_do_not_move():
 
 
 def test_duplicate_name():
-    """Two tools of one name are a configuration error, and the first one stays."""
+    """Two tools with one name are a ConfigurationError, and the first one remains."""
     registry = ToolRegistry([make("a")])
     with pytest.raises(DuplicateTool, match="'a'"):
         registry.add(make("a"))
@@ -47,13 +47,13 @@ def test_duplicate_name():
 
 
 def test_plain_function_is_refused_with_the_remedy():
-    """A function without decorator is told what it lacks."""
+    """The error of a function without the decorator names the decorator."""
     with pytest.raises(ConfigurationError, match="@tool"):
         ToolRegistry([len])
 
 
 def test_tool_of_an_own_class_is_checked():
-    """A subclass of Tool is checked when it is added."""
+    """A subclass of Tool is checked when it is registered."""
 
     class Odd(Tool):
         name = "odd name"
@@ -69,7 +69,7 @@ def test_tool_of_an_own_class_is_checked():
 
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:9/x.json", "file:///etc/hostname"])
 def test_schema_with_an_external_reference_is_rejected(reference):
-    """Nothing is fetched for a schema, neither at registration nor at a call."""
+    """Neither the registration nor a call fetches a document for a schema."""
 
     class Remote(Tool):
         name = "remote"
@@ -84,7 +84,7 @@ def test_schema_with_an_external_reference_is_rejected(reference):
 
 
 def test_mapped_tool_vanishes_from_the_specs():
-    """A tool that belongs to an instruction is not offered, but is there."""
+    """A tool of an instruction is registered, and is not in the specs."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     assert names(registry) == ["a"]
     assert "b" in registry
@@ -92,7 +92,7 @@ def test_mapped_tool_vanishes_from_the_specs():
 
 
 def test_mapped_tool_runs_only_through_its_instruction():
-    """A direct call of a mapped tool finds nothing, and is not told that it exists."""
+    """A direct call of a mapped tool is an error that does not reveal the tool."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     with pytest.raises(ToolNotFound) as caught:
         registry.find(ToolCall("b", {}))
@@ -101,13 +101,13 @@ def test_mapped_tool_runs_only_through_its_instruction():
 
 
 def test_mapped_name_without_tool():
-    """An instruction that is mapped to nothing is a configuration error."""
+    """An instruction with an unknown tool is a ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"'c', which is not registered.*registered tools: a"):
         ToolRegistry([make("a")], mapped=["c"])
 
 
 def test_remove():
-    """A removed tool is gone; a mapped or unknown one cannot be removed."""
+    """A tool can be removed. A mapped or unknown tool cannot."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     registry.remove("a")
     assert registry.get("a") is None

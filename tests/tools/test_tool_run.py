@@ -1,4 +1,4 @@
-"""`Tool.run`: one call by hand, checked and timed as an agent has it."""
+"""`Tool.run`: one direct call, with the validation and the timeout of an agent's call."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def add(a: int, b: int = 1) -> dict:
 
 
 async def test_direct_call_returns_the_value():
-    """As it is, and no text; what it raises is raised."""
+    """The value is not converted to text. An exception of the tool is raised."""
     assert await add.run({"a": 2, "b": 3}) == {"sum": 5}
 
     @tool
@@ -33,7 +33,7 @@ async def test_direct_call_returns_the_value():
     [({"a": "two"}, "a"), ({}, "a"), ({"a": 1, "c": 2}, "c"), ('{"a": 1', "JSON")],
 )
 async def test_arguments_are_checked_before_it_runs(arguments, words):
-    """Wrong types, missing and unknown names, and text that is no JSON."""
+    """Wrong types, missing and unknown names, and invalid JSON text are rejected."""
     ran = []
     noting = tool(name="add")(_noted(ran))
     with pytest.raises(InvalidArguments, match=words):
@@ -51,7 +51,7 @@ def _noted(ran):
 
 
 async def test_direct_call_receives_the_context(autojump_clock):
-    """The context is the caller's; without one it has no session. Too long is an error."""
+    """The context is the caller's. Without one the context has no session. A timeout is an error."""
 
     @tool(timeout=2)
     async def who(context: ToolContext[str], seconds: float = 0) -> str:
@@ -67,7 +67,7 @@ async def test_direct_call_receives_the_context(autojump_clock):
 
 
 async def test_http_tool_can_be_called_directly(nursery):
-    """It opens its connections for the call alone."""
+    """The tool opens connections only for the call."""
 
     async def serve(stream):
         async with stream:

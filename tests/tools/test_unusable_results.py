@@ -1,4 +1,4 @@
-"""Tools that did their work and returned a value that is not JSON, in sessions with and without a journal."""
+"""Tools that ran and returned a value that is not JSON, in sessions with and without a journal."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from actgent import BareAgent, ScriptedLLM, Tool, ToolCall, open_runtime, tool
 
 
 class Receipt:
-    """Not JSON."""
+    """A value that is not JSON."""
 
     def __str__(self):
         return "receipt 7"
 
 
 class Blank:
-    """Not JSON, and without text."""
+    """A value that is not JSON and has no text."""
 
     def __str__(self):
         raise ValueError("no text")
@@ -30,7 +30,7 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 
 @pytest.fixture(params=["none", "memory", "sqlite"])
 def journal(request, tmp_path):
-    """Without a journal, and with each kind that needs no server."""
+    """Return no journal, and the URL of each kind of journal without a server."""
     return {"none": None, "memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/agents.db"}[request.param]
 
 
@@ -45,7 +45,7 @@ def pay_with(kind, effect, paid):
 
 
 class Twice(Tool):
-    """Call another tool, as code of a model does."""
+    """A tool that calls another tool, like code of a model."""
 
     name = "twice"
     description = "Pay twice."
@@ -61,7 +61,7 @@ class Twice(Tool):
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
 @pytest.mark.parametrize("kind", [Receipt, Blank], ids=["Receipt", "Blank"])
 async def test_model_and_handlers_see_that_the_tool_ran(journal, effect, kind):
-    """The result is a success with the text of the value, the same to the model, to handlers and in the record."""
+    """The result is a success with the text of the value, the same for the model, for handlers and in the record."""
     paid, shown, heard = [], [], []
 
     def answer(chat):
@@ -81,7 +81,7 @@ async def test_model_and_handlers_see_that_the_tool_ran(journal, effect, kind):
 
 
 async def test_the_text_is_in_the_journal(tmp_path):
-    """A restart reads it and runs nothing again."""
+    """A restart reads the text and does not run the tool again."""
     url, paid = f"sqlite:///{tmp_path}/agents.db", []
     llm = ScriptedLLM([ToolCall("pay", {"euros": 25}, id="c1"), "Paid.", "Still paid."])
     histories = []
@@ -98,7 +98,7 @@ async def test_the_text_is_in_the_journal(tmp_path):
 
 
 async def test_calls_of_a_running_tool_succeed_too(journal):
-    """The tool that called it gets the text."""
+    """The calling tool gets the text."""
     paid = []
     tools = [pay_with(Receipt, "once", paid), Twice()]
     llm = ScriptedLLM([ToolCall("twice", {}, id="c1"), "Paid."])

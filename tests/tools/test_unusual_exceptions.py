@@ -1,4 +1,4 @@
-"""Exceptions whose classes redefine how exceptions are handled: each is the outcome of the call that raised it, and of nothing else."""
+"""Exceptions whose classes redefine special methods: each is the outcome of only the call that raised it."""
 
 import pytest
 import trio
@@ -9,7 +9,7 @@ from actgent.support.user_code_calls import convert_user_error, leaves, safe_exc
 
 
 def refuse(*_, **__):
-    """What the classes here have in place of what they redefine."""
+    """Raise an error in place of the redefined method."""
     raise RuntimeError("not for you")
 
 
@@ -29,14 +29,14 @@ REDEFINED = {
 
 
 class Unasked(type):
-    """A class that says nothing of itself."""
+    """A metaclass that rejects all attribute access."""
 
     def __getattribute__(cls, name):
         raise RuntimeError("not for you")
 
 
 def unruly(name, base=Exception):
-    """An exception of a class that redefines something."""
+    """Return an exception whose class redefines a special method."""
     if name == "metaclass":
         return Unasked("Unruly", (base,), {})("mine")
     return type("Unruly", (base,), {name: REDEFINED[name]})("mine")
@@ -67,7 +67,7 @@ RAISED = [
 @pytest.mark.parametrize("is_sync", [True, False])
 @pytest.mark.parametrize(("make", "name"), RAISED)
 async def test_a_tool_may_raise_it(is_sync, make, name):
-    """In a thread or not, the model reads of it, and both this call and the next have an end."""
+    """With and without a thread, the model gets the error, and this call and the next call end."""
 
     @tool(name="fails")
     def fails_in_thread() -> str:
@@ -95,7 +95,7 @@ async def test_a_tool_may_raise_it(is_sync, make, name):
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__"])
 async def test_a_model_in_a_thread_may_raise_it(name):
-    """Its turn fails, and the session goes on."""
+    """The turn fails, and the session continues."""
 
     def broken(messages):
         if len(messages) < 4:
@@ -114,7 +114,7 @@ async def test_a_model_in_a_thread_may_raise_it(name):
 
 
 def test_replaced_exception_names_the_original():
-    """Its class, its words, and what its class redefines; an ordinary one, whatever its words do, stays itself."""
+    """The replacement has the class, the text and the redefined name. An ordinary exception is not replaced."""
     error = convert_user_error(unruly("with_traceback"), "tool", "t")
     assert isinstance(error, UserCodeExit)
     assert (error.kind, error.redefined) == ("Unruly", "with_traceback")
@@ -127,7 +127,7 @@ def test_replaced_exception_names_the_original():
 
 @pytest.mark.parametrize("name", ["exceptions", "split", "subgroup"])
 def test_exceptions_may_have_attributes_named_like_group_ones(name):
-    """An exception that is no group may have a field or a method that is called so, and stays itself."""
+    """An exception that is not a group can have an attribute with such a name, and is not replaced."""
     members = {"__slots__": (name,)} if name == "exceptions" else {name: refuse}
     kept = type("Failed", (ValueError,), members)("mine")
     assert safe_exception(kept) is kept
@@ -137,7 +137,7 @@ def test_exceptions_may_have_attributes_named_like_group_ones(name):
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__", "__cause__"])
 async def test_a_cancellation_goes_before_it(name):
-    """What is cancelled is cancelled, whatever its clean-up raises."""
+    """A cancelled call remains cancelled, whatever exception its cleanup raises."""
     with trio.CancelScope() as scope:
         scope.cancel()
         try:
@@ -152,7 +152,7 @@ async def test_a_cancellation_goes_before_it(name):
 
 @pytest.mark.parametrize("name", ["exceptions", "split", "subgroup", "with_traceback"])
 async def test_keyboard_interrupt_is_raised_from_a_group(name):
-    """It ends the program as it would without the class."""
+    """KeyboardInterrupt ends the program, also from an unusual group."""
     group = type("Group", (BaseExceptionGroup,), {name: refuse})
     with pytest.raises(KeyboardInterrupt):
         convert_user_error(group("mine", [KeyboardInterrupt()]), "tool", "t")

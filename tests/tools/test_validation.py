@@ -1,4 +1,4 @@
-"""actgent.tools.schemas.argument_validation: arguments against a schema, and schemas from strangers."""
+"""actgent.tools.schemas.argument_validation: validation of arguments, and untrusted schemas."""
 
 import copy
 import json
@@ -47,7 +47,7 @@ VALIDATOR = ArgumentsValidator("x", SCHEMA)
     ],
 )
 def test_bad_arguments(arguments, reason):
-    """Arguments that do not fit are refused with the tool's name and the path."""
+    """Invalid arguments are rejected with the tool's name and the path."""
     with pytest.raises(InvalidArguments) as caught:
         VALIDATOR.validate(arguments)
     assert str(caught.value).startswith('Invalid arguments for tool "x": ')
@@ -101,7 +101,7 @@ COERCED = {
     ],
 )
 def test_values_sent_as_text_are_read_where_no_text_is_taken(sent, read):
-    """Small models write numbers and booleans in quotes; a text stays one wherever text is taken."""
+    """Numbers and booleans in quotes, as small models write them, are converted. If the schema permits text, the value stays text."""
     before = copy.deepcopy(sent)
     found = ArgumentsValidator("x", COERCED).validate(sent)
     assert json.dumps(found) == json.dumps(read)
@@ -131,27 +131,27 @@ def test_values_sent_as_text_are_read_where_no_text_is_taken(sent, read):
     ],
 )
 def test_other_values_are_not_coerced(sent):
-    """What could mean two things, or would be changed, is the model's to correct."""
+    """An ambiguous or lossy conversion is rejected, so that the model corrects the value."""
     with pytest.raises(InvalidArguments):
         ArgumentsValidator("x", COERCED).validate(sent)
 
 
 def test_long_reason_is_cut():
-    """A long argument is not told back in full."""
+    """The error does not repeat a long argument in full."""
     with pytest.raises(InvalidArguments) as caught:
         VALIDATOR.validate({"a": "x" * 10_000})
     assert len(str(caught.value)) < 500
 
 
 def test_many_errors_are_not_searched_for():
-    """Of a flood of errors the first is enough: looking for all would hold the event loop for seconds."""
+    """The validator stops at the first error, because a search for all errors blocked the event loop for seconds."""
     with pytest.raises(InvalidArguments) as caught:
         VALIDATOR.validate({"a": 1, "tags": [5] * 100_000})
     assert str(caught.value) == 'Invalid arguments for tool "x": /tags/0: 5 is not of type "string"'
 
 
 def test_arguments_are_copied():
-    """A tool that changes its arguments does not change the call that is on record."""
+    """A tool that changes its arguments does not change the recorded call."""
     given = types.MappingProxyType({"a": 1, "free": {"deep": [1]}})
     copy = VALIDATOR.validate(given)
     copy["free"]["deep"].append(2)
@@ -159,7 +159,7 @@ def test_arguments_are_copied():
 
 
 def test_deep_arguments_are_refused():
-    """Nesting beyond the interpreter's depth is an error result, not a crash."""
+    """Arguments deeper than the interpreter's recursion limit are an error result and not a crash."""
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
@@ -168,7 +168,7 @@ def test_deep_arguments_are_refused():
 
 
 def test_evil_pattern_is_bounded():
-    """A pattern that backtracks does not hold the event loop."""
+    """A backtracking pattern does not block the event loop."""
     with pytest.raises(InvalidArguments):
         VALIDATOR.validate({"a": 1, "code": "a" * 5_000 + "b"})
 
@@ -177,13 +177,13 @@ def test_evil_pattern_is_bounded():
     "reference", ["http://localhost:9/x.json", "https://example.org/x", "other.json", "#/nowhere"]
 )
 def test_reference_to_another_document_is_refused(reference):
-    """A schema never makes this process fetch anything; the tool is refused when it is made."""
+    """A schema never fetches a document. The tool is rejected when it is created."""
     with pytest.raises(ConfigurationError, match="tool 'x' is not usable"):
         ArgumentsValidator("x", {"type": "object", "properties": {"a": {"$ref": reference}}})
 
 
 def test_reference_to_a_file_is_refused(tmp_path: Path):
-    """Not even a file that exists and holds a schema is read."""
+    """An existing file with a schema is not read."""
     file = tmp_path / "schema.json"
     file.write_text('{"type": "integer"}', encoding="utf-8")
     with pytest.raises(ConfigurationError, match="references to other documents"):
@@ -200,7 +200,7 @@ def test_reference_to_a_file_is_refused(tmp_path: Path):
     ],
 )
 def test_unusable_schema(schema):
-    """What is no JSON Schema is refused when the tool is made."""
+    """An invalid JSON Schema is rejected when the tool is created."""
     with pytest.raises(ConfigurationError, match="JSON Schema of tool 'x'"):
         ArgumentsValidator("x", schema)
 
@@ -213,7 +213,7 @@ def test_unusable_schema(schema):
 @example({"a": str(2**64 - 1)})
 @example({"a": str(2**64)})
 def test_validate_returns_or_refuses(arguments):
-    """Any object is either returned with the text of a 64-bit integer as a number, or refused with a reason."""
+    """An object is returned, with the text of a 64-bit integer as a number, or rejected with a reason."""
     expected = dict(arguments)
     number = arguments.get("a")
     is_integer = isinstance(number, str) and re.fullmatch(r"\s*-?(0|[1-9][0-9]*)\s*", number)
@@ -239,7 +239,7 @@ def test_validate_returns_or_refuses(arguments):
     ],
 )
 def test_arguments_that_a_schema_does_not_name(more, passes):
-    """A published schema that says nothing of others has none; what it says itself goes before that."""
+    """A schema without a rule for further arguments rejects them. An explicit rule has priority."""
     validator = ArgumentsValidator("x", {"type": "object", "properties": {"a": {}}, **more})
     if passes:
         assert validator.validate({"b": 1}) == {"b": 1}
