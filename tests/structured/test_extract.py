@@ -1,4 +1,4 @@
-"""Text to JSON: tolerant around a value, strict about it, and quick about bombs."""
+"""Extraction of JSON from text: tolerant of the text around a value, strict for the value, and fast for hostile input."""
 
 import itertools
 import json
@@ -64,18 +64,18 @@ def is_object(value):
     ],
 )
 def test_reads(text):
-    """Whatever stands around a value, and small faults of its form, do not hide it."""
+    """Text around a value and small syntax errors do not prevent the extraction."""
     assert extract(text) == VALUE
     assert extract_only(text, is_object) == VALUE
 
 
 def test_a_line_break_in_a_string_means_itself():
-    """Raw control characters in strings are read."""
+    """Raw control characters in strings are accepted."""
     assert extract('{"a": "one\ntwo\tthree"}') == {"a": "one\ntwo\tthree"}
 
 
 def test_constants_of_python():
-    """True, False and None are read with either quotes."""
+    """True, False and None are parsed with either kind of quotes."""
     expected = {"a": True, "b": None, "c": "True"}
     assert extract('{"a": True, "b": None, "c": "True"}') == expected
     assert extract("{'a': True, 'b': None, 'c': 'True'}") == expected
@@ -96,7 +96,7 @@ def test_constants_of_python():
     ],
 )
 def test_truncated(text):
-    """What opens and never closes is truncated, with its place, and nothing inside of it is an answer."""
+    """An unclosed bracket is reported as truncated with its position. No value inside it is an answer."""
     with pytest.raises(ParseError, match="truncated JSON: the bracket at character"):
         extract(text)
 
@@ -116,7 +116,7 @@ def test_truncated(text):
     ],
 )
 def test_fragments_are_no_answers(text):
-    """Arguments, assignments and the insides of broken values are skipped whole."""
+    """Arguments of calls, assignments and the contents of broken values are skipped as a whole."""
     with pytest.raises(ParseError):
         extract(text)
 
@@ -143,27 +143,27 @@ def test_fragments_are_no_answers(text):
     ],
 )
 def test_refuses(text, reason):
-    """What cannot be stored or understood is refused with its reason."""
+    """A value that cannot be stored or parsed is rejected with its reason."""
     with pytest.raises(ParseError, match=reason) as caught:
         extract(text)
     assert caught.value.raw == text
 
 
 def test_edges_that_pass():
-    """64 bits, whole surrogate pairs and the deepest nesting are read."""
+    """64-bit integers, complete surrogate pairs and the maximum depth are accepted."""
     assert extract('{"a": [18446744073709551615, -9223372036854775808]}') == {"a": [2**64 - 1, -(2**63)]}
     assert extract('{"a": "\\ud83d\\ude00"}') == {"a": "😀"}
     assert json.dumps(extract("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
 
 
 def test_strings_are_not_searched():
-    """JSON that stands in a string is text."""
+    """JSON in a string is text."""
     value = {"messageType": "x", "content": '```json\n{"a": 1}\n``` and {"b": 2}'}
     assert extract_only(f"So: {json.dumps(value)}") == value
 
 
 def test_the_check_chooses():
-    """The first value that fits is taken, and the reason of the first is told if none does."""
+    """The first value that passes the check is returned. If no value passes, the error has the reason of the first."""
     text = 'Given [1] and {"b": 1}: {"a": 2}'
     assert extract(text, lambda value: None if isinstance(value, dict) and "a" in value else "no a") == {
         "a": 2
@@ -173,7 +173,7 @@ def test_the_check_chooses():
 
 
 def test_two_answers_are_none():
-    """Where something is to be done, several different values are refused; the same one twice is one."""
+    """`extract_only` rejects several different values, and accepts equal ones."""
     with pytest.raises(ParseError, match="2 different JSON objects"):
         extract_only('{"a": 1} or {"a": 2}', is_object)
     assert extract_only('{"a": 1} again {"a": 1}', is_object) == {"a": 1}
@@ -183,13 +183,13 @@ def test_two_answers_are_none():
 
 
 def test_a_truncated_second_answer_spoils_the_first():
-    """Nobody knows what the cut part would have said."""
+    """The content of the truncated value is unknown."""
     with pytest.raises(ParseError, match="truncated"):
         extract_only('{"a": 1} {"a"', is_object)
 
 
 def test_repair_keeps_every_word():
-    """Punctuation may be mended; what adds, drops or quotes words is refused."""
+    """A repair may change punctuation only. A text that needs added, dropped or quoted words is rejected."""
     assert extract('{"a" "b"}') == {"a": "b"}
     for text in (
         '{"a": 2**3}',
@@ -205,7 +205,7 @@ def test_repair_keeps_every_word():
 
 
 def test_loads_is_strict():
-    """`loads` takes JSON and nothing around it."""
+    """`loads` accepts JSON without any text around it."""
     assert loads(' {"a": 1}\n') == {"a": 1}
     for text in ('{"a": 1} x', "{'a': 1}", "```\n{}\n```", ""):
         with pytest.raises(ParseError, match="invalid JSON"):
@@ -213,7 +213,7 @@ def test_loads_is_strict():
 
 
 def test_thoughts_are_left_out():
-    """Thoughts before the answer go, tags in the answer stay."""
+    """Thinking before the answer is removed. Tags in the answer are kept."""
     assert visible("<think>a\nb</think>\n\nhello") == "hello"
     assert visible("<think>never ends {") == ""
     for text in ("a <think> tag", "the <think>x</think> tags", '{"a": "</think>"}'):
@@ -223,13 +223,13 @@ def test_thoughts_are_left_out():
 
 
 def test_is_cut():
-    """Only what opens and does not close is cut."""
+    """Only a value that opens and does not close is truncated."""
     assert is_cut('{"a": [')
     assert not any(map(is_cut, ("{}", "x", "", "[1}")))
 
 
 def test_grown_shows_the_whole_part():
-    """A growing text is readable at every moment, without half of an escape."""
+    """A partial text is readable at every length, without an incomplete escape."""
     text = json.dumps({"a": "é\n😀x"})
     seen = [
         value.get("a", "") for length in range(len(text)) if isinstance(value := grown(text[:length]), dict)
@@ -239,7 +239,7 @@ def test_grown_shows_the_whole_part():
 
 
 def reading(read, text):
-    """The value of a text, None if it is refused."""
+    """Return the value of a text, or None if it is rejected."""
     try:
         return read(text)
     except ParseError:
@@ -251,7 +251,7 @@ def reading(read, text):
 )
 @pytest.mark.parametrize("around", ["%s", "x %s", "{%s}", '["%s"]'])
 def test_bombs_are_quick(piece, around):
-    """No text of 200,000 characters keeps the loop for long: what grows with the square of it takes minutes, so the bound may be rough."""
+    """No text of 200,000 characters blocks the loop for long. Quadratic time would take minutes, so a rough bound is sufficient."""
     text = around % (piece * (199_000 // len(piece)))
     begin = time.process_time()
     reading(extract_only, text)
@@ -260,13 +260,13 @@ def test_bombs_are_quick(piece, around):
 
 @given(JSON)
 def test_json_reads_itself(value):
-    """Every JSON value is read as it is."""
+    """Every JSON value is extracted unchanged."""
     assert extract(json.dumps(value)) == value
 
 
 @given(st.dictionaries(st.text(), JSON, min_size=1, max_size=4), st.data())
 def test_no_prefix_of_an_object_is_a_value(value, data):
-    """A strict prefix of an object's text is never a value, whatever stands inside."""
+    """A strict prefix of the text of an object is never a value, for any content."""
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     for prose in ("", "Sure, it's this: ", "```json\n"):
@@ -277,7 +277,7 @@ def test_no_prefix_of_an_object_is_a_value(value, data):
 @given(SOUP | st.text())
 @settings(max_examples=500)
 def test_nothing_but_parse_errors(text):
-    """Whatever a model writes is read or refused."""
+    """Any text is parsed or raises ParseError."""
     for read in (extract, extract_only):
         value = reading(read, text)
         assert value is None or loads(json.dumps(value)) == value

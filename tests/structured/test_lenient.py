@@ -1,4 +1,4 @@
-"""JSON as models write it: what is read stands in the text, and what no rule accounts for is refused."""
+"""JSON as models write it: each parsed value is in the text, and a text that no rule allows is rejected."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ BRACKETED = st.lists(VALUES, min_size=1, max_size=4) | st.dictionaries(WORDS, VA
 
 
 def leaves(value):
-    """Each string, number and constant of a value in its order, keys too."""
+    """Yield each string, number and constant of a value in order, including keys."""
     if isinstance(value, dict):
         return list(itertools.chain.from_iterable([key, *leaves(item)] for key, item in value.items()))
     if isinstance(value, list):
@@ -32,7 +32,7 @@ def leaves(value):
 
 
 def reading(text, *, repairs):
-    """The value of a text, None where it is refused."""
+    """Return the value of a text, or None if it is rejected."""
     try:
         return read(text, repairs=repairs)
     except (Unreadable, ParseError):
@@ -41,7 +41,7 @@ def reading(text, *, repairs):
 
 @given(BRACKETED, st.booleans())
 def test_python_and_json_are_read_as_they_are(value, repairs):
-    """Every value comes back from its JSON text, indented or not, and from Python's spelling of it."""
+    """Every value survives its JSON text, indented or not, and its Python repr."""
     assert reading(json.dumps(value), repairs=repairs) == value
     assert reading(json.dumps(value, indent=1, ensure_ascii=False), repairs=repairs) == value
     assert reading(repr(value), repairs=repairs) == value
@@ -50,7 +50,7 @@ def test_python_and_json_are_read_as_they_are(value, repairs):
 @given(BRACKETED, st.sampled_from(["json", "indented", "python"]), st.data())
 @settings(max_examples=400)
 def test_a_lost_character_changes_no_leaf(value, spelling, data):
-    """Whichever comma, colon or bracket is lost: the leaves of what is read are those that were written, or nothing is read."""
+    """After any comma, colon or bracket is removed, the parsed leaves equal the written ones, or the text is rejected."""
     text = {
         "json": lambda: json.dumps(value),
         "indented": lambda: json.dumps(value, indent=1),
@@ -65,7 +65,7 @@ def test_a_lost_character_changes_no_leaf(value, spelling, data):
 
 
 def _outside_of_strings(text):
-    """For each character whether it stands outside of the strings of a well-formed text."""
+    """Return for each character of a valid text whether it is outside of strings."""
     inside = [False] * len(text)
     for string in re.finditer(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'', text, re.DOTALL):
         inside[string.start() : string.end()] = [True] * (string.end() - string.start())
@@ -74,7 +74,7 @@ def _outside_of_strings(text):
 
 @given(st.lists(WORDS | NUMBERS, min_size=2, max_size=5), st.data())
 def test_a_lost_comma_between_scalars_is_refused(items, data):
-    """Nobody knows whether two neighbours were one: so nothing is read, whatever stands between them."""
+    """Two neighbours may be one value, so the text is rejected, whatever is between them."""
     spelled = [data.draw(st.sampled_from([json.dumps, repr]))(item) for item in items]
     lost = data.draw(st.integers(1, len(items) - 1))
     gap = data.draw(st.sampled_from([" ", "\n", "  \n", " // and\n", "/* and */"]))
@@ -139,7 +139,7 @@ def test_ambiguous_json_is_rejected(text):
     ],
 )
 def test_small_syntax_errors_are_repaired(text, value):
-    """Only if the text is a single value and nothing else."""
+    """The text must contain a single value and no other text."""
     assert reading(text, repairs=True) == value
     assert reading(text, repairs=False) is None
 
@@ -157,13 +157,13 @@ def test_small_syntax_errors_are_repaired(text, value):
     ],
 )
 def test_other_peoples_spelling(text, value):
-    """Numbers, escapes and comments of Python and JavaScript that can mean only one thing."""
+    """Numbers, escapes and comments of Python and JavaScript are accepted if they are unambiguous."""
     assert reading(text, repairs=False) == value
 
 
 @given(st.text(alphabet="{}[]()'\"“”:,. \nab1\\e-_#/", max_size=60))
 @settings(max_examples=400)
 def test_nothing_else_is_raised(text):
-    """Whatever stands there is read or refused, and what is read can be written."""
+    """Any text is parsed or rejected, and each parsed value can be written as JSON."""
     found = reading(text, repairs=True)
     assert json.loads(json.dumps(found)) == found

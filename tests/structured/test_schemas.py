@@ -1,4 +1,4 @@
-"""Forms of instructions: JSON Schema or template, and their checks."""
+"""Schemas of instructions: JSON Schema or template, and their validation."""
 
 import pytest
 
@@ -25,7 +25,7 @@ AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "
     ],
 )
 def test_json_schemas(schema):
-    """Only words of JSON Schema, and one that decides."""
+    """A schema is JSON Schema if it has only keywords of JSON Schema, at least one of them decisive."""
     assert is_json_schema(schema)
 
 
@@ -44,7 +44,7 @@ def test_json_schemas(schema):
     ],
 )
 def test_templates(schema):
-    """Everything else shows the answer."""
+    """Any other schema is a template that shows the answer."""
     assert not is_json_schema(schema)
 
 
@@ -77,13 +77,13 @@ def test_templates(schema):
     ],
 )
 def test_template_rules(value, reason):
-    """Placeholders take all but null, lists at least one item, objects are checked inside, the rest is presence."""
+    """A placeholder accepts any value except null, a list needs one item, and objects are checked recursively. Other values must exist."""
     found = schema_check(AGENT)(value)
     assert found is None if reason is None else found.startswith(reason)
 
 
 def test_json_schema_reasons_have_a_path():
-    """The model reads where and what."""
+    """The model gets the path and the reason."""
     schema = {
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"type": "integer"}}},
@@ -96,13 +96,13 @@ def test_json_schema_reasons_have_a_path():
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.json", "file:///etc/hostname", "other.json"])
 def test_nothing_is_fetched(address):
-    """A reference to another document is an error of the developer, not a request."""
+    """A reference to another document is an error of the developer. No request is sent."""
     with pytest.raises(ConfigurationError, match="not usable"):
         schema_check({"$ref": address})
 
 
 def test_unusable_schemas():
-    """What is no JSON Schema is refused when the instruction is made."""
+    """An invalid JSON Schema is rejected when the instruction is created."""
     with pytest.raises(ConfigurationError, match="instruction 'a'"):
         types_from([Instruction("a", schema={"type": "object", "required": "x"})])
     with pytest.raises(ConfigurationError, match="not an object"):
@@ -110,7 +110,7 @@ def test_unusable_schemas():
 
 
 def test_types_from_instructions():
-    """Order, names, texts and tools stay; no schema is an empty form."""
+    """Order, names, descriptions and tools are kept. A missing schema is an empty schema."""
     schema = {"content": "<words>"}
     assert types_from([Instruction("a", "first"), Instruction("b", schema=schema, tool="t")]) == (
         ClassificationType(name="a", description="first"),
@@ -120,13 +120,13 @@ def test_types_from_instructions():
 
 @pytest.mark.parametrize("names", [("a", "a"), ("",), (" ",)])
 def test_names_are_needed_and_unique(names):
-    """An instruction is told apart by its name."""
+    """An instruction is identified by its name."""
     with pytest.raises(ConfigurationError, match=r"unique name|given twice"):
         types_from([Instruction(name) for name in names])
 
 
 def test_checks_are_compiled_once_and_bounded():
-    """The same form gives the same check, and old ones make room."""
+    """Equal schemas have the same compiled check, and the cache evicts old checks."""
     schema = {"type": "string"}
     check = schema_check(schema)
     assert schema_check(schema) is check

@@ -1,4 +1,4 @@
-"""Nurseries that say errors as they are."""
+"""Nurseries that raise a single error unchanged, without an exception group."""
 
 import pytest
 import trio

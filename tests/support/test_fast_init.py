@@ -1,4 +1,4 @@
-"""Frozen classes whose new objects are open until they are whole."""
+"""Frozen classes whose new objects are mutable until their initialization is complete."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""Files that several processes share."""
+"""Files that several processes read and write."""
 
 import stat
 import subprocess
@@ -25,7 +25,7 @@ trio.run(main)
 
 
 async def test_lock_file_has_one_holder(tmp_path):
-    """Twenty that add one to a number come to twenty."""
+    """Twenty concurrent tasks that each add one to a number result in twenty."""
     path = tmp_path / "n"
     write_whole(path, "0")
 
@@ -42,7 +42,7 @@ async def test_lock_file_has_one_holder(tmp_path):
 
 
 async def test_killed_process_releases_the_lock(tmp_path):
-    """As long as it lives, others wait so long and say so; when it is killed, the next one goes on."""
+    """While the process has the lock, another one raises an error after its timeout. After a kill, the other one acquires it."""
     path = tmp_path / "n"
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE
@@ -60,7 +60,7 @@ async def test_killed_process_releases_the_lock(tmp_path):
 
 
 def test_file_is_written_completely_or_not_at_all(tmp_path):
-    """A text that cannot be written leaves the old one, and nothing beside it; a new one has its mode."""
+    """A text that cannot be written leaves the old file and no temporary file. A new file has the expected mode."""
     path = tmp_path / "t"
     write_whole(path, "old", mode=0o600)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -71,7 +71,7 @@ def test_file_is_written_completely_or_not_at_all(tmp_path):
 
 
 async def test_unwritable_folder_is_named_in_the_error(tmp_path):
-    """With the file that was to be changed."""
+    """The error also names the file that cannot be written."""
     with pytest.raises(ConfigurationError, match=r"nowhere/n cannot be locked"):
         async with file_change(tmp_path / "nowhere" / "n"):
             pytest.fail("there is no such folder")

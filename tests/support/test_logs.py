@@ -1,4 +1,4 @@
-"""Text of strangers in logs and errors: on one line, bounded, and equal records told once."""
+"""Untrusted text in logs and errors is bounded and on one line. Equal log records are counted."""
 
 import logging
 
@@ -16,7 +16,7 @@ STEERING = ["\x1b[2J", "\x00", "\r", "\u202e", "\u2028", "\u2029", "\x85", "\ud8
 
 @pytest.fixture
 def log(caplog):
-    """A logger of ours, whose counts begin and end with the test."""
+    """Yield a logger of this package. Its counts are reset before and after the test."""
     summarise(all_of_them=True)
     caplog.set_level(logging.DEBUG)
     yield logger_of("actgent.test_logs")
@@ -24,7 +24,7 @@ def log(caplog):
 
 
 def _raised(words):
-    """An exception with a traceback."""
+    """Return an exception with a traceback."""
     with pytest.raises(ValueError, match="literal") as caught:
         int("words")
     caught.value.args = (words,)
@@ -33,7 +33,7 @@ def _raised(words):
 
 @given(st.text() | st.binary().map(str), st.integers(1, 300))
 def test_shown_text_is_one_printable_bounded_line(text, limit):
-    """Whatever was given; printable text is shown as it is."""
+    """This is true for any value. Printable text does not change."""
     for each in (shown(text, limit), quoted(text, limit)):
         assert each.isprintable()
         assert len(each) <= 10 * limit + 40
@@ -43,7 +43,7 @@ def test_shown_text_is_one_printable_bounded_line(text, limit):
 
 @pytest.mark.parametrize("steering", STEERING)
 def test_log_records_are_one_line(log, caplog, steering):
-    """Names, ids and the words of exceptions reach handlers escaped."""
+    """Names, ids and the text of exceptions are escaped before handlers get the record."""
     log.warning("agent %s, session %s", f"a{steering}b", LogVariable(FORGED))
     log.error("it failed: %s", ValueError(FORGED), exc_info=_raised(f"{steering}\n{FORGED}"))
     assert len(caplog.records) == 2
@@ -54,7 +54,7 @@ def test_log_records_are_one_line(log, caplog, steering):
 
 
 def test_log_records_are_bounded(log, caplog):
-    """A name of 200,000 characters and the words of an exception are cut, with their length."""
+    """A name of 200,000 characters and the text of an exception are truncated, with a note of their length."""
     log.warning("actor %s: %s", "a" * 200_000, ValueError("b" * 200_000))
     log.error("it failed", exc_info=_raised("c" * 200_000))
     assert all(len(record.getMessage()) < 1_500 for record in caplog.records)
@@ -63,7 +63,7 @@ def test_log_records_are_bounded(log, caplog):
 
 
 def test_thousand_equal_records_become_one_with_a_count(log, caplog):
-    """The first, and at the end how many more there were; different ones are all there."""
+    """The log has the first record and, at the end, the number of the others. Records with other text are all logged."""
     for number in range(1_000):
         log.warning("agent %s failed", "a")
         if number % 100 == 0:
@@ -79,7 +79,7 @@ def test_thousand_equal_records_become_one_with_a_count(log, caplog):
 
 
 def test_ids_do_not_split_record_groups(log, caplog):
-    """Some are told one by one, for somebody to look at; the others are counted."""
+    """Records that differ only in ids form one group. The first ones are logged, and the others are counted."""
     for number in range(1_000):
         log.error("session %s failed after %.1f s", LogVariable(f"s{number}"), number / 10)
     summarise(all_of_them=True)
@@ -92,7 +92,7 @@ def test_ids_do_not_split_record_groups(log, caplog):
 
 
 def test_levels_templates_and_errors_split_record_groups(log, caplog):
-    """Nothing different is lost in a count."""
+    """Records with another level, template or error are counted separately."""
     for error in (ValueError("x"), KeyError("x"), ValueError("y")):
         log.error("it failed: %s", type(error).__name__, exc_info=error)
         log.warning("it failed: %s", type(error).__name__)
@@ -101,7 +101,7 @@ def test_levels_templates_and_errors_split_record_groups(log, caplog):
 
 
 def test_record_window_ends(log, caplog, monkeypatch):
-    """Then the number is told with the next record, and it begins anew."""
+    """After the window, the next record logs the count and starts a new count."""
     now = [0.0]
     monkeypatch.setattr("actgent.support.safe_logging.time.monotonic", lambda: now[0])
     for _ in range(3):
@@ -116,14 +116,14 @@ def test_record_window_ends(log, caplog, monkeypatch):
 
 
 def test_errors_quote_ids_bounded_and_on_one_line():
-    """What a caller asked for stands in the error, and not as it likes."""
+    """The text of the error has the id from the caller, escaped and truncated."""
     for error in (SessionNotFound("a", FORGED), ToolNotFound("\x1b" * 100_000)):
         assert str(error).isprintable()
         assert len(str(error)) < 2_000
 
 
 async def test_failing_agent_does_not_flood_the_log(caplog, autojump_clock):
-    """A thousand messages that fail alike are some records and their number, told by the end of the agent."""
+    """A thousand equal failures are a few records and a count, which is logged when the agent ends."""
 
     def fail(_):
         raise RuntimeError("no model")
@@ -144,7 +144,7 @@ async def test_failing_agent_does_not_flood_the_log(caplog, autojump_clock):
 
 
 def test_unprintable_traceback_does_not_fail_logging(caplog):
-    """Whoever logs an error of a stranger's goes on, whatever its attributes raise and however deep it is nested."""
+    """Logging raises nothing for an error whose attributes raise, or that is deeply nested."""
 
     class Uncaused(Exception):
         @property

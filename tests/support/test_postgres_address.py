@@ -1,4 +1,4 @@
-"""Addresses of databases in PostgreSQL that name a schema."""
+"""Addresses of PostgreSQL databases with a schema."""
 
 import traceback
 
@@ -26,7 +26,7 @@ from actgent.support.postgres_address import split_schema
     ],
 )
 def test_addresses_are_parsed_like_libpq_does(query, said):
-    """Spaces, signs and all; only the schema is ours."""
+    """Spaces and special characters are parsed as libpq does. Only the option for the schema is an addition."""
     address, schema = split_schema(f"postgres://ada@h/d?{query}&schema=a%20b", default="x", owner="it")
     read = psycopg.conninfo.conninfo_to_dict(address)
     assert read == psycopg.conninfo.conninfo_to_dict(f"postgres://ada@h/d?{query}")
@@ -37,12 +37,12 @@ def test_addresses_are_parsed_like_libpq_does(query, said):
 
 @pytest.mark.parametrize("address", ["postgres:///d?host=%2Frun%2Fnone", "postgresql:///d"])
 def test_an_address_without_a_host_keeps_its_slashes(address):
-    """To libpq it names the server's socket."""
+    """For libpq, such an address names the socket of the server."""
     assert split_schema(address, default="x", owner="it") == (address, "x")
 
 
 def test_an_address_names_several_servers_with_their_ports():
-    """To libpq they are alternatives."""
+    """For libpq, the servers are alternatives."""
     address = "postgres://u:p@h:1,[::1]:2,i/d?target_session_attrs=read-write"
     assert split_schema(f"{address}&schema=s", default="x", owner="it") == (address, "s")
 
@@ -57,7 +57,7 @@ def test_an_address_names_several_servers_with_their_ports():
     ],
 )
 def test_an_address_that_cannot_be_read(address, words):
-    """The error says what to change, and has no part of the password."""
+    """The error names the remedy and contains no part of the password."""
     with pytest.raises(ConfigurationError) as caught:
         split_schema(address, default="x", owner="the journal")
     assert words in str(caught.value)
@@ -79,7 +79,7 @@ def test_an_address_that_cannot_be_read(address, words):
     ],
 )
 async def test_a_server_that_cannot_be_reached(postgres_url, place, words):
-    """Journal and database name server, database, user and remedy in one line, without a long traceback."""
+    """The errors of journal and database name server, database, user and remedy in one line, with a short traceback."""
     with pytest.raises(JournalFailed) as caught:
         async with open_runtime(journal=f"postgres://{place}"):
             pass

@@ -1,4 +1,4 @@
-"""The thread of a storage, under a clock that jumps."""
+"""The thread of a storage under an autojump clock."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ from actgent.support.storage_thread import StorageThread
 
 
 async def test_autojump_clock_waits_for_running_jobs(autojump_clock):
-    """Who waits for the thread with a limit by such a clock is not told that it is slow."""
+    """A time limit does not expire on an autojump clock while the thread works."""
     thread = StorageThread("slow")
     begun = trio.current_time()
     with trio.fail_after(10):
@@ -23,7 +23,7 @@ async def test_autojump_clock_waits_for_running_jobs(autojump_clock):
 
 
 async def test_endless_job_holds_the_clock_for_a_limited_time(autojump_clock, monkeypatch):
-    """After a while limits pass again."""
+    """If a job runs longer than the bound, time limits expire again."""
     monkeypatch.setattr("actgent.support.storage_thread.MAX_CLOCK_HOLD_SECONDS", 0.1)
     thread = StorageThread("stuck")
     with pytest.raises(trio.TooSlowError), trio.fail_after(1000):
@@ -33,7 +33,7 @@ async def test_endless_job_holds_the_clock_for_a_limited_time(autojump_clock, mo
 
 @pytest.mark.parametrize("what", ["listen", "run"])
 async def test_woken_task_does_not_read_a_closed_pipe(nursery, what):
-    """The number of the pipe may be another file's by then."""
+    """The file descriptor of the closed pipe may already belong to another file."""
     thread, rung, is_over, ended = StorageThread("ends"), threading.Event(), [], trio.Event()
 
     class Ending(trio.abc.Instrument):
@@ -57,7 +57,7 @@ async def test_woken_task_does_not_read_a_closed_pipe(nursery, what):
 
 
 def test_ctrl_c_at_job_start_is_handled():
-    """A task that is cut there would be woken when the work is done, and not be there: trio itself breaks by that."""
+    """Ctrl-C must not end the task there, because the thread would later wake a missing task and break trio."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     class Pressing(StorageThread):
@@ -76,7 +76,7 @@ def test_ctrl_c_at_job_start_is_handled():
                 nursery.start_soon(thread.run, time.sleep, 0.05)
         finally:
             with trio.CancelScope(shield=True):
-                await thread.run(lambda: None)  # behind it
+                await thread.run(lambda: None)  # after the first job
             thread.end(lambda: None)
 
     try:

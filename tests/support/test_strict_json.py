@@ -1,4 +1,4 @@
-"""One rule for JSON: what is checked is what runs, is written and goes back."""
+"""The strict rule for JSON: the same text is checked, used, stored and returned."""
 
 import json
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ def test_storable_json_is_accepted():
 
 @given(st.integers(0, 300))
 def test_depth_is_counted_without_recursion(depth):
-    """A value made in Python is as deep as its text."""
+    """A Python value has the same depth as its JSON text."""
     value = []
     for _ in range(depth):
         value = [value, 1]
@@ -59,7 +59,7 @@ def test_depth_is_counted_without_recursion(depth):
     "text", ["[" * 100_000, b"[" * 100_000, "[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101]
 )
 def test_deeply_nested_untrusted_document_is_rejected(text):
-    """It is an error like any other text that is not JSON, and never a RecursionError."""
+    """The error is the same as for any invalid JSON text, never a RecursionError."""
     with pytest.raises(ValueError, match="nested deeper than 100 levels"):
         load_document(text)
     assert load_document("[" * 100 + "]" * 100)
@@ -94,13 +94,13 @@ class Silent:
     ],
 )
 def test_each_value_has_an_encoding(value, expected):
-    """Alone, and together with an integer that takes the slower way."""
+    """Each value is encoded alone and with an integer that needs the slow encoder."""
     for given_value, wanted in ((value, expected), ([value, 2**70], [expected, 2**70])):
         assert json.loads(encode_json(given_value)) == wanted
 
 
 def test_endless_values_are_cut():
-    """A value that contains itself twice, a deep one, and an integer of 10,000 digits."""
+    """Cases: a value that contains itself twice, a deep value, and an integer of 10,000 digits."""
     value = {"n": 1}
     value["a"] = value["b"] = value
     assert json.loads(encode_json(value)) == {"n": 1, "a": "<dict>", "b": "<dict>"}

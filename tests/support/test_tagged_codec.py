@@ -1,4 +1,4 @@
-"""Objects to bytes and back."""
+"""Encoding of objects to bytes and decoding of bytes to objects."""
 
 import contextlib
 import enum
@@ -152,26 +152,26 @@ records = st.one_of(
 
 @given(st.lists(records, max_size=3))
 def test_records_survive_a_round_trip(several):
-    """All of them, with all parts, and with their types."""
+    """The test covers all records with all fields, and compares the types."""
     assert WIRE.decode(WIRE.encode(several, Record), Record) == tuple(several)
 
 
 @given(plain)
 def test_plain_data_keeps_its_types(value):
-    """Tuples as tuples, True as True, bytes as bytes, a datetime with its offset."""
+    """Tuples, bools, bytes and datetimes with an offset keep their types."""
     (back,) = WIRE.decode(WIRE.encode([StateChangeRecord(changes={"k": value})], Record), Record)
     assert repr(back.changes["k"]) == repr(value)
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_decode_or_raise_a_typed_error(data):
-    """Never with another exception."""
+    """Decoding raises no other exception."""
     with contextlib.suppress(WireError):
         assert all(type(record) in RECORD_TAGS.values() for record in WIRE.decode(data, Record))
 
 
 def test_tags_never_change():
-    """They stand on disks."""
+    """Stored journals contain the tags."""
     assert sorted(PART_TAGS) == ["call", "file", "image", "opaque", "result", "text", "thinking"]
     first = {
         "accepted": MessageAcceptedRecord,
@@ -189,7 +189,7 @@ def test_tags_never_change():
 
 
 def test_encoded_form_never_changes():
-    """A tag and the fields that have not their default."""
+    """The encoding has a tag and the fields whose values differ from the default."""
     said = AgentMessageRecord(
         message=Message(id="m", session_id="s", sender=Sender("a"), parts=(Text("x"),), created_at=1.5)
     )
@@ -199,7 +199,7 @@ def test_encoded_form_never_changes():
 
 
 def test_nan_survives_a_round_trip():
-    """And infinity."""
+    """Infinity also survives."""
     (back,) = WIRE.decode(
         WIRE.encode([StateChangeRecord(changes={"k": [math.nan, math.inf]})], Record), Record
     )
@@ -212,13 +212,13 @@ def test_nan_survives_a_round_trip():
     [{1}, object(), Priority.LOW, datetime(2026, 1, 1), 1j, print, Text("x"), range(3)],  # noqa: DTZ001
 )
 def test_non_plain_data_is_named_in_the_error(value):
-    """The key that it stands under, and its type; nothing is turned into something else."""
+    """The error has the path of the value and its type. No value is converted."""
     with pytest.raises(NotSerializable, match=r"changes\.outer\.inner .* type "):
         WIRE.encode([StateChangeRecord(changes={"fine": 1, "outer": {"inner": [value]}})], Record)
 
 
 def test_too_deep_data_is_rejected():
-    """With a typed error."""
+    """The encoder raises NotSerializable."""
     value = []
     for _ in range(5000):
         value = [value]
@@ -227,7 +227,7 @@ def test_too_deep_data_is_rejected():
 
 
 def test_class_without_a_tag_is_rejected():
-    """By its name."""
+    """The error names the class."""
     with pytest.raises(NotSerializable, match="Sender"):
         WIRE.encode([Sender("a")], Record)
 
@@ -254,19 +254,19 @@ def test_class_without_a_tag_is_rejected():
     ],
 )
 def test_unknown_versions_are_rejected(plain):
-    """Unknown tags, fields and types, missing fields, other types; nothing is coerced."""
+    """Cases: unknown tags, fields and types, missing fields, and wrong types. No value is converted."""
     with pytest.raises(WireError):
         WIRE.decode(msgpack.packb(plain), Record)
 
 
 def test_default_fields_are_not_encoded():
-    """Small records are small."""
+    """A record with default values has few bytes."""
     assert len(WIRE.encode([SessionClosedRecord()], Record)) <= 10
     assert len(WIRE.encode([MessageEndRecord(message_id="m")], Record)) <= 25
 
 
 def test_too_deep_bytes_raise_our_error():
-    """Tuples in tuples, which are packed inside out, as well as lists in lists."""
+    """Nested tuples, which are encoded from the inside out, raise NotSerializable as nested lists do."""
     for make in (lambda inner: (inner,), lambda inner: [inner]):
         value = 1
         for _ in range(5000):
@@ -276,7 +276,7 @@ def test_too_deep_bytes_raise_our_error():
 
 
 def test_wrong_field_type_is_named_by_its_class():
-    """What is not known is named; what is known is read as it is, and of its own type only."""
+    """An unknown field is named in the error. A known field must have its declared type."""
     fields = {"owner": {"name": "ada", "kind": "user"}, "created_at": 1}
     assert WIRE.decode(_packed("opened", fields), Record) == (
         SessionCreatedRecord(owner=Sender("ada"), created_at=1),
@@ -295,7 +295,7 @@ def _packed(tag, fields):
 
 
 def test_packer_is_reused_with_one_user_at_a_time():
-    """What is packed is as by a new one: inside of something else, behind what was long, and behind what failed."""
+    """A reused packer returns the bytes of a new packer: in a nested call, after a long value, and after a failure."""
 
     def extend(value):
         if isinstance(value, set):
@@ -324,7 +324,7 @@ class Painted:
 
 
 def test_integer_enum_is_decoded_as_enum():
-    """A member of an `IntEnum` is read as that member: alone, in an optional field and in a tuple."""
+    """A member of an `IntEnum` is decoded as this member: as a field, in an optional field and in a tuple."""
     wire = TaggedCodec({Painted: {"painted": Painted}})
     painted = Painted(Colour.BLUE, Colour.BLUE, (Colour.BLUE, Colour.RED))
     (read,) = wire.decode(wire.encode([painted], Painted), Painted)
@@ -333,14 +333,14 @@ def test_integer_enum_is_decoded_as_enum():
 
 
 def test_unknown_enum_member_is_rejected():
-    """A number that is no member of the enum is a `WireError` that names the enum."""
+    """A number without an enum member is a `WireError` that names the enum."""
     wire = TaggedCodec({Painted: {"painted": Painted}})
     with pytest.raises(WireError, match="7 is not a Colour"):
         wire.decode(msgpack.packb([["painted", {"colour": 7}]]), Painted)
 
 
 def enums_in(kind, seen):
-    """The enum classes that a type holds, and the classes on the way to them."""
+    """Yield the enum classes in a type, and the classes on the path to them."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         yield kind
     elif isinstance(kind, type) and attrs.has(kind) and kind not in seen:
@@ -353,7 +353,7 @@ def enums_in(kind, seen):
 
 @pytest.mark.parametrize("cls", RECORD_TAGS.values(), ids=lambda cls: cls.__name__)
 def test_record_enums_are_decoded_as_members(cls):
-    """Each field of a record that is an enum is read as a member of that enum, never as its number or text."""
+    """Each enum field of a record is decoded as a member, never as a number or text."""
     for field in attrs.fields(attrs.resolve_types(cls)):
         if isinstance(field.type, type) and issubclass(field.type, enum.Enum):
             required = {
@@ -367,12 +367,12 @@ def test_record_enums_are_decoded_as_members(cls):
 
 
 def made_up(kind):
-    """A value for a required field."""
+    """Return a value for a required field."""
     return {str: "x", float: 1.0, int: 1, bool: True}[kind]
 
 
 def test_the_enums_in_records_are_known():
-    """The enums that records and their members hold are listed here, so that a new one gets its own test."""
+    """The test lists the enums in records, so that a new enum gets a test."""
     found = set()
     for cls in RECORD_TAGS.values():
         found.update(enums_in(cls, set()))
@@ -380,7 +380,7 @@ def test_the_enums_in_records_are_known():
 
 
 def nested_tuples(levels):
-    """Bytes of tuples in one another, as a stranger writes them: 6 bytes a level."""
+    """Return the bytes of nested tuples, as an attacker could write them: 6 bytes for each level."""
     value = b"\xc0"
     for _ in range(levels):
         value = b"\xc9" + (len(value) + 1).to_bytes(4, "big") + b"\x02" + b"\x91" + value
@@ -389,13 +389,13 @@ def nested_tuples(levels):
 
 @pytest.mark.parametrize("levels", [65, 200, 1000, 20_000])
 def test_nested_extensions_are_rejected(levels):
-    """Each level takes 50 KB of the C stack: some hundred ended the interpreter with SIGSEGV."""
+    """Each level takes 50 KB of the C stack. A few hundred levels once ended the interpreter with SIGSEGV."""
     with pytest.raises(WireError, match="64 tuples"):
         WIRE.decode(nested_tuples(levels), Record)
 
 
 def test_unreadable_tuples_are_not_encoded():
-    """The bound is the same in both directions."""
+    """Encoding and decoding have the same depth limit."""
     value = ()
     for _ in range(63):
         value = (value,)

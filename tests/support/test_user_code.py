@@ -1,4 +1,4 @@
-"""The edge to foreign code: three outcomes, whatever is raised, in whatever groups."""
+"""Errors of user code have three outcomes: a failure, a cancellation, or KeyboardInterrupt, also in exception groups."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from actgent.support.user_code_calls import convert_user_error, explained_text, 
 
 
 async def cancelled_group(*errors):
-    """A group of what a nursery raises whose children fail in their clean-up, with `Cancelled` beside them."""
+    """Raise the group of a cancelled nursery whose children fail in their clean-up, with `Cancelled` in the same group."""
 
     async def child(error):
         try:
@@ -30,7 +30,7 @@ async def cancelled_group(*errors):
     [SystemExit(2), asyncio.CancelledError(), GeneratorExit(), BaseExceptionGroup("g", [SystemExit()])],
 )
 async def test_base_exception_is_wrapped_in_an_exception(error):
-    """It counts as a failure of the call, with the original as its cause."""
+    """The wrapper is a failure of the call with the original exception as its cause."""
     outcome = convert_user_error(error, "tool", "x")
     assert isinstance(outcome, UserCodeExit)
     assert outcome.__cause__ is error
@@ -38,14 +38,14 @@ async def test_base_exception_is_wrapped_in_an_exception(error):
 
 
 async def test_ordinary_exceptions_are_unchanged():
-    """Groups of them, too."""
+    """Groups of ordinary exceptions are also unchanged."""
     for error in (ValueError("a"), ExceptionGroup("g", [ValueError("a")])):
         assert convert_user_error(error, "tool", "x") is error
 
 
 @pytest.mark.parametrize("others", [[], [ValueError()], [ExceptionGroup("g", [ValueError()])]])
 async def test_keyboard_interrupt_is_raised_alone(others):
-    """Out of the deepest group, so that the program ends as it would without us."""
+    """KeyboardInterrupt is raised from any depth of a group, so the program ends as without actgent."""
     interrupt = KeyboardInterrupt()
     error = BaseExceptionGroup("g", [BaseExceptionGroup("h", [interrupt]), *others])
     with pytest.raises(KeyboardInterrupt):
@@ -54,7 +54,7 @@ async def test_keyboard_interrupt_is_raised_alone(others):
 
 @pytest.mark.parametrize("error", [OSError("a"), SystemExit(1), ExceptionGroup("g", [OSError("a")])])
 async def test_cancellation_precedes_a_failing_cleanup(caplog, error):
-    """`Cancelled` comes out alone, for our scope to take; what failed is logged once, by its class and place."""
+    """`Cancelled` is raised alone, so the cancel scope catches it. The other error is logged once, with its class."""
     with trio.CancelScope() as scope:
         scope.cancel()
         try:
@@ -71,7 +71,7 @@ async def test_cancellation_precedes_a_failing_cleanup(caplog, error):
 
 
 async def test_foreign_cancellation_is_a_failure():
-    """A `Cancelled` that somebody kept and raises later belongs to nobody's scope any more."""
+    """A stored `Cancelled` that is raised later belongs to no active cancel scope."""
     kept = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -84,7 +84,7 @@ async def test_foreign_cancellation_is_a_failure():
 
 
 async def test_error_next_to_a_cancellation_is_kept():
-    """What was raised before it could know of the cancellation is what the call came to."""
+    """An error that user code raised before the cancellation reached it is the outcome of the call."""
     with trio.CancelScope() as scope:
         scope.cancel()
         error = ValueError("mine")
@@ -93,7 +93,7 @@ async def test_error_next_to_a_cancellation_is_kept():
 
 
 async def test_unreachable_host_has_one_reason_for_all_addresses():
-    """Trio's words, and those of a library round them, name the host alone; of what else fails they are enough."""
+    """The errors of trio and of other libraries name only the host, so the reason is added. Other errors are unchanged."""
     with pytest.raises(OSError, match="all attempts to connect") as refused:
         await trio.open_tcp_stream("127.0.0.1", 9)
     round_it = RuntimeError(str(refused.value))
@@ -106,7 +106,7 @@ async def test_unreachable_host_has_one_reason_for_all_addresses():
 
 
 def test_unreachable_single_address_has_a_reason():
-    """As anyio raises it: without a group."""
+    """Anyio raises this error without a group."""
     error = OSError("All connection attempts failed")
     error.__cause__ = ConnectionRefusedError(111, "Connection refused")
     assert explained_text(error) == "All connection attempts failed: [Errno 111] Connection refused"

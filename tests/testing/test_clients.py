@@ -1,4 +1,4 @@
-"""Our own model clients against the provider: what goes in at one end comes out at the other."""
+"""The model clients of this package with the loopback provider: requests and answers survive each wire format."""
 
 import attrs
 import pytest
@@ -48,7 +48,7 @@ def client(cls, provider):
 
 @pytest.mark.parametrize("cls", [OpenAI, OpenAIResponses, Anthropic])
 async def test_chat_survives_each_wire_format(cls):
-    """The provider reads the very conversation that the client was given."""
+    """The provider parses the same conversation that the client sent."""
     async with open_provider(["Five."]) as provider:
         llm = client(cls, provider)
         await llm.complete(CHAT)
@@ -60,7 +60,7 @@ async def test_chat_survives_each_wire_format(cls):
 @pytest.mark.parametrize("cls", [OpenAI, OpenAIResponses, Anthropic])
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_answer_survives_each_wire_format(cls, is_streamed):
-    """Thinking, text and calls arrive in their order, and nothing is left open behind them."""
+    """Thinking, text and calls arrive in their order, and no task or connection stays open."""
     said = [Thinking("So.", "any"), Text("Let me see: ÄÖ🙂."), ToolCall("add", {"a": 1})]
     pieces = []
 

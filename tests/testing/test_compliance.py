@@ -1,6 +1,6 @@
-"""The loopback provider against others' ideas of the three APIs: `llm-comply`, and the types of the providers' SDKs.
+"""The loopback provider against external descriptions of the three APIs: `llm-comply`, and the types of the provider SDKs.
 
-Our own requests are checked by the same types.
+The same types check the requests of this package.
 """
 
 import collections.abc
@@ -45,7 +45,7 @@ FORMATS = [("open-responses", "gpt-5.2", 13), ("openai-chat", "gpt-5.2", 9), ("a
 
 
 def answer_anything(request):
-    """Call the first tool once, think where that is asked for, and say something."""
+    """Call the first tool once. Then return a text, with thinking if the request enables it."""
     if request.chat.tools and not request.tool_results:
         (first, *_) = request.chat.tools
         return ToolCall(first.name, dict.fromkeys(first.parameters.get("properties", ()), "Paris"))
@@ -107,11 +107,11 @@ OTHERS = {
     "openai-responses": {"frequency_penalty", "presence_penalty", "store"},  # of Open Responses
     "anthropic": set(),
 }
-"""Fields that the SDKs do not name."""
+"""Fields that the SDKs do not define."""
 
 
 def unknown(value):
-    """The names of fields in a value that the SDK's classes do not have."""
+    """Return the names of fields in a value that the classes of the SDK do not have."""
     if isinstance(value, pydantic.BaseModel):
         found = set(value.model_extra or ())
         return found.union(*(unknown(each) for _, each in value))
@@ -123,7 +123,7 @@ def unknown(value):
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("wire", BODIES)
 async def test_answers_have_the_types_of_the_sdks(wire, name):
-    """Whole and streamed: the classes of the SDKs read them, strictly, and know every field."""
+    """The classes of the SDKs parse complete and streamed answers in strict mode, and define every field."""
     path, body = BODIES[wire]
     async with (
         open_provider([ANSWERS[name]] * 2, chunk=3) as provider,
@@ -167,19 +167,19 @@ PARAMS = {
 @pytest.mark.parametrize("name", CHATS)
 @pytest.mark.parametrize("wire", CLIENTS)
 async def test_our_requests_have_the_types_of_the_sdks(wire, name):
-    """The typed dictionaries of the SDKs read them, and know every field of them."""
+    """The typed dictionaries of the SDKs accept the requests and define all their fields."""
     async with open_provider(["ok"]) as provider:
         model = CLIENTS[wire]("gpt-5.2", base_url=provider.url_for(wire), api_key="k")
         await model.complete(CHATS[name])
         await model.aclose()
         sent = dict(provider.requests[0].json)
     if wire == "anthropic":
-        sent.pop("temperature", None)  # older models take it; the SDK's types name it no longer
+        sent.pop("temperature", None)  # older models accept it; the SDK's types no longer define it
     assert misfits(sent, PARAMS[wire], "") == []
 
 
 def misfits(value, kind, path):  # noqa: PLR0911 - one line a kind of type
-    """The places of a value that its type does not name, or names otherwise; of a union those of the nearest member."""
+    """Return the paths in a value that its type does not define. For a union, use the member with the fewest errors."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Required, NotRequired, Annotated):
         return misfits(value, arguments[0], path)

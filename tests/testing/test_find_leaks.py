@@ -62,7 +62,7 @@ CALLS = (
     "policy", [None, Policy(), Policy(untrusted="isolate")], ids=["none", "show", "isolate"]
 )
 async def test_trusted_results_with_the_mark_are_found(kind, policy):
-    """Results, errors, and results of calls that need an approval count; results of untrusted tools do not."""
+    """The search covers results, errors, and results of calls that need an approval. It ignores results of untrusted tools."""
 
     def make(llm):
         return kind("desk", llm=llm, tools=TOOLS, policy=policy)
@@ -94,6 +94,6 @@ async def test_a_toolset_that_is_declared_trusted_is_found():
     ids=["unknown tool", "mark in an argument", "empty mark"],
 )
 async def test_calls_that_prove_nothing_are_errors(call, mark, message):
-    """An unknown tool, and a mark that a result may only repeat, would hide a leak or invent one."""
+    """An unknown tool would hide a leak. A marker that a result may only repeat would report a false leak."""
     with pytest.raises(ConfigurationError, match=message):
         await find_leaks(lambda llm: BareAgent("desk", llm=llm, tools=TOOLS), [call], mark=mark)

@@ -47,7 +47,7 @@ async def record(url="memory:"):
 
 
 async def test_consistent_history():
-    """Also if it is incomplete at any record, as that of a running process is."""
+    """A history is also consistent if it ends at any record, as that of a running process does."""
     records, calls = await record()
     assert list(find_contradictions(records, calls, is_finished=True)) == []
     for end in range(len(records)):
@@ -106,14 +106,14 @@ def with_another_answer(records):
     ],
 )
 async def test_contradiction_is_described(change, words):
-    """Each kind, planted in a recorded session."""
+    """The test changes a recorded session for each kind of contradiction."""
     records, calls = await record()
     problems = list(find_contradictions(change(list(records)), calls))
     assert any(words in each for each in problems), problems
 
 
 async def test_order_of_calls_that_did_not_overlap():
-    """A call that ended before another began is first in the journal; overlapping calls have any order."""
+    """If a call ended before another began, its record must be first in the journal. Overlapping calls may have any order."""
     records, calls = await record()
     first, second = calls
     swapped = [attrs.evolve(first, began=5, ended=6), second]
@@ -156,7 +156,7 @@ def _acceptance(message_id):
 
 
 def test_command(tmp_path):
-    """It reads a journal in use, and a client's log; the exit code is 1 if there is a contradiction."""
+    """The command reads a journal in use and the log of a client. The exit code is 1 if it finds a contradiction."""
 
     async def check():
         url = f"sqlite:///{tmp_path}/agents.db"
@@ -188,7 +188,7 @@ def execute(folder, log):
 
 
 def test_log_that_is_not_readable(tmp_path):
-    """The error names the line and what it has to be."""
+    """The error names the line and its expected content."""
     log = tmp_path / "calls.jsonl"
     log.write_text('\n{"session": "s"}\n', encoding="utf-8")
     with pytest.raises(

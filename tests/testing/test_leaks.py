@@ -1,4 +1,4 @@
-"""What is left behind is named; what only looks like a leak is not."""
+"""`assert_no_leaks` names leaked tasks, sockets, files and threads, and reports no false leaks."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ async def test_a_clean_block_passes():
 
 
 async def test_a_task_left_is_named():
-    """A task in a nursery outside of the block is still there after it."""
+    """A task in a nursery outside of the block still runs after the block."""
 
     async def forgotten():
         await trio.sleep_forever()
@@ -33,7 +33,7 @@ async def test_a_task_left_is_named():
 
 
 async def test_ending_task_is_awaited():
-    """What ends within the grace is no leak, under a clock that stands still too."""
+    """A task that ends within the grace is not a leak, also under a clock that does not advance."""
 
     async def ends_soon():
         for _ in range(5):
@@ -44,7 +44,7 @@ async def test_ending_task_is_awaited():
 
 
 async def test_a_system_task_left_is_named():
-    """Tasks outside of every nursery of ours are found too."""
+    """The check also finds system tasks, which belong to no nursery of the program."""
 
     async def hidden():
         await done.wait()
@@ -57,7 +57,7 @@ async def test_a_system_task_left_is_named():
 
 
 def test_a_socket_left_is_named_by_its_ends():
-    """A connection's message tells who is at its ends."""
+    """The message of a leaked connection names its two addresses."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with (
@@ -69,7 +69,7 @@ def test_a_socket_left_is_named_by_its_ends():
 
 
 def test_a_file_left_is_named_by_its_path(tmp_path):
-    """A descriptor of a file is told by the file."""
+    """The message of a leaked descriptor names the path of its file."""
     with pytest.raises(AssertionError, match=r"notes\.txt"), assert_no_leaks(grace=0):
         left = os.open(tmp_path / "notes.txt", os.O_CREAT)
     os.close(left)
@@ -86,7 +86,7 @@ def test_a_thread_left_is_named():
 
 
 async def test_a_worker_at_work_is_a_leak_and_an_idle_one_is_not():
-    """Trio keeps idle worker threads for ten seconds; only one that still runs a function counts."""
+    """Trio keeps idle worker threads for ten seconds. Only a thread that runs a function is a leak."""
     done, started = threading.Event(), threading.Event()
 
     def work():
@@ -106,7 +106,7 @@ async def test_a_worker_at_work_is_a_leak_and_an_idle_one_is_not():
 
 
 def test_leak_check_around_a_whole_run():
-    """Outside of trio the block is a plain `with`."""
+    """Outside of trio, the check is a plain `with` block."""
 
     async def main():
         await trio.to_thread.run_sync(int)
@@ -116,7 +116,7 @@ def test_leak_check_around_a_whole_run():
 
 
 async def test_block_exception_precedes_leaks():
-    """A block that raises is not looked at."""
+    """If the block raises, its exception is raised without a leak check."""
     left = []
     with pytest.raises(KeyError):
         async with assert_no_leaks():

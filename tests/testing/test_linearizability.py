@@ -1,4 +1,4 @@
-"""`find_linearization`: an order of a client's calls in which each result is right."""
+"""`find_linearization` returns an order of a client's calls in which each result is correct."""
 
 import itertools
 import math
@@ -26,14 +26,14 @@ def register(state, operation):
 
 
 def test_concurrent_calls_are_ordered_by_their_results():
-    """The read shows which of two concurrent messages came first."""
+    """The result of a read determines the order of two concurrent messages."""
     one, two = append("one", 0, 10), append("two", 0, 10)
     late = read(["two", "one"], 11, 12)
     assert find_linearization([one, late, two], (), message_log) == {None: (two, one, late)}
 
 
 def test_call_without_return_may_have_taken_effect_or_not():
-    """A message whose call was cancelled may be in a later read, or missing."""
+    """A later read may or may not contain a message whose call was cancelled."""
     lost = append("lost", 0)
     for seen in (["lost"], []):
         found = find_linearization([lost, read(seen, 5, 6)], (), message_log)
@@ -43,7 +43,7 @@ def test_call_without_return_may_have_taken_effect_or_not():
 
 
 def test_lost_update_is_not_linearizable():
-    """Two readers that see two messages in different orders contradict each other. The result names the calls that do not fit."""
+    """Two readers that see two messages in different orders contradict each other. The result names the contradicting calls."""
     calls = [append("one", 0, 10), append("two", 0, 10), read(["one"], 1, 2), read(["two"], 3, 4)]
     found = find_linearization(calls, (), message_log)
     assert isinstance(found, NotLinearizable)
@@ -52,7 +52,7 @@ def test_lost_update_is_not_linearizable():
 
 
 def test_stale_read_is_not_linearizable():
-    """A read that begins after a write has returned must see it."""
+    """A read that begins after a write has returned must return the written value."""
     write = ClientOperation(action=("set", 1), began=0, ended=1)
     assert isinstance(
         find_linearization(
@@ -94,7 +94,7 @@ def test_search_is_bounded():
     ],
 )
 def test_invalid_operation(make, words):
-    """The error names the value and the expectation."""
+    """The error names the invalid value and the expected values."""
     with pytest.raises(ConfigurationError, match=words):
         make()
 

@@ -1,4 +1,4 @@
-"""The real SDKs against the provider: what is scripted comes out as the SDKs' own objects."""
+"""The real SDKs with the loopback provider: scripted answers and faults arrive as objects and exceptions of the SDKs."""
 
 import threading
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -43,7 +43,7 @@ STOPS = {
 
 @asynccontextmanager
 async def clients(script, *, timeout_seconds=60, **options):
-    """A provider, and the real client of each SDK that talks to it."""
+    """Yield a provider and the real client of each SDK connected to it."""
     import anthropic
     import openai
 
@@ -68,18 +68,18 @@ def message_of(client, **options):
 
 
 async def until(is_so):
-    """Let the other tasks run until it is so."""
+    """Let the other tasks run until a condition is true."""
     with trio.fail_after(60):
         while not is_so():
             await trio.lowlevel.checkpoint()
 
 
 async def drained(stream):
-    """All events of a stream."""
+    """Return all events of a stream."""
     return [event async for event in stream]
 
 
-# --- faultless answers -------------------------------------------------------------------
+# --- answers without faults ---------------------------------------------------------------
 
 
 async def test_chat_carries_text_calls_and_usage():
@@ -99,7 +99,7 @@ async def test_chat_carries_text_calls_and_usage():
 
 @pytest.mark.parametrize("is_usage_asked", [True, False])
 async def test_chat_stream_adds_up(is_usage_asked):
-    """The deltas of a streamed chat add up to what was said; usage comes only to who asks."""
+    """The joined deltas of a streamed chat equal the scripted answer. Usage is sent only if the request includes it."""
     options = {"stream_options": {"include_usage": True}} if is_usage_asked else {}
     async with clients([ModelResponse(parts=tuple(CALLS), usage=USAGE)], chunk=3) as peer:
         chunks = await drained(await chat_of(peer.openai, stream=True, **options))
@@ -115,7 +115,7 @@ async def test_chat_stream_adds_up(is_usage_asked):
 
 
 async def test_responses_carry_thinking_text_and_calls():
-    """A response has a reasoning item, a message and a call, in the order they were said."""
+    """A response has a reasoning item, a message and a call, in the order of the script."""
     said = [Thinking("Let me see.", "openai-responses"), *CALLS]
     async with clients([ModelResponse(parts=tuple(said), usage=USAGE)]) as peer:
         response = await response_of(peer.openai, include=["reasoning.encrypted_content"])
@@ -181,7 +181,7 @@ async def test_messages_stream_is_taken_whole_by_the_sdk():
 
 @pytest.mark.parametrize("stop", STOPS)
 async def test_stop_reasons_have_each_providers_word(stop):
-    """A cut, filtered or refused answer ends as the provider would say it, streamed or not."""
+    """A truncated, filtered or refused answer has the stop reason of the provider, streamed or not."""
     async with clients(lambda _: ModelResponse(parts=(Text("No."),), stop=stop)) as peer:
         chat = await chat_of(peer.openai)
         chunks = await drained(await chat_of(peer.openai, stream=True))
@@ -194,7 +194,7 @@ async def test_stop_reasons_have_each_providers_word(stop):
 
 
 async def test_provider_thinking_and_opaque_blocks_are_unchanged():
-    """Redacted thinking and a server tool's call are sent as the script gives them."""
+    """Redacted thinking and the call of a server tool are sent unchanged from the script."""
     redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     said = [Thinking("", "anthropic", redacted), Opaque("anthropic", search), Text("Found.")]
@@ -219,7 +219,7 @@ async def test_arguments_that_are_no_json_go_out_as_they_are():
 
 
 async def test_script_function_reads_requests_of_every_api():
-    """A script's function sees the same neutral conversation from all three wires."""
+    """A function of the script gets the same neutral conversation from all three wire formats."""
     seen = []
 
     async def script(request):
@@ -237,7 +237,7 @@ async def test_script_function_reads_requests_of_every_api():
 
 
 async def test_a_list_may_hold_functions_and_faults():
-    """Each entry of a list is an answer, a fault or a function, used up in order."""
+    """Each entry of a list is an answer, a fault or a function. Each request uses one entry, in order."""
     import openai
 
     async with clients(["one", lambda request: f"{request.number}", ErrorStatus(500), "four"]) as peer:
@@ -249,7 +249,7 @@ async def test_a_list_may_hold_functions_and_faults():
 
 
 async def test_tool_loop_over_http():
-    """A function that sees results answers with them; `tool_results` names the tool."""
+    """A function that gets results answers with them. `tool_results` names the tool."""
 
     def script(request):
         if request.tool_results:
@@ -267,7 +267,7 @@ async def test_tool_loop_over_http():
 
 
 async def test_stored_requests_are_bounded():
-    """`requests` holds the last ones with headers, bytes and JSON; the key is not in their repr."""
+    """`requests` keeps the last requests with headers, bytes and JSON. Their repr does not contain the key."""
     async with clients(["a", "b", "c"], keep=2) as peer:
         for _ in range(3):
             await chat_of(peer.openai)
@@ -281,7 +281,7 @@ async def test_stored_requests_are_bounded():
 
 
 async def test_a_wrong_key_is_refused():
-    """With `api_key` any other key is a 401 of both SDKs."""
+    """With `api_key`, a request with any other key raises the 401 error of both SDKs."""
     import anthropic
     import openai
 
@@ -293,7 +293,7 @@ async def test_a_wrong_key_is_refused():
 
 
 async def refused(script, requests=1):
-    """Ask until the provider refuses; its block is left without an exception of its own."""
+    """Send requests until the provider rejects one, and exit its block without an exception."""
     import openai
 
     async with clients(script) as peer:
@@ -304,13 +304,13 @@ async def refused(script, requests=1):
 
 
 async def test_a_script_that_ends_too_early_fails_the_block():
-    """A request beyond the list is a 400 for the client and an error where the block ends."""
+    """A request after the end of the list is a 400 for the client. The block raises an error at its exit."""
     with pytest.raises(ProviderFailed, match="request 2"):
         await refused(["one"], requests=2)
 
 
 async def test_a_function_that_raises_fails_the_block():
-    """The exception of a script's function is not lost; it is the cause of the block's error."""
+    """The exception of a script function is the cause of the block's error."""
 
     def script(request):
         raise LookupError("no idea")
@@ -321,7 +321,7 @@ async def test_a_function_that_raises_fails_the_block():
 
 
 async def test_block_exception_is_raised_unchanged():
-    """What the block raises is not wrapped in an exception group."""
+    """An exception of the block is not wrapped in an exception group."""
     with pytest.raises(KeyError, match="mine"):
         async with open_provider([]):
             raise KeyError("mine")
@@ -329,13 +329,13 @@ async def test_block_exception_is_raised_unchanged():
 
 @pytest.mark.parametrize("script", ["text", [Image(media_type="image/png", data=b"x")], [7]])
 async def test_invalid_scripts_are_named(script):
-    """A lone text, or a part that no model says, is an error of the developer."""
+    """A plain text as the script, or a part that a model cannot send, is an error of the developer."""
     with pytest.raises(ConfigurationError):
         await refused(script)
 
 
 async def test_an_unknown_address_is_404():
-    """Everything but the three wires is not found."""
+    """Every path except those of the three wire formats is a 404."""
     import openai
 
     async with clients([]) as peer:
@@ -344,7 +344,7 @@ async def test_an_unknown_address_is_404():
 
 
 async def test_an_invalid_request_is_400_and_no_answer_is_used_up():
-    """A call without its result is refused in each provider's error form, and the script goes on."""
+    """A call without its result is rejected in each provider's error format. The next request gets the next answer."""
     import anthropic
     import openai
 
@@ -365,7 +365,7 @@ async def test_an_invalid_request_is_400_and_no_answer_is_used_up():
 
 
 async def test_unreadable_request_is_a_client_error():
-    """A part that the checks let pass and the reader cannot take is a 400, not a failure of the script."""
+    """A part that passes the checks but cannot be parsed is a 400, not a failure of the script."""
     import openai
 
     picture = {"type": "image_url", "image_url": {"url": 7}}
@@ -398,7 +398,7 @@ async def test_unreadable_request_is_a_client_error():
     ],
 )
 async def test_each_status_is_the_sdks_own_exception(status, openai_name, anthropic_name):
-    """Every status reaches the SDKs as their class, with a request id and a body in the provider's form."""
+    """The SDKs raise their class for every status, with a request id and a body in the provider's format."""
     import anthropic
     import openai
 
@@ -415,7 +415,7 @@ async def test_each_status_is_the_sdks_own_exception(status, openai_name, anthro
 
 
 async def test_exhausted_quota_is_distinguished_from_a_rate_limit():
-    """Its error has another type, and at Anthropic another status and text."""
+    """The error has a different type, and for Anthropic a different status and text."""
     import anthropic
     import openai
 
@@ -438,7 +438,7 @@ async def test_exhausted_quota_is_distinguished_from_a_rate_limit():
     ],
 )
 async def test_retry_after_in_seconds_and_as_a_date(given, expected):
-    """Retry-After goes out in both forms of RFC 9110."""
+    """Retry-After is sent in both formats of RFC 9110."""
     import openai
 
     async with clients([ErrorStatus(429, retry_after=given)]) as peer:
@@ -449,7 +449,7 @@ async def test_retry_after_in_seconds_and_as_a_date(given, expected):
 
 @pytest.mark.parametrize("is_reset", [True, False])
 async def test_a_cut_stream_breaks_in_both_sdks(is_reset):
-    """After the events that were sent the connection breaks, and the SDKs say so."""
+    """The connection breaks after the sent events, and the SDKs raise an error."""
     import httpx2
     import openai
 
@@ -474,7 +474,7 @@ async def test_truncated_body_is_an_error():
 
 
 async def test_an_early_end_is_silent_success_in_both_sdks():
-    """The trap it is made for: no exception, and no sign of the end among the events."""
+    """The SDKs raise no exception, and no event shows the early end. The fault exists for this case."""
     async with clients(lambda _: EarlyEnd("A long enough answer"), chunk=4) as peer:
         chunks = await drained(await chat_of(peer.openai, stream=True))
         events = await drained(await response_of(peer.openai, stream=True))
@@ -486,7 +486,7 @@ async def test_an_early_end_is_silent_success_in_both_sdks():
 
 
 async def test_an_error_event_inside_a_200_stream():
-    """The SDKs raise in the middle of the stream; the form is the provider's own."""
+    """The SDKs raise in the middle of the stream. The event has the format of the provider."""
     import anthropic
     import openai
 
@@ -502,7 +502,7 @@ async def test_an_error_event_inside_a_200_stream():
 
 
 async def test_slow_bytes_torn_apart_still_add_up():
-    """Portions of three bytes, through events and characters, make the same text."""
+    """Portions of three bytes, which split events and characters, result in the same text."""
     text = "ÄÖÜ🙂 and more"
     async with clients([Slow(text, gap=0, octets=3)]) as peer:
         chunks = await drained(await chat_of(peer.openai, stream=True))
@@ -510,7 +510,7 @@ async def test_slow_bytes_torn_apart_still_add_up():
 
 
 async def test_a_delay_and_a_gap_take_their_time(autojump_clock):
-    """An answer with a delay of 5 s and gaps of 2 s takes 5 s and 2 s an event."""
+    """An answer with a delay of 5 s and gaps of 2 s takes 5 s plus 2 s for each event."""
     async with open_provider([Slow("aabbcc", delay=5, gap=2)], chunk=2) as provider:
         stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
         async with aclosing(stream):
@@ -532,7 +532,7 @@ def _request(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("events", [0, 2])
 async def test_silence_ends_by_the_clients_timeout(events):
-    """Nothing comes, before the status or after some events, until the client gives up."""
+    """The provider sends nothing before the status, or after some events. The timeout of the client ends the request."""
     import openai
 
     async with clients([Silence("text", events=events)], timeout_seconds=0.2) as peer:
@@ -541,7 +541,7 @@ async def test_silence_ends_by_the_clients_timeout(events):
 
 
 async def test_status_200_without_an_answer():
-    """The page of a proxy comes out of OpenAI's SDK as a str, and a wrong object without choices."""
+    """OpenAI's SDK returns the page of a proxy as a str, and a wrong JSON object as a completion without choices."""
     page = RawAnswer(b"<html>login</html>")
     wrong = RawAnswer(b'{"object":"chat.completion"}', content_type="application/json")
     async with clients([page, wrong]) as peer:
@@ -550,7 +550,7 @@ async def test_status_200_without_an_answer():
 
 
 async def test_hangup_and_refused_connection_are_errors():
-    """No answer at all, and nobody there, are connection errors."""
+    """A closed connection without an answer and a port without a server are connection errors."""
     import openai
 
     async with clients([Hangup()]) as peer:
@@ -560,11 +560,11 @@ async def test_hangup_and_refused_connection_are_errors():
             await chat_of(peer.openai.with_options(base_url=url))
 
 
-# --- what is left ------------------------------------------------------------------------
+# --- clean-up and other requests ----------------------------------------------------------
 
 
 async def test_provider_exit_closes_open_streams():
-    """Leaving the block closes silent, slow and kept-alive connections; no task or socket stays."""
+    """The exit of the block closes silent, slow and kept-alive connections, and leaves no task or socket."""
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}'
     async with assert_no_leaks():
         answers = {1: Silence("x", events=1), 2: Slow("x" * 100, gap=60), 3: "whole"}
@@ -591,7 +591,7 @@ async def test_client_disconnect_is_noticed_immediately():
 
 
 async def test_non_http_request_does_not_affect_others():
-    """Garbage on one connection closes that one; the next is served."""
+    """Invalid bytes on one connection close that connection. The next connection is served."""
     async with clients(["fine"]) as peer:
         stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)
         async with aclosing(stream):
@@ -602,7 +602,7 @@ async def test_non_http_request_does_not_affect_others():
 
 @pytest.mark.parametrize("line", [b"HEAD / HTTP/1.1", b"GET /v1/models HTTP/1.1", b"CONNECT x:1 HTTP/1.1"])
 async def test_other_http_methods_are_not_found(line):
-    """Whatever a client asks in good HTTP, the provider answers and lives on."""
+    """The provider answers any valid HTTP request with an error status, and continues."""
     async with clients(["fine"]) as peer:
         stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)
         async with aclosing(stream):
@@ -612,7 +612,7 @@ async def test_other_http_methods_are_not_found(line):
 
 
 async def test_a_body_above_the_bound_is_refused():
-    """More than 32 MiB are not read into memory."""
+    """The provider does not read more than 32 MiB of a body into memory."""
     async with open_provider([]) as provider:
         stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
         async with aclosing(stream):
@@ -624,7 +624,7 @@ async def test_a_body_above_the_bound_is_refused():
 
 @pytest.mark.parametrize("slow", [{"gap": 0}, {"octets": 5}, {"delay": 0.001}])
 async def test_faults_wrap_in_any_order(slow):
-    """A slow stream that ends early ends early, whichever is outside, and a body in its middle."""
+    """Faults combine in any nesting: a slow stream with an early end ends early, and a body can be truncated in its middle."""
     import openai
 
     inside, outside = EarlyEnd(Slow("text", **slow)), Slow(EarlyEnd("text"), **slow)
@@ -640,7 +640,7 @@ async def test_faults_wrap_in_any_order(slow):
 
 
 async def test_no_thread_is_used():
-    """The provider lives in trio alone."""
+    """The provider runs in trio without threads."""
     before = threading.active_count()
     async with clients(["x"]) as peer:
         await chat_of(peer.openai)

@@ -31,7 +31,7 @@ async def pay(order: str) -> str:
 
 
 async def record(agent, *said):
-    """The recording of a conversation."""
+    """Return the recording of a conversation."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(agent)
@@ -51,7 +51,7 @@ ORDER = [ToolCall("pay", {"order": "7"}), "It is paid.", "You are welcome."]
 
 
 async def test_a_recorded_session_is_a_test_case():
-    """The agent's code gets the recorded answers and results, and no tool runs."""
+    """The code of the agent gets the recorded answers and results, and no tool runs."""
     PAID.clear()
     recording = await record(clerk(ORDER, tools=[pay]), "Pay order 7", "Thanks")
     assert PAID == ["7"]
@@ -61,7 +61,7 @@ async def test_a_recorded_session_is_a_test_case():
 
 
 async def test_tools_may_run_in_a_replay():
-    """With `run_tools` a tool that answers something else is the difference."""
+    """With `run_tools`, a changed result of a tool is the reported difference."""
 
     @tool(name="pay")
     async def refuse(order: str) -> str:
@@ -75,7 +75,7 @@ async def test_tools_may_run_in_a_replay():
 
 
 async def test_the_first_difference_is_named():
-    """Another reading of the same answers is told with the record at which it begins."""
+    """If the code interprets the same answers differently, the report names the first different record."""
     script = ['{"messageType": "GREETING", "content": {"text": "Hi"}}']
     recording = await record(
         SimpleAgent("clerk", llm=ScriptedLLM(script), instructions=[Instruction("GREETING", "Greet.")]),
@@ -90,7 +90,7 @@ async def test_the_first_difference_is_named():
 
 
 async def test_a_changed_prompt_is_the_first_difference():
-    """The system prompt and the tools are recorded as a checksum."""
+    """The recording has a checksum of the system prompt and the tools."""
     recording = await record(clerk(ORDER, tools=[pay], role="a clerk"), "Pay order 7", "Thanks")
     assert await recording.compare(clerk(tools=[pay], role="a clerk")) is None
     for changed in (clerk(tools=[pay], role="a king"), clerk(role="a clerk")):
@@ -103,7 +103,7 @@ async def test_a_changed_prompt_is_the_first_difference():
 
 
 async def test_failures_and_repairs_replay_equally(autojump_clock):
-    """A model call that failed fails again, a bad answer is asked again."""
+    """A failed model call fails again in the replay, and an invalid answer is retried again."""
     react = '{"question_nature": "x"}'
     script = [ModelTimeout("too slow"), "fine"]
     await assert_replays(clerk(), await record(clerk(script), "one", "two"))
@@ -114,7 +114,7 @@ async def test_failures_and_repairs_replay_equally(autojump_clock):
 
 
 async def test_interrupted_turn_replays_equally(autojump_clock):
-    """A call that was interrupted is interrupted in the replay, too."""
+    """A call that was interrupted is also interrupted in the replay."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(clerk(["never", "second"], tools=[pay]))
@@ -131,7 +131,7 @@ async def test_interrupted_turn_replays_equally(autojump_clock):
 
 
 async def test_the_state_is_compared():
-    """What programs did to the state is there in the replay, what the protocol makes of it is compared."""
+    """The replay applies the state changes of the program, and compares the state changes of the protocol."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(clerk(["a", "b"]))
@@ -148,7 +148,7 @@ async def test_the_state_is_compared():
 
 
 async def test_recording_loads_from_a_file_or_a_journal(tmp_path):
-    """A file of exported sessions, and a journal's address, do as well."""
+    """The source of a recording may be a file of exported sessions or the address of a journal."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
         agent = await runtime.start(clerk(["Hello."]))
         session = await agent.create_session("ada", "Hi", session_id="s")
@@ -165,7 +165,7 @@ async def test_recording_loads_from_a_file_or_a_journal(tmp_path):
 
 
 async def test_the_state_that_a_tool_left_is_taken_from_the_recording():
-    """The tool does not run in the replay, and what it did to the state is there, times and ids apart."""
+    """The tool does not run in the replay. Its recorded state changes are applied, and times and ids may differ."""
 
     @tool
     async def count(n: int, context: ToolContext) -> str:

@@ -1,4 +1,4 @@
-"""What the provider sends and refuses, held against what the real ones sent and refused."""
+"""The loopback provider against recordings of the real providers: events, errors and accepted requests."""
 
 import contextlib
 import json
@@ -36,17 +36,17 @@ UNRECORDED = {
     ".usage.output_tokens_details.thinking_tokens",
     ".usage.server_tool_use",
 }
-"""What stands in the API reference and in the SDKs' types only: the recordings are older."""
+"""Fields in the API reference and the SDK types only, because the recordings are older."""
 
 
 @pytest.fixture(scope="module")
 def rows(recorded_rows):
-    """All recorded exchanges over the three wires."""
+    """Return all recorded exchanges of the three wire formats."""
     return [row for row in recorded_rows("recordings.jsonl") if row["endpoint"] in DIALECTS]
 
 
 def recorded_events(row):
-    """The data of each recorded event; `[DONE]` as it is."""
+    """Return the data of each recorded event, and `[DONE]` unchanged."""
     lines = (line for line in "".join(row["sse"]).splitlines() if line.startswith("data:"))
     return [event_data(line[5:].strip()) for line in lines]
 
@@ -56,7 +56,7 @@ def event_data(text):
 
 
 def own_events(row, answer):
-    """The data of each event that the provider sends for the same request and answer."""
+    """Return the data of each event that the loopback provider sends for the same request and answer."""
     dialect = DIALECTS[row["endpoint"]]
     request = ProviderRequest(
         number=1, dialect=dialect, path=dialect.path, headers={}, body=b"", json=row["request"] or {}
@@ -70,7 +70,7 @@ def own_events(row, answer):
 
 
 def kind(event):
-    """What an event is, without its content."""
+    """Return the kind of an event without its content."""
     if event == "[DONE]":
         return event
     if "type" in event:
@@ -86,14 +86,14 @@ def kind(event):
 
 
 def sequence(events):
-    """The kinds in their order, repetitions as one; pings and empty deltas come at any time."""
+    """Return the kinds of events in order. Repetitions count once; pings and empty deltas are left out."""
     kinds = [kind(event) for event in events]
     kinds = [one for one in kinds if one is not None and one != ("ping", None)]
     return [one for index, one in enumerate(kinds) if index == 0 or kinds[index - 1] != one]
 
 
 def chat_answer(events):
-    """The answer that the deltas of a chat completion add up to."""
+    """Return the answer that the deltas of a chat completion contain."""
     choices = [event["choices"][0] for event in events if event != "[DONE]" and event["choices"]]
     deltas = [choice["delta"] for choice in choices]
     calls = {}
@@ -110,7 +110,7 @@ def chat_answer(events):
 
 
 def block_answer(events):
-    """The answer that the blocks of an Anthropic stream add up to."""
+    """Return the answer that the blocks of an Anthropic stream contain."""
     starts = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     texts = [""] * len(starts)
     for event in (event for event in events if event["type"] == "content_block_delta"):
@@ -132,7 +132,7 @@ def block_part(block, text):
 
 
 def item_answer(events):
-    """The answer that stands in the last event of a response."""
+    """Return the answer in the last event of a response."""
     parts = [item_part(item) for item in events[-1]["response"]["output"]]
     return ModelResponse(parts=tuple(parts))
 
@@ -151,7 +151,7 @@ READERS = {"/v1/chat/completions": chat_answer, "/v1/messages": block_answer, "/
 
 
 def is_comparable(row, events):
-    """Recorded by the provider itself, whole, and of parts that we have."""
+    """Return True if a row is a complete recording of the provider itself and has only supported parts."""
     features = set(row["features"])
     if row["provider"] not in ("openai", "anthropic") or row["origin"] != "recorded":
         return False
@@ -172,7 +172,7 @@ def is_comparable(row, events):
 
 @pytest.mark.parametrize("endpoint", READERS)
 def test_streams_have_the_recorded_order_of_events(rows, endpoint):
-    """For the same answer our events come in the order in which the provider sent them."""
+    """For the same answer, the events have the order of the recorded events."""
     compared = 0
     for row in (row for row in rows if row["endpoint"] == endpoint and "sse" in row):
         events = recorded_events(row)
@@ -185,7 +185,7 @@ def test_streams_have_the_recorded_order_of_events(rows, endpoint):
 
 @pytest.mark.parametrize("endpoint", READERS)
 def test_events_have_no_field_that_was_never_recorded(rows, endpoint):
-    """Each field of our events stands in some recorded event of the same kind."""
+    """Each field of an event is in some recorded event of the same kind."""
     known, ours = {}, {}
     for row in (row for row in rows if row["endpoint"] == endpoint and "sse" in row):
         events = recorded_events(row)
@@ -196,7 +196,7 @@ def test_events_have_no_field_that_was_never_recorded(rows, endpoint):
 
 
 def collect(fields, events):
-    """The names of all fields by the type of event, those of the objects inside with their path."""
+    """Return the names of all fields by the type of event. Fields of nested objects have their path."""
     for event in events:
         if event != "[DONE]":
             name = event.get("type", "chunk")
@@ -204,7 +204,7 @@ def collect(fields, events):
 
 
 def paths(value, path):
-    """Every key below a value; what a tool's arguments or schema hold is data, no field."""
+    """Yield the path of every key in a value. Keys in the arguments or schema of a tool are data, not fields."""
     if isinstance(value, list) and value:
         value = {"[]": value[-1]}
     if isinstance(value, dict) and not path.endswith((".tools", ".input", ".parameters", ".metadata")):
@@ -214,7 +214,7 @@ def paths(value, path):
 
 
 def test_recorded_accepted_requests_are_accepted(rows):
-    """No request that a provider answered is called invalid, but for those that end with the model's own words."""
+    """Every request that a provider answered is valid, except those that end with a message of the model."""
     checked = 0
     for row in rows:
         if row["status"] == 200 and row["request"] and row["provider"] in ("openai", "anthropic"):
@@ -234,7 +234,7 @@ def test_every_accepted_request_can_be_read(rows):
 
 
 def places(value, path=()):
-    """The path to every value inside of a request."""
+    """Yield the path to every value in a request."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
         yield (*path, key)
@@ -242,7 +242,7 @@ def places(value, path=()):
 
 
 def broken(body, path, junk):
-    """A request with junk in one place."""
+    """Return a request with an invalid value at one path."""
     if not path:
         return junk
     key, rest = path[0], path[1:]
@@ -253,7 +253,7 @@ def broken(body, path, junk):
 
 @pytest.mark.parametrize("junk", [None, 7, "", [], {}, "x", [None], [[]], [{}]], ids=repr)
 def test_malformed_request_raises_no_exception(rows, junk):
-    """Junk in any place of a recorded request is a problem or passes; neither check nor reader break on it."""
+    """With an invalid value at any path, a recorded request is reported or accepted. Check and parser raise no exception."""
     for row in rows[::4]:
         body = {key: value for key, value in (row["request"] or {}).items() if key != "tools"}
         for path in list(places(body))[:60]:
@@ -268,7 +268,7 @@ def test_malformed_request_raises_no_exception(rows, junk):
 
 
 def test_errors_have_the_recorded_form(rows):
-    """The fields of an error body are those that the provider sent with that status."""
+    """An error body has the fields that the provider sent with the same status."""
     for row in rows:
         if row["status"] == 200 or row["provider"] not in ("openai", "anthropic"):
             continue

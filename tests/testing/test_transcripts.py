@@ -1,4 +1,4 @@
-"""Each rule of the providers, by the request that breaks it."""
+"""Each rule of the providers, with a request that violates it."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def output(key):
 
 
 def problems(dialect, items, **body):
-    """What is wrong with a request of one dialect."""
+    """Return the problems of a request in one dialect."""
     field = "input" if dialect == "openai-responses" else "messages"
     required = {"max_tokens": 10} if dialect == "anthropic" else {}
     return check_transcript({"model": "m", **required, field: items, **body}, dialect)
@@ -86,7 +86,7 @@ VALID = [
 
 @pytest.mark.parametrize(("dialect", "items"), VALID)
 def test_valid_transcripts(dialect, items):
-    """Parallel calls, results in any order, and what a provider lets pass besides."""
+    """Parallel calls, results in any order, and other content that a provider accepts."""
     assert problems(dialect, items) == []
 
 
@@ -145,7 +145,7 @@ INVALID = [
 
 @pytest.mark.parametrize(("dialect", "items", "problem"), INVALID)
 def test_invalid_transcripts(dialect, items, problem):
-    """Each is refused with the place and the reason."""
+    """Each request is rejected with the path and the reason."""
     assert any(problem in found for found in problems(dialect, items)), problems(dialect, items)
 
 
@@ -173,33 +173,33 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("dialect", "settings", "problem"), SETTINGS)
 def test_invalid_settings(dialect, settings, problem):
-    """What stands beside the conversation is checked too."""
+    """The check includes the settings outside of the conversation."""
     assert any(problem in found for found in problems(dialect, [USER], **settings))
 
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic"])
 @pytest.mark.parametrize("junk", [None, 7, "x", [None], [[]], [{}], [{"role": None, "content": 7}], {"a": 1}])
 def test_junk_is_reported_without_an_exception(dialect, junk):
-    """Whatever stands in the place of the messages, the check answers."""
+    """For any value in place of the messages, the check returns problems."""
     found = problems(dialect, junk)
     assert found or (dialect, junk) == ("openai-responses", "x")
 
 
 def test_earlier_calls_may_be_in_a_stored_response():
-    """With previous_response_id a result alone is valid, once."""
+    """With previous_response_id, a result without its call is valid, once."""
     assert problems("openai-responses", [output("a")], previous_response_id="resp_1") == []
     assert problems("openai-responses", [output("a"), output("a")], previous_response_id="resp_1")
 
 
 def test_messages_alone_can_be_checked():
-    """Without a request round them only the conversation is looked at."""
+    """Without a request, only the conversation is checked."""
     assert check_transcript([USER], "anthropic") == []
     assert check_transcript([USER, used("a")], "anthropic")
     assert check_transcript([USER, call("a")], "openai-responses")
 
 
 def test_an_unknown_dialect_is_an_error():
-    """A wire's messages say themselves not what they are."""
+    """The messages do not contain their dialect, so the caller must name a known one."""
     with pytest.raises(ConfigurationError, match="openai-responses"):
         check_transcript([USER])
 
@@ -217,7 +217,7 @@ def neutral_results(*keys):
 
 
 def test_valid_neutral_conversations():
-    """Results may come in one message or in several; a picture is content enough."""
+    """Results may be in one message or in several. A picture is sufficient content."""
     assert_valid_transcript([ASK, CALL, neutral_results("b", "a")])
     assert_valid_transcript([ASK, CALL, neutral_results("a"), neutral_results("b"), ASK])
     assert_valid_transcript(
@@ -247,12 +247,12 @@ def test_invalid_neutral_conversations(messages, problem):
 
 
 def test_calls_in_text_need_no_native_result():
-    """A call that stood in the text of an answer is no call for a provider."""
+    """A call in the text of an answer is not a native call, so it needs no result message."""
     asked = ChatMessage("assistant", (Text("{...}"), ToolCall("add", {}, id="a", native=False)))
     told = ChatMessage("user", (ToolResult(call_id="a", tool_name="add", content="5", native=False),))
     assert check_transcript([ASK, asked, told]) == []
 
 
 def test_each_provider_has_a_dialect():
-    """A provider that a model's name may begin with can be spoken to on loopback, and is checked."""
+    """The loopback provider can replace each provider in a model name, and checks its requests."""
     assert set(PROVIDER_APIS) == {dialect_of(provider) for provider in PROVIDERS}
