@@ -1,4 +1,4 @@
-"""Semantic compression: what acton lists as a strategy, without a model, with one, and with what lasts."""
+"""Semantic compression: without a model, with a model, and with long-term memory."""
 
 import pytest
 import trio
@@ -26,13 +26,13 @@ def conversation():
 
 
 def test_a_short_conversation_stays_as_it_is():
-    """Below the trigger nothing is done."""
+    """Below the trigger the conversation is unchanged."""
     history = conversation()
     assert SemanticCompression(trigger=100_000)(history) == history
 
 
 def test_the_sentence_that_is_asked_for_is_kept():
-    """The fact is shown in a fraction of the room, and the last messages are whole."""
+    """The fact is shown within the smaller budget, and the last messages are complete."""
     history = conversation()
     kept = SemanticCompression(trigger=100, max_tokens=40, recent=3)(history)
     text = " ".join(each.text for each in kept[:-3])
@@ -44,7 +44,7 @@ def test_the_sentence_that_is_asked_for_is_kept():
 
 
 def test_another_question_keeps_another_sentence():
-    """What matters is decided by what is asked."""
+    """The question decides which sentence is kept."""
     history = [*conversation()[:-1], *said("Who is the harbour master?")]
     strategy = SemanticCompression(trigger=100, max_tokens=12, recent=1)
     text = " ".join(each.text for each in strategy(history)[:-1])
@@ -64,7 +64,7 @@ def test_compression_keeps_order_and_bound():
 
 
 def test_calls_and_results_are_left_to_the_view():
-    """Nothing is said in their place."""
+    """Compression keeps call and result messages unchanged."""
     call = Message(session_id="s", sender=AGENT, parts=(ToolCall("look", {}, "1"),))
     result = Message(
         session_id="s", sender=TOOLS, parts=(ToolResult(call_id="1", tool_name="look", content="seen"),)
@@ -76,7 +76,7 @@ def test_calls_and_results_are_left_to_the_view():
 
 @pytest.mark.parametrize("memory", [SemanticCompression(trigger=200, max_tokens=60, recent=2), None])
 async def test_an_agent_is_shown_the_fact_of_long_ago(memory):
-    """With the strategy the prompt stays short and has the fact; without it, it grows with the conversation."""
+    """With the strategy the prompt is short and has the fact. Without it the prompt grows."""
     sizes, last = [], []
 
     def answer(chat):
@@ -95,7 +95,7 @@ async def test_an_agent_is_shown_the_fact_of_long_ago(memory):
 
 
 async def test_summary_and_recall_replace_hidden_messages():
-    """A model-written summary, and a long-term memory similar to the question, carry what is not shown any more."""
+    """A model-written summary and a recalled memory similar to the question replace the hidden messages."""
 
     async def summary(messages):
         return "They talked about this and that."

@@ -1,4 +1,4 @@
-"""Requests and the windows of models: what does not fit is cut, or refused before it is sent."""
+"""Requests and context windows: history is cut to fit, or the request is rejected before it is sent."""
 
 import contextlib
 import itertools
@@ -33,7 +33,7 @@ WINDOW = 4_000
 
 
 def truth(chat):
-    """What a provider counts, by a rule of its own: fewer characters a token than we think, and words that nobody sees."""
+    """Return a provider's own count: fewer characters a token than our estimate, plus hidden tokens."""
     said = sum(
         len(getattr(part, "text", "") or str(getattr(part, "arguments", "")))
         for each in chat.messages
@@ -43,7 +43,7 @@ def truth(chat):
 
 
 def counting(answers, *, window=WINDOW, wrong=None):
-    """A model that says what it counted, and refuses what is longer than its window."""
+    """Return a model that reports its count and rejects requests longer than its window."""
     left = iter(answers)
 
     def answer(chat):
@@ -80,7 +80,7 @@ steps = st.lists(
 @settings(max_examples=40)
 @given(steps=steps, memory=st.sampled_from([None, SlidingWindow(turns=4), lambda history: history]))
 def test_no_request_of_any_conversation_is_longer_than_the_window(steps, memory):
-    """Questions of any length, and results of calls: nothing that the provider would refuse is ever sent to it."""
+    """For questions and results of any length, no request exceeds the provider's limit."""
     wrong = []
     answers = [
         parts
@@ -101,7 +101,7 @@ async def converse(steps, answers, memory, wrong):
 
 
 async def test_older_messages_are_left_out_by_half_and_the_prefix_stays_between_two_cuts():
-    """A conversation much longer than the window goes on, and is cut seldom."""
+    """A conversation much longer than the window continues with few cuts."""
     llm = counting([])
     async with BareAgent("a", llm=llm, max_tokens=500) as agent:
         session = await agent.create_session("ada")
@@ -139,7 +139,7 @@ async def test_a_system_prompt_that_fills_the_window_is_an_error():
 
 
 async def test_a_request_that_the_provider_finds_too_long_is_cut_once_and_sent_again():
-    """Where the window is not known, the provider's word leads to one compaction and one more try, over HTTP as it comes."""
+    """For an unknown window, the provider's rejection leads to one compaction and one retry, over HTTP."""
     answers = [
         "One.",
         "Two.",
@@ -162,7 +162,7 @@ async def test_a_request_that_the_provider_finds_too_long_is_cut_once_and_sent_a
 
 
 async def test_a_request_that_stays_too_long_is_an_overflow():
-    """After one compaction there is no third try."""
+    """After one compaction there is no third attempt."""
     asked = []
 
     def answer(chat):
@@ -183,7 +183,7 @@ async def test_a_request_that_stays_too_long_is_an_overflow():
 
 
 def test_other_errors_of_a_provider_are_not_taken_for_one_of_length():
-    """Only the words and codes that providers have for it."""
+    """Only a provider's wordings and codes for length errors count as overflow."""
     assert is_too_long(BadRequest("x", model="m", code="context_length_exceeded"))
     assert is_too_long(BadRequest("x", model="m", status=413))
     assert is_too_long(BadRequest("input length and max_tokens exceed context window: 5 > 4", model="m"))
@@ -192,7 +192,7 @@ def test_other_errors_of_a_provider_are_not_taken_for_one_of_length():
 
 
 def test_windows_come_from_the_tables_or_are_given():
-    """The providers' own models are known; a server of one's own says nothing, so its user does."""
+    """The providers' own models have known windows. For a local server the user passes the window."""
     assert window_of("gpt-4o", url="https://api.openai.com/v1") == 128_000
     assert window_of("nobody-knows", url="https://api.openai.com/v1") is None
     assert OpenAI("gpt-4o", api_key="k").context_window == 128_000
@@ -205,7 +205,7 @@ def test_windows_come_from_the_tables_or_are_given():
 
 @given(sizes=st.lists(st.integers(20, 3_000), min_size=3, max_size=15))
 def test_after_an_answer_the_size_of_the_next_request_is_known_within_a_tenth(sizes):
-    """The provider's count of the last request, and an estimate of what is new at the rate of what was sent before."""
+    """The estimate is the provider's last count plus the new text at the measured rate."""
     trio.run(guess, sizes)
 
 

@@ -1,4 +1,4 @@
-"""Requests near the end of a context window: their provider is asked how long they are, before they are sent."""
+"""Requests near the end of a context window are counted by their provider before they are sent."""
 
 from contextlib import asynccontextmanager
 
@@ -13,7 +13,7 @@ from actgent.testing import open_provider
 CLASSES = {"anthropic": Anthropic, "openai-responses": OpenAIResponses}
 WINDOW = 10_000
 LONG = "one two three four five six seven eight nine ten " * 620
-"""By our estimate 7,600 tokens, which may be 8,700, or 6,600."""
+"""Text of 7,600 tokens by our estimate; the actual count may be 6,600 to 8,700."""
 
 
 def client(name, provider, **options):
@@ -33,7 +33,7 @@ def name(request):
 
 
 async def test_a_plain_turn_is_not_counted(name):
-    """What fits for sure costs no second request."""
+    """A request that certainly fits needs no counting request."""
     async with open_provider(lambda _: "Yes.") as provider:
         async with agent_of(client(name, provider)) as agent:
             session = await agent.create_session("ada")
@@ -54,7 +54,7 @@ async def test_a_request_that_the_provider_counts_as_fitting_is_sent_in_full(nam
 
 
 async def test_a_request_that_the_provider_counts_as_too_long_is_cut(name):
-    """The conversation loses its beginning, and one request is sent."""
+    """The beginning of the conversation is cut, and one request is sent."""
     counts = iter([8_500])
     answers = iter(["Yes."] * 9)
     half = LONG[: len(LONG) // 2]
@@ -87,7 +87,7 @@ async def test_count_requests_contain_only_supported_fields():
 
 
 async def test_of_several_models_the_first_one_counts():
-    """A fallback asks whoever is to answer."""
+    """A fallback chain counts with the model that will answer."""
     async with open_provider(["Yes."], count=lambda _: 7_000) as provider:
         first = client("anthropic", provider)
         async with agent_of(
@@ -98,7 +98,7 @@ async def test_of_several_models_the_first_one_counts():
 
 
 class Wire:
-    """A provider in memory that answers, and does something else where it is to count."""
+    """An in-memory provider that answers and handles counting requests with a given function."""
 
     def __init__(self, counting):
         self._counting = counting
@@ -131,7 +131,10 @@ class Wire:
 
 
 async def test_a_server_that_does_not_count_is_asked_once():
-    """One that only speaks the API of messages answers 404; from then on the estimate decides, and what is open is cut."""
+    """A server without a counting API answers 404.
+
+    After that the estimate decides, and uncertain requests are cut.
+    """
 
     async def missing():
         await trio.lowlevel.checkpoint()
@@ -149,7 +152,7 @@ async def test_a_server_that_does_not_count_is_asked_once():
 
 
 async def test_a_count_that_does_not_come_is_not_waited_for(autojump_clock):
-    """After five seconds the estimate has to do."""
+    """After five seconds the estimate is used."""
     wire = Wire(trio.sleep_forever)
     async with wire.agent() as agent:
         session = await agent.create_session("ada")
@@ -161,7 +164,7 @@ async def test_a_count_that_does_not_come_is_not_waited_for(autojump_clock):
 
 
 async def test_a_count_ends_with_its_turn():
-    """A user who interrupts does not wait for it."""
+    """An interrupt does not wait for the count."""
     counting = trio.Event()
 
     async def hang():

@@ -1,4 +1,7 @@
-"""Conversations of all sorts, cut anywhere, that go on with any memory and any window: every request is one that a provider takes."""
+"""Random conversations, cut at any record and continued with any memory and window.
+
+Every request must be valid for the providers.
+"""
 
 import contextlib
 import json
@@ -44,18 +47,18 @@ ANSWER = 1_000
 MILLION = 1_000_000
 _TOKEN = re.compile(r"[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]")
 SENDING = [kind("m", api_key="k") for kind in (OpenAI, OpenAIResponses, Anthropic)]
-"""What writes requests as their providers get them; they are never sent."""
+"""Clients that encode requests for their providers; no request is sent."""
 
 
 def tokens(text):
-    """What a provider counts: words, groups of digits and signs, and never less than one in five characters."""
-    if len(text) > MILLION // 2:  # only ever in pieces of what was said; one whole would not fit anyway
+    """Return a provider's count: words, groups of digits and signs, and at least one in five characters."""
+    if len(text) > MILLION // 2:  # longer than any window, so an exact count is not needed
         return len(text) // 5
     return max(len(text) // 5, len(_TOKEN.findall(text)) if text.isascii() else len(text))
 
 
 def size_of(chat):
-    """The tokens of a request, with some that nobody sees."""
+    """Return the tokens of a request, with some hidden ones."""
     found = 60 + tokens(chat.system) + sum(tokens(str(each)) // 2 for each in chat.tools)
     for said in chat.messages:
         found += 4
@@ -85,7 +88,7 @@ def look(number: int) -> str:
 
 
 def said(rng):
-    """One answer of the model: words, calls, nothing, or one that is cut off in the middle of a call."""
+    """Return one model answer: text, calls, empty, or truncated within a call."""
     kind = rng.choice(("words", "words", "calls", "calls", "empty", "cut", "thought"))
     calls = tuple(ToolCall("look", {"number": rng.randrange(10**6)}) for _ in range(rng.randrange(1, 4)))
     thought = Thinking(
@@ -108,7 +111,7 @@ def asked(rng):
 
 
 async def conversation(rng):
-    """The records of some turns of an agent with tools, some of which fail."""
+    """Return the records of some turns of an agent whose tools sometimes fail."""
     journal = MemoryJournal()
     llm = ScriptedLLM(lambda _: said(rng))
     async with journal.running(), open_runtime(journal=journal) as runtime:
@@ -122,7 +125,7 @@ async def conversation(rng):
 
 
 def memory(rng):
-    """Any of them, with any bounds."""
+    """Return a random memory with random bounds."""
     few = rng.randrange(1, 5)
     return rng.choice(
         (
@@ -140,7 +143,7 @@ def memory(rng):
 
 
 async def go_on(rng, whole, records, seen, refused):
-    """Open the session as its first records make it, and say more."""
+    """Open the session from its first records and send more messages."""
     window = rng.choice(WINDOWS)
     tells = rng.random() < 0.7
 
@@ -174,7 +177,10 @@ async def go_on(rng, whole, records, seen, refused):
 
 
 async def test_any_cut_history_gives_valid_requests():
-    """Missing results, results of 1 MB, empty and cut answers, images: all three APIs accept the requests, within the window."""
+    """All three APIs accept the requests, within the window.
+
+    The histories have missing results, results of 1 MB, empty and truncated answers, and images.
+    """
     seen, refused = Counter(), []
     for seed in range(CONVERSATIONS):
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What models are shown of long conversations."""
+"""The messages of long conversations that models are shown."""
 
 import trio
 
@@ -37,7 +37,7 @@ def test_a_slice_behaves_like_a_tuple():
 
 
 def test_earlier_slices_do_not_change():
-    """Even if the conversation is cut later, or its last message changes its role."""
+    """This holds even if the conversation is cut later or its last message changes its role."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     for number in range(800):
         view.add(message(number))
@@ -64,7 +64,7 @@ async def test_slices_of_long_conversations_make_no_copy():
 
 
 async def test_recorded_requests_do_not_change():
-    """A request keeps its messages while the conversation grows, including a notice that only one call receives."""
+    """A request keeps its messages while the conversation grows, including a notice for one call only."""
     llm = ScriptedLLM(["yes"], repeat=True, keep=1000)
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=llm))

@@ -1,4 +1,4 @@
-"""Long turns in small context windows: no request loses the task, the last results or the call of a result."""
+"""Long turns in small context windows: each request has the task, the last results and their calls."""
 
 import itertools
 import random
@@ -38,7 +38,7 @@ LONG = Limits.for_long_turns(max_repeated_calls=1_000)
 
 
 def text_of(rng, characters):
-    """Words and numbers, as files and listings have them."""
+    """Return words and numbers as in files and listings."""
     found = []
     while sum(map(len, found)) + len(found) < characters:
         found.append(rng.choice(WORDS) if rng.random() < 0.8 else f"{rng.random():.6f}:")
@@ -46,7 +46,7 @@ def text_of(rng, characters):
 
 
 class Run:
-    """A run with the shape of recorded software-engineering runs: one task, dozens of calls, results long and short."""
+    """A run like recorded software-engineering runs: one task, dozens of calls, long and short results."""
 
     def __init__(self, seed):
         rng = random.Random(seed)
@@ -94,7 +94,7 @@ class Run:
 
 
 def counted(chat):
-    """The tokens of a request by a provider's own rule."""
+    """Return the tokens of a request by a provider's own rule."""
     characters = sum(count_characters(said.parts) for said in chat.messages)
     return int(60 + (len(chat.system) + len(str(chat.tools))) / 4 + characters / 3.6 + 4 * len(chat.messages))
 
@@ -122,7 +122,7 @@ MEMORIES = {
 @pytest.mark.parametrize("window", [32_000, 16_000])
 @pytest.mark.parametrize("memory", sorted(MEMORIES))
 async def test_every_request_of_a_long_turn_has_the_task_and_the_last_results(memory, window):
-    """Whatever the memory: a turn of dozens of calls does not forget what it is for, and comes to its end."""
+    """With each memory, a turn of dozens of calls keeps its task and completes."""
     run = Run(window)
     async with run.agent(window, memory=MEMORIES[memory]()) as agent:
         assert (await agent.run(run.task)).text == "Done."
@@ -133,7 +133,10 @@ async def test_every_request_of_a_long_turn_has_the_task_and_the_last_results(me
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_cut_leaves_half_of_the_room(seed):
-    """A request takes 45 to 55 % of the room after a cut, and the next cut is far away; the last five results stay whole."""
+    """After a cut a request uses 45 to 55 % of the budget, and cuts are rare.
+
+    The last five results are complete.
+    """
     run = Run(seed)
     async with run.agent(32_000) as agent:
         await agent.run(run.task)
@@ -146,7 +149,7 @@ async def test_a_cut_leaves_half_of_the_room(seed):
 
 
 async def test_old_results_are_shortened_before_calls_are_left_out():
-    """After the first cut every call is still there."""
+    """After the first cut every call is still shown."""
     run = Run(1)
     run.results = [text[:3_000] for text in run.results]
     run.thoughts = [text[:80] for text in run.thoughts]
@@ -162,7 +165,7 @@ async def test_old_results_are_shortened_before_calls_are_left_out():
 
 
 def rounds_of(commands, results):
-    """The messages of a turn whose calls have arguments and results of these lengths."""
+    """Return the messages of a turn whose arguments and results have these lengths."""
     task = said(ADA, Text(TASK))
     yield task
     ids = {"correlation_id": task.id, "causation_id": task.id}
@@ -175,7 +178,7 @@ def rounds_of(commands, results):
 @pytest.mark.parametrize("place", [5, 18])
 @pytest.mark.parametrize("memory", ["default", "bounded"])
 def test_a_long_command_is_shortened_before_rounds_are_left_out(memory, place):
-    """A command with a whole file in it displaces neither the other calls nor their results, wherever it is."""
+    """A command that contains a complete file displaces no other call or result, at any position."""
     kinds = {"default": ShortTermMemory, "bounded": lambda: ManagedMemory(list)}
     view, commands = kinds[memory]().open_view(), [10] * 20
     commands[place] = 60_000
@@ -191,7 +194,7 @@ def test_a_long_command_is_shortened_before_rounds_are_left_out(memory, place):
 
 
 def test_a_long_task_does_not_displace_the_last_results():
-    """A cut to less than the task takes shortens the last results, and omits none of them."""
+    """A cut below the size of the task shortens the last results and omits none of them."""
     view = ShortTermMemory().open_view()
     task, *others = rounds_of([10] * 5, [3_000] * 5)
     task = said(ADA, Text(TASK * 2_000))
@@ -207,7 +210,7 @@ def test_a_long_task_does_not_displace_the_last_results():
 
 @pytest.mark.parametrize("memory", ["default", "tokens", "turns"])
 async def test_after_a_restart_the_model_is_shown_the_same(memory, tmp_path):
-    """A process that reads the session from its journal cuts nothing again: the next request is the same, word by word."""
+    """A process that reads the session from its journal makes no new cut. The next request is identical."""
     shown = []
     for restarts in (False, True):
         run = Run(3)
@@ -228,7 +231,7 @@ async def test_after_a_restart_the_model_is_shown_the_same(memory, tmp_path):
 
 
 async def end(agent, session, run, shown):
-    """Say one more thing, and keep what the model is shown then."""
+    """Send one more message and record the messages that the model is shown."""
 
     def answer(chat):
         shown.append(tuple(chat.messages))
@@ -239,7 +242,7 @@ async def end(agent, session, run, shown):
 
 
 async def test_a_summary_comes_into_the_turn_that_runs():
-    """It is written while the turn goes on, and stands between the task and the last rounds."""
+    """The summary is written during the turn and shown between the task and the last rounds."""
     run, read = Run(5), []
 
     def write(chat):
@@ -264,7 +267,7 @@ def counted_messages(request):
 
 
 async def test_a_shortened_result_is_read_from_the_record():
-    """`read_result` finds it by the id at the end of what is left of it."""
+    """`read_result` finds the result by the id at the end of the shortened text."""
     run = Run(2)
     async with run.agent(16_000) as agent:
         session = await agent.create_session("ada")
@@ -284,7 +287,7 @@ async def test_a_shortened_result_is_read_from_the_record():
 
 
 async def test_a_task_longer_than_the_room_is_named():
-    """It cannot be left out, so its turn ends before anything is sent, and the session goes on with the next one."""
+    """The turn ends with an error before a request is sent. The session continues with the next turn."""
     run = Run(0)
     async with run.agent(16_000) as agent:
         session = await agent.create_session("ada")
@@ -295,7 +298,7 @@ async def test_a_task_longer_than_the_room_is_named():
 
 
 async def test_the_users_instruction_stays_while_reports_of_others_are_answered():
-    """A turn that something else begins is still for the user's last words."""
+    """Turns that other agents start still show the user's last message."""
     view = ShortTermMemory(max_tokens=2_000).open_view()
     view.add(said(ADA, Text(TASK)), answered=True)
     view.add(said(AGENT, Text("I ask others.")))
@@ -307,7 +310,7 @@ async def test_the_users_instruction_stays_while_reports_of_others_are_answered(
 
 
 async def test_a_planning_agent_keeps_the_task_when_its_turn_is_cut():
-    """It shows few earlier messages, but always all of the turn that memory shows."""
+    """The prompt has few earlier messages but all messages of the turn that memory shows."""
     seen = []
 
     @tool(effect="pure", thread=False)
@@ -343,7 +346,7 @@ rounds = st.lists(
 
 
 def steps(turns):
-    """The messages of turns, each with whether it is answered; None where a request comes."""
+    """Yield the messages of turns with whether each is answered; None marks a request."""
     count = itertools.count()
     for number, (asked, calls) in enumerate(turns):
         task = said(ADA, Text(f"task {number} ".ljust(asked, "t")))
@@ -373,7 +376,7 @@ def steps(turns):
     shares=st.lists(st.floats(0, 0.9), max_size=6),
 )
 def test_views_keep_task_pairs_and_budget(turns, budget, kind, shares):
-    """Random turns, budgets and cuts; a saved and restored view shows the same messages."""
+    """This holds for random turns, budgets and cuts. A saved and restored view shows the same messages."""
     memory = {
         "short": ShortTermMemory(max_tokens=budget),
         "sliding": SlidingWindow(tokens=budget),

@@ -1,4 +1,4 @@
-"""Short-term memory: what the next request shows of a session."""
+"""Short-term memory: the messages of a session that the next request shows."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def words(view):
 
 
 def conversation(view, turns, *, size, tools=lambda _: False, start=0):
-    """Turns of a user, with a tool call here and there, and an answer; yields what each request shows."""
+    """Run turns with a question, some tool calls and an answer. Yield the messages of each request."""
     for number in range(start, start + turns):
         view.add(message(ADA, Text(f"question {number} ".ljust(size, "."))), answered=True)
         yield tuple(view.messages())
@@ -38,7 +38,7 @@ def conversation(view, turns, *, size, tools=lambda _: False, start=0):
 
 
 def test_a_conversation_within_the_budget_is_shown_whole():
-    """500 turns of 100 characters are 25,000 tokens, far below the default budget."""
+    """500 turns of 100 characters are 25,000 tokens, well below the default budget."""
     view = ShortTermMemory().open_view()
     requests = list(conversation(view, 500, size=100, tools=lambda number: number % 10 == 0))
     assert len(requests[-1]) == 500 + 499 + 2 * 50
@@ -47,7 +47,7 @@ def test_a_conversation_within_the_budget_is_shown_whole():
 
 
 def test_over_the_budget_the_older_half_is_left_out_at_once():
-    """Seldom and much: the prefix stays the same between two cuts."""
+    """Cuts are rare and large, so the prefix is stable between two cuts."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     requests = list(conversation(view, 200, size=100, tools=lambda number: number % 3 == 0))
     cuts = 0
@@ -66,7 +66,7 @@ def test_over_the_budget_the_older_half_is_left_out_at_once():
     tools=st.sets(st.integers(0, 40)),
 )
 def test_whatever_is_left_out_the_rest_is_a_valid_conversation(budget, turns, size, tools):
-    """No call without its result, no result without its call, a user first, never empty."""
+    """Calls and results stay paired, a user message is first, and the view is never empty."""
     view = ShortTermMemory(max_tokens=budget).open_view()
     for request in conversation(view, turns, size=size, tools=lambda number: number in tools):
         assert check_transcript(request) == []
@@ -74,7 +74,7 @@ def test_whatever_is_left_out_the_rest_is_a_valid_conversation(budget, turns, si
 
 @given(budget=st.integers(20, 200))
 def test_results_in_text_stay_with_the_answer_that_asked_for_them(budget):
-    """A pair of a text protocol is a pair, too."""
+    """Calls and results of a text protocol also stay paired."""
     view = ShortTermMemory(max_tokens=budget).open_view()
     for number in range(20):
         view.add(message(ADA, Text("q" * 30)), answered=True)
@@ -96,7 +96,7 @@ def test_a_notice_counts_omitted_messages():
 
 
 def test_a_single_message_over_the_budget_is_still_shown():
-    """It is what is to be answered."""
+    """The model must answer this message."""
     view = ShortTermMemory(max_tokens=10).open_view()
     view.add(message(ADA, Text("x" * 1000)), answered=True)
     assert words(view) == ["x" * 1000]
@@ -104,7 +104,7 @@ def test_a_single_message_over_the_budget_is_still_shown():
 
 @pytest.mark.parametrize("tokens", [0, -1])
 def test_a_budget_is_at_least_one_token(tokens):
-    """Less makes no sense."""
+    """A budget below one token is rejected."""
     with pytest.raises(ValueError, match="max_tokens"):
         ShortTermMemory(max_tokens=tokens)
 
@@ -120,7 +120,10 @@ def test_a_budget_is_at_least_one_token(tokens):
     ],
 )
 def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, role):
-    """What is to be answered goes as user; later an assistant's words are an assistant's."""
+    """A message that is being answered has the role user.
+
+    In the history an agent's message is an assistant's.
+    """
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("begin")))
     view.add(message(sender, Text("hi")), answered=True)
@@ -130,7 +133,7 @@ def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, rol
 
 
 def test_a_cut_answer_shows_its_text_only():
-    """Its thoughts have no signature, and its calls no result."""
+    """Its thinking has no signature and its calls have no results."""
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("hi")), answered=True)
     parts = (Thinking("hm", "anthropic"), Text("I will"), ToolCall("look", {}, "1"))

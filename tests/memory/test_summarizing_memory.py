@@ -1,4 +1,4 @@
-"""Summaries: made beside a session, shown from the next turn on, and never of what was not read."""
+"""Summaries: written concurrently with a session, shown from the next turn, and only of shown messages."""
 
 import itertools
 import re
@@ -65,7 +65,7 @@ def summaries(session):
 
 
 async def test_a_summary_replaces_the_covered_messages():
-    """The newest messages stay, and the next summary covers the last summary and later messages."""
+    """The newest messages stay. The next summary covers the last summary and later messages."""
     llm, read = speaker(), []
     async with agent(llm, read) as it:
         session = await it.create_session("ada")
@@ -89,7 +89,7 @@ async def test_a_summary_replaces_the_covered_messages():
 
 
 async def test_a_long_summary_is_read_whole_for_the_next():
-    """Unlike a long message, which stays in the record: what its end says is shown nowhere else any more."""
+    """A long message can be truncated because the record has it. Only the summary has its own end."""
     read = []
 
     def write(chat):
@@ -121,7 +121,7 @@ async def test_turns_do_not_wait_for_summaries():
 
 
 async def test_a_model_that_fails_leaves_the_conversation_as_it_is(caplog):
-    """It is logged, tried again when a quarter more was said, and no turn hears of it."""
+    """The failure is logged and retried after a quarter more text. No turn gets the error."""
     llm, read = speaker(), []
     async with agent(llm, read, fail=True) as it:
         session = await it.create_session("ada")
@@ -153,7 +153,7 @@ async def test_summaries_are_restored_from_the_journal(tmp_path):
 
 
 async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_nothing(tmp_path):
-    """The next process shows all that was said, and has the summary written again."""
+    """The next process shows all messages and writes the summary again."""
     read, after = [], speaker()
     url = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=url) as runtime:
@@ -172,7 +172,7 @@ async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_n
 
 
 def test_settings_that_cannot_be_meant_are_refused():
-    """Nothing to keep, and nothing that triggers."""
+    """A memory without messages to keep or without a trigger is rejected."""
     with pytest.raises(ConfigurationError, match="keep"):
         SummarizingMemory(keep=0)
     with pytest.raises(ConfigurationError, match="trigger"):
@@ -198,7 +198,7 @@ async def test_summaries_count_for_session_limits_and_quotas(bounded, journal_ur
 
 
 async def test_readings_count_under_the_quota_of_the_owner():
-    """A consolidation works for the owner of what it reads: its calls are that owner's, as those of any agent."""
+    """Model calls of a consolidation count against the quota of the session's owner."""
     asked = trio.Event()
 
     def reader(_chat):

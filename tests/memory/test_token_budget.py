@@ -1,4 +1,4 @@
-"""The memory's budget is a bound: what is counted, what does not fit, and what stands in its place."""
+"""The memory's token budget: counted parts, overflows, and the notices in their place."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -35,12 +35,12 @@ def size_of(messages):
     ],
 )
 def test_the_rule_of_thumb(part, tokens):
-    """Four ASCII characters a token, three bytes of other text, and documents by their bytes."""
+    """Four ASCII characters or three bytes of other text are a token. Documents count by their bytes."""
     assert count_characters([part]) / 4 == tokens
 
 
 def test_older_messages_are_omitted_for_a_message_that_fits():
-    """Also for the text at the end of the request."""
+    """This includes the text at the end of the request."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     for _ in range(10):
         view.add(message(ADA, Text("q" * 390)), answered=True)
@@ -49,7 +49,7 @@ def test_older_messages_are_omitted_for_a_message_that_fits():
 
 
 def test_the_overflow_error_names_the_largest_parts():
-    """The error has sizes and budget, and the later notice says how long the message was."""
+    """The error has sizes and budget. The later notice has the length of the message."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     view.add(message(ADA, Text("hello")), answered=True)
     view.add(message(TUTOR, *[ToolCall("big", {"n": n}, f"c{n}") for n in range(3)]))
@@ -77,7 +77,7 @@ def test_the_overflow_error_names_the_largest_parts():
 
 
 def test_a_tail_that_does_not_fit_is_named():
-    """What a protocol says at the end of the prompt counts, too."""
+    """A protocol's text at the end of the prompt also counts."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     view.add(message(ADA, Text("hello")), answered=True)
     with pytest.raises(ContextOverflow, match=r"the instructions of this stage \(2,500\)"):
@@ -89,7 +89,7 @@ PIECES = st.one_of(st.integers(1, 300), st.sampled_from([3000, 10_000]))
 
 
 def fits(view, tail, budget):
-    """Whether what is shown passes; then it is within the budget, and valid."""
+    """Return whether the shown messages pass; assert then that they are within the budget and valid."""
     try:
         view.check_room("t" * tail)
     except ContextOverflow:
@@ -100,7 +100,7 @@ def fits(view, tail, budget):
 
 
 def steps(turns):
-    """What is said in some turns: a question, calls with results, an answer; where the next request comes, None."""
+    """Yield the messages of some turns: question, calls with results, answer; None marks a request."""
     for number, (asked, results, answer) in enumerate(turns):
         yield message(ADA, Text("q" * asked))
         yield None
@@ -123,7 +123,7 @@ def steps(turns):
     tail=st.integers(0, 300),
 )
 def test_nothing_above_the_budget_passes(budget, turns, tail):
-    """Whatever is said: what passes is within the budget and valid, and a view that is made again shows the same."""
+    """A view that passes is within the budget and valid. A rebuilt view shows the same messages."""
     memory = ShortTermMemory(max_tokens=budget)
     view, again = memory.open_view(), memory.open_view()
     for step in steps(turns):

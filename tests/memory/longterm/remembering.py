@@ -1,7 +1,7 @@
-"""A life that remembers until it is killed: `remembering.py URL FIRST`.
+"""A process that writes memories until it is killed: `remembering.py URL FIRST`.
 
-It remembers notes from FIRST on, in groups, updates each third and forgets each fifth of them, each under a key of its own, and prints
-the numbers of those that were confirmed.
+It writes notes from FIRST on in concurrent writers, updates each third note and forgets each fifth note, all with
+keys. It prints the numbers of the confirmed notes.
 """
 
 import os
@@ -15,7 +15,7 @@ WRITERS = 8
 
 
 async def live(url, first):
-    """Remember and tell, until somebody ends this process."""
+    """Write notes and print the confirmed numbers until the process is killed."""
 
     async def write(memories, number):
         while True:
@@ -29,7 +29,7 @@ async def live(url, first):
 
 
 async def one(memories, number):
-    """A note of this number: remembered, and then replaced or forgotten; a repetition does nothing a second time."""
+    """Remember a note of this number, then update or forget it. A repeated call changes nothing."""
     made = await memories.remember(f"note {number}", owner="ada", key=f"put {number}", metadata={"n": number})
     if number % 5 == 0:
         await memories.forget(made.id, owner="ada")

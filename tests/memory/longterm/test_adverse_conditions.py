@@ -1,4 +1,4 @@
-"""What comes together at a bad moment: two processes on one file, a full disk, texts that pretend to be instructions."""
+"""Adverse conditions: two processes on one file, a full disk, memories that imitate instructions."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_a_full_disk_loses_no_confirmed_memory(tmp_path):
 
 
 async def test_two_processes_remember_in_one_file(tmp_path, lives):
-    """The same acts in both at once are each done once."""
+    """Two processes run the same keyed operations concurrently. Each operation takes effect once."""
     url = f"sqlite:///{tmp_path}/memories.db"
     command = [sys.executable, str(SCRIPT), url, "0"]
     with (
@@ -83,7 +83,7 @@ async def test_two_processes_remember_in_one_file(tmp_path, lives):
 
 
 async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, monkeypatch):
-    """SQLite says at once that it is locked where both want a log, whatever it was told to wait."""
+    """Opening retries, because SQLite ignores its busy timeout while another process switches to WAL."""
     other, waits = apsw.Connection(str(tmp_path / "memories.db")), []
     other.execute("BEGIN IMMEDIATE")
 
@@ -132,7 +132,7 @@ def shown_to(llm):
 
 
 async def test_a_memory_that_pretends_to_be_a_notice_is_shown_as_data():
-    """Before an answer, as a tool's result, and to who reads conversations: no mark of a notice or of a result is left in it."""
+    """Recalled memories, tool results and consolidation input contain no delimiter of a notice or result."""
     asked = trio.Event()
 
     def reader(_chat):
@@ -157,7 +157,10 @@ async def test_a_memory_that_pretends_to_be_a_notice_is_shown_as_data():
 
 
 async def test_a_log_that_cannot_be_emptied_fails_no_write(tmp_path, monkeypatch):
-    """What is written together with an erasing is written once, though the log stays as it is; the next write empties it."""
+    """Writes that share a transaction with an erasure succeed once although the log is not truncated.
+
+    The next write truncates the log.
+    """
     path = tmp_path / "memories.db"
     empty = SQLiteStore.run
 

@@ -1,4 +1,4 @@
-"""What every store of memories does alike."""
+"""The common behaviour of all memory stores."""
 
 import sqlite3
 
@@ -47,7 +47,7 @@ async def test_recall_finds_memories_by_words(memories, clock):
 
 
 async def test_without_words_the_most_important_come_first(memories):
-    """An empty question, or one of signs alone, gives what is worth the most."""
+    """A query without words returns the memories with the highest worth."""
     await memories.remember("small", owner="ada", importance=0.1)
     await memories.remember("great", owner="ada", importance=0.9)
     for question in ("", "?!\"'*"):
@@ -55,7 +55,7 @@ async def test_without_words_the_most_important_come_first(memories):
 
 
 async def test_an_update_leaves_the_old_one_as_history(memories, clock):
-    """The new memory stands in the old one's place with its links; the old one is not recalled, and still readable."""
+    """The new memory takes over the links. The old one is not recalled and stays in the history."""
     old = await memories.remember("Ada lives in London", owner="ada", importance=0.7)
     friend = await memories.remember("Bob visits often", owner="ada")
     await memories.associate(friend.id, old.id, "concerns", owner="ada")
@@ -74,7 +74,7 @@ async def test_an_update_leaves_the_old_one_as_history(memories, clock):
 
 
 async def test_forgetting_takes_the_history_along(memories):
-    """Nothing of a forgotten memory can be read, by any id; what is not there counts nothing."""
+    """No version of a forgotten memory can be read by any id. Unknown ids count 0."""
     old = await memories.remember("Ada lives in London", owner="ada")
     new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
     assert await memories.forget(new.id, "m-none", owner="ada") == 1
@@ -86,7 +86,7 @@ async def test_forgetting_takes_the_history_along(memories):
 
 
 async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock):
-    """Kinds, agents, sessions, times, metadata and what is kept: each alone and together."""
+    """Filters by kind, agent, session, time, metadata and `is_kept` work alone and combined."""
     for number in range(6):
         await memories.remember(
             f"note number {number}",
@@ -131,7 +131,7 @@ async def test_recall_respects_validity(memories, clock):
 
 
 async def test_links_are_found_from_both_ends(memories):
-    """An association is told by both memories, once, until it is taken away or one of them is forgotten."""
+    """Both memories list the link once, until it is removed or one memory is forgotten."""
     rain, flood = [await memories.remember(text, owner="ada") for text in ("it rained", "a flood")]
     assert await memories.associate(rain.id, flood.id, "causes", owner="ada")
     assert not await memories.associate(rain.id, flood.id, "causes", owner="ada")
@@ -147,7 +147,7 @@ async def test_links_are_found_from_both_ends(memories):
 
 
 async def test_an_act_with_a_key_is_done_once(memories):
-    """The same key remembers and updates once, also beside itself, and not again what was forgotten since."""
+    """A key remembers or updates once, also concurrently, and does not restore a forgotten memory."""
     made = []
 
     async def remember():
@@ -176,7 +176,10 @@ async def test_unique_memories_are_stored_once(memories):
 
 
 async def test_owners_see_own_and_shared_memories(memories):
-    """Memories of other owners cannot be recalled, read, linked, replaced or deleted; shared ones can only be read."""
+    """Other owners' memories cannot be recalled, read, linked, replaced or deleted.
+
+    Shared ones can be read.
+    """
     secret = await memories.remember("the secret word is swordfish", owner="ada")
     rule = await memories.remember("the secret rule of the house", owner="ada", is_shared=True)
     own = await memories.remember("my own secret", owner="bob")
@@ -199,7 +202,7 @@ async def test_owners_see_own_and_shared_memories(memories):
 
 
 async def test_a_memory_that_was_shared_later_keeps_its_private_past(memories):
-    """Others read of a shared memory's history only what was shared."""
+    """Other owners read only the shared versions of a memory's history."""
     private = await memories.remember("the price was 10", owner="ada")
     shared = await memories.update(private.id, "the price is public", owner="ada", is_shared=True)
     assert [each.text for each in await memories.history(shared.id, owner="bob")] == ["the price is public"]
@@ -207,7 +210,7 @@ async def test_a_memory_that_was_shared_later_keeps_its_private_past(memories):
 
 
 async def test_erasing_an_owner_leaves_nothing_of_it(memories):
-    """Memories, history, links, and what was noted of calls are gone; others' are as they were."""
+    """Memories, history, links and call keys of the owner are deleted. Other owners keep theirs."""
     first = await memories.remember("Ada lives in London", owner="ada", key="k", metadata={"a": 1})
     await memories.update(first.id, "Ada lives in Paris", owner="ada")
     other = await memories.remember("Bob lives in Rome", owner="bob")
@@ -271,7 +274,7 @@ async def test_recalled_memories_are_evicted_later(url, clock):
 
 
 async def test_a_clock_that_jumps_loses_nothing(url, clock):
-    """Years ahead and back again: nothing is evicted, and the order of worth is the one from before."""
+    """After a clock jump of years and back, no memory is evicted and the order of worth is unchanged."""
     async with LongTermMemory(url, capacity=3, half_life=1, now=clock) as memories:
         await memories.remember("weighty matter", owner="ada", importance=0.9)
         await memories.remember("light matter", owner="ada", importance=0.1)
@@ -304,7 +307,7 @@ async def test_operations_of_one_transaction_fail_separately(memories):
 
 
 async def test_a_change_of_several_is_all_or_nothing(memories):
-    """Where one of them cannot be done none is; with a key it is done once."""
+    """If one operation is invalid, no operation takes effect. With a key the change happens once."""
     ada = Sender("ada")
     old = await memories.remember("Ada lives in London", owner="ada")
     with pytest.raises(MemoryNotFound):
@@ -348,7 +351,7 @@ async def _remember(memories, text, key):
 
 
 async def test_wrong_arguments_are_refused(memories):
-    """Each says what is wrong with it, and nothing is written."""
+    """Each error names its argument, and no memory is written."""
     for wrong, words in (
         ({"text": " "}, "not be blank|not blank|must be a text"),
         ({"text": "x" * 8001}, "8,000"),
@@ -365,7 +368,7 @@ async def test_wrong_arguments_are_refused(memories):
 
 
 async def test_texts_are_stored_unchanged(memories):
-    """Scripts without spaces, query operators, and characters that databases reject."""
+    """This includes scripts without spaces, query operators and characters that databases reject."""
     for text in (
         "我喜欢绿茶",
         "naïve café",
@@ -382,7 +385,7 @@ async def test_texts_are_stored_unchanged(memories):
 
 
 async def test_memories_close_with_the_last_user(url):
-    """The last exit closes them; later use raises an error."""
+    """The last exit closes the store. Later use raises an error."""
     memories = LongTermMemory(url)
     async with memories:
         async with memories:
@@ -393,7 +396,7 @@ async def test_memories_close_with_the_last_user(url):
 
 
 async def test_it_lasts(url):
-    """Another block finds what was confirmed before."""
+    """A second block finds the memories that an earlier block confirmed."""
     if url == "memory:":
         pytest.skip("what is in memory ends with its block")
     async with LongTermMemory(url) as memories:
@@ -405,7 +408,7 @@ async def test_it_lasts(url):
 
 
 def test_addresses_that_are_none_are_refused(tmp_path):
-    """Each wrong address or option is named."""
+    """The error names the invalid URL or option."""
     for url in ("agents.db", "sqlite://x", "mysql://host/x"):
         with pytest.raises(ConfigurationError, match="URL of a memory store"):
             LongTermMemory(url)
@@ -415,7 +418,7 @@ def test_addresses_that_are_none_are_refused(tmp_path):
 
 
 async def test_a_file_of_another_program_is_left_alone(tmp_path):
-    """Neither a database of somebody else nor a folder is written to."""
+    """A foreign database and a folder are rejected and not written to."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE things (x)")

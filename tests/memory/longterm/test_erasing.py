@@ -1,4 +1,4 @@
-"""What was erased or forgotten is in no byte of the files any more, while they are in use."""
+"""Erased and forgotten memories leave no byte in the files of an open store."""
 
 import array
 import json
@@ -43,12 +43,12 @@ def embed(texts):
 
 
 def bytes_of(file):
-    """Read by another process: where this one closes the file, the locks of its own database are lost."""
+    """Read a file in a separate process, because closing the file here would drop the database's locks."""
     return subprocess.run(["cat", str(file)], stdout=subprocess.PIPE, check=True).stdout
 
 
 def found_in(path):
-    """Which of the words, ids and vectors are in which of the files beside a path."""
+    """Return for each file beside a path the words, ids and vectors that it contains."""
     wanted = [word.encode() for word in WORDS] + [array.array("f", VECTOR).tobytes(), b'"ada"']
     files = {file.name: bytes_of(file) for file in path.parent.glob(f"{path.name}*")}
     found = {name: {word for word in wanted if word in data} for name, data in files.items()}
@@ -85,7 +85,7 @@ async def fill(memories):
 
 
 async def test_erasing_an_owner_leaves_no_byte(tmp_path):
-    """Texts, history, words of the index, vectors, links, marks: neither in the file nor in its log; others keep theirs."""
+    """File and log contain no text, history, index word, vector, link or mark. Other owners keep theirs."""
     pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
     path = tmp_path / "memories.db"
     async with LongTermMemory(f"sqlite:///{path}", embed=embed) as memories:
@@ -99,7 +99,7 @@ async def test_erasing_an_owner_leaves_no_byte(tmp_path):
 
 
 async def test_forgetting_leaves_no_byte_of_the_text(tmp_path):
-    """By ids or by a filter: the text and its history are gone from the file and its log, whatever else stays."""
+    """Forgetting by ids or by a filter removes the text and its history from the file and its log."""
     path = tmp_path / "memories.db"
     async with LongTermMemory(f"sqlite:///{path}") as memories:
         await fill(memories)
@@ -128,7 +128,7 @@ async def test_a_concurrent_reader_delays_only_the_truncation_of_the_log(tmp_pat
 
 
 def stored(path):
-    """The bodies of all steps and snapshots of a journal."""
+    """Return the bodies of all steps and snapshots of a journal."""
     database = sqlite3.connect(path)
     try:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -142,14 +142,14 @@ def stored(path):
 
 
 def wait_for_threads():
-    """Until the databases are closed: a thread that was busy does that after its block has ended."""
+    """Wait until the databases are closed. A busy thread closes its database after the block has ended."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(60)
 
 
 async def talk(journal, memories):
-    """Sessions of two owners, one of them with summaries."""
+    """Run sessions of two owners, one of them with summaries."""
     llm = ScriptedLLM(lambda chat: ("qqsecretqq " if chat.owner == "ada" else "tea ") * 20)
     shown = SummarizingMemory(keep=1, trigger=50)
     clerk = BareAgent("clerk", llm=llm, long_term_memory=memories, memory=shown)
@@ -165,7 +165,7 @@ async def talk(journal, memories):
 
 
 def test_the_command_erases_journal_summaries_and_memories(tmp_path, capsys):
-    """`actgent memory forget --all --journal`: no stored step, snapshot or word of the owner is in any byte of the folder."""
+    """`actgent memory forget --all --journal` leaves no step, snapshot or word of the owner in the folder."""
     journal, memories = tmp_path / "agents.db", tmp_path / "memories.db"
 
     async def live():

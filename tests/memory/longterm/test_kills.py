@@ -1,4 +1,4 @@
-"""Processes that remember, killed with SIGKILL at random moments."""
+"""Processes that write memories, killed with SIGKILL at random moments."""
 
 import os
 import random
@@ -23,14 +23,14 @@ KILLS = 100 if os.environ.get("ACTGENT_SOAK") else 8
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared_url(request, tmp_path):
-    """The address of a store that other processes can open."""
+    """Return the URL of a store that other processes can open."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/memories.db"
     return request.getfixturevalue("postgres_url")
 
 
 async def test_kills_lose_nothing_that_was_confirmed_and_double_nothing(shared_url, lives):
-    """Each life repeats what the one before had under way; at the end each note is there once, as it was confirmed.
+    """Each process repeats the unconfirmed notes of the previous one. In the end each note exists once, as confirmed.
 
     8 kills of each store in the tests, and 100 with the soak switch.
     """
@@ -61,7 +61,7 @@ async def test_kills_lose_nothing_that_was_confirmed_and_double_nothing(shared_u
 
 
 def _unconfirmed(numbers):
-    """The first number that is not confirmed: from there on all is repeated."""
+    """Return the first unconfirmed number, from which the next process repeats."""
     number = 0
     while number in numbers:
         number += 1
@@ -76,9 +76,10 @@ def _is_right(number, found):
 
 
 async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_path, lives):
-    """Nothing that was answered is lost, nothing is there twice, and no summary covers what it did not read.
+    """No answered message is lost or duplicated, and no summary covers unread messages.
 
-    8 kills in the tests, 100 with the soak switch, anywhere in lives of an agent with memories, summaries and consolidation.
+    8 kills in the tests, 100 with the soak switch, at any moment of an agent with memories, summaries and
+    consolidation.
     """
     rng = random.Random(5)
     confirmed = set()
@@ -93,7 +94,7 @@ async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_
             os.kill(life.pid, signal.SIGKILL)
             told += life.stdout.readlines()
         confirmed |= {int(line) for line in told if line.endswith(b"\n")}
-    last = max(confirmed) + 3  # the other session may have been one further
+    last = max(confirmed) + 3  # the other session may be one message further
     assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
     async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
         known = Counter(each.text for each in await memories.export("ada"))
@@ -121,7 +122,7 @@ NUMBER = re.compile(r"#\d+")
 
 
 async def _said(journal, session_id):
-    """All messages of a session in their order, as its records have them."""
+    """Return all messages of a session in the order of its records."""
     accepted, said = {}, []
     for record in await journal.load(session_id, agent="clerk"):
         if isinstance(record, AgentMessageRecord):

@@ -1,4 +1,4 @@
-"""No owner ever sees another's memories, whatever is asked for."""
+"""No query of an owner returns another owner's memories."""
 
 import os
 import random
@@ -57,7 +57,7 @@ async def test_10_000_hostile_queries_find_no_memory_of_other_owners(url):
 
 
 async def _deed(memories, rng, owner, memory_id):
-    """Something that an owner, or a model that speaks for one, may ask for; returns the memories that come of it."""
+    """Run a random read of an owner or its model. Return the resulting memories."""
     query = rng.choice((*HOSTILE, f"secret word {rng.randrange(5)}", f"of user{rng.randrange(OWNERS)}"))
     wanted = rng.choice((MemoryFilter(), MemoryFilter(sessions=["s"]), MemoryFilter(kinds=[query])))
     try:
@@ -77,7 +77,7 @@ async def _deed(memories, rng, owner, memory_id):
 
 
 async def test_keys_and_names_have_the_same_bounds_in_all_databases(memories):
-    """A too long key, session id, metadata name or mark name is rejected, and the longest allowed one works."""
+    """Too long keys, session ids, metadata names and mark names are rejected. The longest ones work."""
     rng = random.Random(8)
     longest = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1_600))
     owner, long, wide = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=980)), longest + "x", "ü" * 801
@@ -104,7 +104,7 @@ async def test_keys_and_names_have_the_same_bounds_in_all_databases(memories):
 
 
 async def test_an_owner_that_no_index_takes_is_refused_by_each_database_alike(memories):
-    """Nothing is remembered of it, and nothing is found; the longest that may be is as any other."""
+    """Writes raise and reads return an empty result. The longest valid owner works."""
     rng = random.Random(7)
     long = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=4_000))
     for owner in (

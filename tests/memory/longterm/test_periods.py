@@ -1,4 +1,4 @@
-"""Dates in questions: memories of the month that a question names come first."""
+"""Dates in queries: memories of the named month are ranked first."""
 
 from datetime import UTC, datetime
 
@@ -55,7 +55,7 @@ def test_memories_of_the_period_count_more():
 
 
 async def test_memories_of_the_named_month_come_first(memories, clock):
-    """In each database: the month of creation decides between memories with the same words, and others are still found."""
+    """The month of creation decides between memories with the same words. Others are still found."""
     for month in (3, 8, 5):
         clock.time = at(2023, month, 31)
         await memories.remember(f"Ada visited a city, number {month}", owner="ada")

@@ -1,4 +1,4 @@
-"""The order in which memories are recalled, and what of a question is looked for."""
+"""The ranking of recalled memories and the search words of a query."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ SCORES = st.dictionaries(st.integers(1, 50), st.floats(0.001, 20), min_size=1)
 
 @given(SCORES, st.dictionaries(st.integers(1, 50), st.floats(-1, 1)))
 def test_scores_add_up(words, cosines):
-    """The best by words has 1 by words, and no memory loses by a vector."""
+    """The best match by words has the full word score. A vector never lowers a score."""
     scores = own_scores(words, cosines)
     alone = own_scores(words, {})
     assert max(alone.values()) == UNITS
@@ -33,10 +33,13 @@ def test_scores_add_up(words, cosines):
 )
 @example(
     scores={1: 90, 2: 70, 3: 80}, links=[(1, 2, 1), (3, 2, 1)], sessions={}
-)  # two neighbours lift 2 above the best
-@example(scores={1: 90, 2: 70, 3: 80}, links=[], sessions={2: 1, 3: 1})  # so does their session
+)  # two neighbours would raise 2 above the best
+@example(scores={1: 90, 2: 70, 3: 80}, links=[], sessions={2: 1, 3: 1})  # and so would their session
 def test_the_best_memory_stays_the_first(scores, links, sessions):
-    """Neighbours and memories of the same session receive a part of a score; none passes the memory with the best score."""
+    """Neighbours and memories of the same session receive a part of a score.
+
+    None passes the memory with the best score.
+    """
     neighbours = [link for link in links if link[0] in scores]
     totals = spread(scores, neighbours, {each: sessions[each] for each in sessions if each in scores})
     best = {number for number, score in scores.items() if score == max(scores.values())}
@@ -46,7 +49,7 @@ def test_the_best_memory_stays_the_first(scores, links, sessions):
 
 
 def test_worth_halves_with_each_half_life():
-    """Importance counts, and how much earlier than the newest a memory was used; a later one is not worth more."""
+    """Worth depends on importance and on the time since the last use, relative to the newest memory."""
     assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=10) == pytest.approx(0.4)
     assert worth(0.8, 20 * DAY_SECONDS, newest=10 * DAY_SECONDS, half_life=10) == 0.8
     assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=None) == 0.8
@@ -58,7 +61,7 @@ async def recalled(memories, query, **options):
 
 
 async def test_a_rare_word_comes_before_common_ones(memories):
-    """Of memories with one word of the question the one with the rarest word is the first."""
+    """Of memories with one word of the query, the memory with the rarest word is first."""
     for number in range(30):
         await memories.remember(f"the harbour at noon, day {number}", owner="ada")
     await memories.remember("the lighthouse at noon", owner="ada")
@@ -66,14 +69,17 @@ async def test_a_rare_word_comes_before_common_ones(memories):
 
 
 async def test_a_short_memory_comes_before_a_long_one_with_the_same_word(memories):
-    """A word says more about a short text."""
+    """A word has a higher weight in a shorter text."""
     await memories.remember("tea " + "and many other things that she likes " * 5, owner="ada")
     await memories.remember("green tea", owner="ada")
     assert (await recalled(memories, "tea"))[0] == "green tea"
 
 
 async def test_an_answer_is_found_next_to_its_question(memories):
-    """The memories before and after a found one in its session are found, too, behind it; those of other sessions are not."""
+    """Neighbours of a match in its session are ranked after the match.
+
+    Neighbours in other sessions are not found.
+    """
     for session, texts in (
         ("s1", ("good morning", "which bicycle did you buy?", "the red one from Utrecht", "lovely")),
         ("s2", ("hello again", "it rains", "so it does")),
@@ -90,7 +96,7 @@ async def test_an_answer_is_found_next_to_its_question(memories):
 
 
 async def test_a_session_with_several_hits_comes_before_a_single_hit(memories):
-    """Of two memories with the same score the one whose session has another hit comes first."""
+    """Of two memories with equal scores, the memory with a second match in its session is first."""
     for session, text in (
         ("s1", "the harbour has a lighthouse and a crane"),
         ("s2", "my boat is in a harbour"),
@@ -106,7 +112,7 @@ async def test_a_session_with_several_hits_comes_before_a_single_hit(memories):
 
 
 async def test_neighbours_of_other_owners_are_not_found(memories):
-    """A session that two owners share links no memories of one to those of the other."""
+    """A session that two owners share does not connect their memories."""
     await memories.remember("the bicycle is red", owner="ada", session_id="s1")
     await memories.remember("a secret of his", owner="bob", session_id="s1")
     await memories.remember("it was cheap", owner="ada", session_id="s1")
@@ -114,7 +120,7 @@ async def test_neighbours_of_other_owners_are_not_found(memories):
 
 
 async def test_an_update_keeps_its_place_in_the_session(memories):
-    """The new memory has the neighbours of the one that it replaced; one that was forgotten is nobody's neighbour."""
+    """The new memory has the neighbours of the replaced one. A forgotten memory is no neighbour."""
     made = [
         await memories.remember(text, owner="ada", session_id="s1")
         for text in ("a bicycle?", "the red one", "fine", "bye", "see you")
@@ -125,7 +131,7 @@ async def test_an_update_keeps_its_place_in_the_session(memories):
 
 
 async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
-    """The important of two memories that say as much comes first; one that says more comes before both."""
+    """Importance orders memories with equal scores. A higher score precedes both."""
     async with LongTermMemory(url, half_life=1, now=clock) as memories:
         await memories.remember("the green door", owner="ada", importance=0.2)
         await memories.remember("the green gate", owner="ada", importance=0.9)
@@ -139,7 +145,7 @@ async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
 
 
 async def test_equal_texts_take_one_place(memories):
-    """Texts that differ by case and a full stop only are returned once, however many there are."""
+    """Texts that differ only in case and a full stop are returned once."""
     for number in range(150):
         await memories.remember("Ada likes tea" + "." * (number % 2), owner="ada", session_id="s1")
     await memories.remember("Ada likes tea, and milk in it", owner="ada")
@@ -149,7 +155,7 @@ async def test_equal_texts_take_one_place(memories):
 
 
 async def test_filtered_candidates_do_not_hide_other_results(memories, clock):
-    """Hundreds of better, but expired or filtered memories leave all result places to the others."""
+    """Hundreds of better but expired or filtered memories take no result places."""
     for number in range(250):
         await memories.remember(f"tea {number}", owner="ada", valid_until=clock.time - 1)
     await memories.remember("tea with a long explanation of how it is made", owner="ada")
@@ -158,7 +164,7 @@ async def test_filtered_candidates_do_not_hide_other_results(memories, clock):
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_both_stores_rank_alike(tmp_path, postgres_url, seed):
-    """The same random memories in SQLite and PostgreSQL are recalled in the same order with the same scores."""
+    """SQLite and PostgreSQL recall the same random memories in the same order with the same scores."""
     rng = random.Random(seed)
 
     def sentence():
@@ -190,7 +196,7 @@ async def test_both_stores_rank_alike(tmp_path, postgres_url, seed):
 )
 @settings(max_examples=30)
 async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed):
-    """Vectors that say nothing leave the one memory with the word of the question in the first place."""
+    """With uninformative vectors, the only memory with the query's word stays first."""
     rng = random.Random(seed)
     noise = {}
 
@@ -206,14 +212,14 @@ async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed
 
 
 def test_vectors_of_another_length_are_refused():
-    """The text says what to do."""
+    """The error has a remedy."""
     check_dimensions(3, 3)
     with pytest.raises(ConfigurationError, match="3 dimensions, and embed= returns 4"):
         check_dimensions(3, 4)
 
 
 def test_words_that_are_in_all_questions_are_left_out():
-    """But where there are no others."""
+    """Question words are skipped unless the query has no other words."""
     assert searched_words("Where does Ada's sister live?") == ["ada", "s", "sister", "live"]
     assert searched_words("Who is it?") == ["who", "is", "it"]
     assert searched_words("tea TEA Tea") == ["tea"]
@@ -222,14 +228,17 @@ def test_words_that_are_in_all_questions_are_left_out():
 
 @given(st.text(max_size=2000))
 def test_nothing_of_a_query_language_is_left(question):
-    """Words hold letters and digits alone, and there are not too many."""
+    """Search words contain only letters and digits, and their number is limited."""
     words = searched_words(question)
     assert len(words) <= MAX_WORDS
     assert all(set(word) & set(" \"'*:^(){}+-%;\\\0&|!<>") == set() for word in words)
 
 
 async def test_scores_follow_the_memories_of_another_connection(tmp_path):
-    """The number of memories is read again after another connection wrote some: a rare word counts more among many memories."""
+    """The number of memories is read again after writes of another connection.
+
+    A rare word counts more among many memories.
+    """
     url = f"sqlite:///{tmp_path}/memories.db"
     async with LongTermMemory(url) as first, LongTermMemory(url) as second:
         for text in ("a lighthouse", "a harbour and a harbour bar"):
@@ -245,7 +254,10 @@ async def test_scores_follow_the_memories_of_another_connection(tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_sums_of_the_database_and_of_python_rank_alike(tmp_path, monkeypatch, seed):
-    """Few index rows are added in Python, many in SQL. Both give the same memories and scores, also with ties at the limit."""
+    """Few index rows are added in Python, many in SQL.
+
+    Both give the same memories and scores, also with ties at the limit.
+    """
     rng = random.Random(seed)
     texts = [" ".join(rng.choices(WORDS, k=rng.randrange(1, 4))) for _ in range(400)]
     questions = [" ".join(rng.choices(WORDS, k=2)) for _ in range(8)]
@@ -262,7 +274,10 @@ async def test_sums_of_the_database_and_of_python_rank_alike(tmp_path, monkeypat
 
 
 async def test_a_common_word_is_read_only_if_rarer_words_are_not_enough(memories):
-    """A word of 54 % of the memories finds them if the rarer words find few, and adds no score if they find many."""
+    """A word in 54 % of the memories is searched if the rarer words find few.
+
+    If they find many, the word adds no score.
+    """
     for number in range(120):
         await memories.remember(f"harbour {number}" if number % 5 else f"lighthouse {number}", owner="ada")
     await memories.remember("jetty harbour", owner="ada")

@@ -1,7 +1,7 @@
 """Memories that an earlier version wrote are found after the upgrade.
 
-`version_1.json` holds a store of version 1, as the commit 70242817 wrote it: the file of SQLite, compressed and in
-base64, and the statements that make the same schema in PostgreSQL.
+`version_1.json` contains a store of version 1, as the commit 70242817 wrote it: the SQLite file, compressed and in
+base64, and the statements that create the same schema in PostgreSQL.
 """
 
 import base64
@@ -19,7 +19,7 @@ STORED = json.loads(Path(__file__).with_name("version_1.json").read_text(encodin
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def old_url(request, tmp_path):
-    """The address of a store of version 1."""
+    """Return the URL of a store of version 1."""
     if request.param == "sqlite":
         path = tmp_path / "memories.db"
         path.write_bytes(zlib.decompress(base64.b64decode("".join(STORED["sqlite"]))))
@@ -41,7 +41,7 @@ async def texts(memories, query, owner="ada"):
 
 
 async def test_memories_of_version_1_are_recalled(old_url):
-    """By words, as neighbours in a session, shared ones and those in a script without spaces; also when opened again."""
+    """Recall works by words, by neighbours, for shared memories and without spaces, also when reopened."""
     for _ in range(2):
         async with LongTermMemory(old_url) as memories:
             assert await texts(memories, "bicycles") == [
@@ -56,7 +56,7 @@ async def test_memories_of_version_1_are_recalled(old_url):
 
 
 async def test_an_upgraded_store_takes_changes(old_url):
-    """History, links, marks and keys are as they were; updates, new memories and an erasure are found."""
+    """History, links, marks and keys are unchanged. Updates, new memories and an erasure take effect."""
     async with LongTermMemory(old_url) as memories:
         asked, *_ = await memories.page(owner="ada")
         (link,) = await memories.associations(asked.id, owner="ada")
@@ -87,7 +87,7 @@ async def test_vectors_are_made_for_an_upgraded_store(tmp_path, embed_words):
 
 
 async def test_a_newer_store_is_refused(tmp_path):
-    """A store of a version that is not known is left as it is."""
+    """A store of an unknown version is rejected and not changed."""
     path = tmp_path / "memories.db"
     async with LongTermMemory(f"sqlite:///{path}") as memories:
         await memories.remember("tea", owner="ada")

@@ -1,4 +1,4 @@
-"""What is found by its meaning: vectors beside words, where a function makes them."""
+"""Search by meaning: vectors in addition to words, if an embedding function is set."""
 
 import logging
 from array import array
@@ -11,14 +11,14 @@ from actgent import ConfigurationError, LongTermMemory, MemoryFilter
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def vector_url(request, tmp_path):
-    """An address whose database has vectors; skips PostgreSQL where no package carries pgvector."""
+    """Return the URL of a database with vectors. Skip PostgreSQL without pgvector."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/memories.db"
     return request.getfixturevalue("vector_postgres_url")
 
 
 async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
-    """A question in other words finds the memory by its vector, and what both ways find comes first."""
+    """A paraphrased query finds the memory by its vector. A match by words and vector is first."""
     async with LongTermMemory(vector_url, embed=embed_words) as memories:
         car = await memories.remember("ada drives an old vehicle", owner="ada")
         await memories.remember("ada has two cats", owner="ada")
@@ -31,7 +31,7 @@ async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
 
 
 async def test_vectors_follow_the_memory(vector_url, embed_words):
-    """What was replaced, forgotten, filtered out or erased is not found by its meaning either."""
+    """Replaced, forgotten, filtered and erased memories are not found by vector."""
     async with LongTermMemory(vector_url, embed=embed_words) as memories:
         old = await memories.remember("the vehicle is red", owner="ada", kind="fact")
         new = await memories.update(old.id, "the auto is blue", owner="ada")
@@ -51,7 +51,10 @@ async def _ids(memories, query, owner="ada", **options):
 
 
 async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
-    """A function that fails costs a line of the log; `reindex` makes up for it."""
+    """If the embedding function fails, a warning is logged and words are used.
+
+    `reindex` adds the vectors later.
+    """
     fails = True
 
     async def embed(texts):
@@ -75,7 +78,7 @@ async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
 async def test_a_silent_function_is_waited_for_some_seconds_only(
     tmp_path, autojump_clock, caplog, embed_words
 ):
-    """After ten seconds it is done without vectors."""
+    """After ten seconds the search continues without vectors."""
 
     async def embed(texts):
         await trio.sleep(3600)
@@ -89,7 +92,7 @@ async def test_a_silent_function_is_waited_for_some_seconds_only(
 
 
 async def test_another_model_is_noticed(tmp_path, embed_words):
-    """Vectors of another length are refused with what to do, and made anew when that is asked for."""
+    """Vectors of a different length raise an error with a remedy. `reindex(recompute=True)` replaces them."""
     url = f"sqlite:///{tmp_path}/m.db"
     async with LongTermMemory(url, embed=embed_words) as memories:
         made = await memories.remember("the vehicle is red", owner="ada")
@@ -103,7 +106,7 @@ async def test_another_model_is_noticed(tmp_path, embed_words):
 
 
 async def test_a_length_that_differs_by_less_than_a_byte_of_signs_is_noticed(tmp_path):
-    """The signs of 62 and of 64 dimensions have equal sizes; the vectors have not."""
+    """The sign bits of 62 and 64 dimensions have equal sizes, but the vectors do not."""
     url = f"sqlite:///{tmp_path}/m.db"
     async with LongTermMemory(url, embed=lambda texts: [[1.0] * 64 for _ in texts]) as memories:
         await memories.remember("tea", owner="ada")
@@ -115,7 +118,7 @@ async def test_a_length_that_differs_by_less_than_a_byte_of_signs_is_noticed(tmp
 
 
 async def test_vectors_of_an_owner_and_shared_ones_are_compared_once_each(vector_url):
-    """The nearest 100 are those of the owner and of others that share theirs, without memories of others that do not."""
+    """The nearest 100 are the owner's and shared memories, without private memories of others."""
 
     def embed(texts):
         return [[1.0, float(text.rpartition(" ")[2]) / 10, -1.0] for text in texts]
@@ -147,7 +150,7 @@ async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
 
 
 async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
-    """It is an error of the function, told in the log, and words go on."""
+    """The log names the function's error, and the search uses words."""
     async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
         made = await memories.remember("tea", owner="ada")
         assert await _ids(memories, "tea") == [made.id]
@@ -167,7 +170,7 @@ async def test_postgres_without_pgvector_is_rejected(postgres_url, embed_words):
 
 
 async def test_vectors_may_have_any_number_of_dimensions(vector_url):
-    """sqlite-vec takes signs of a multiple of 8 dimensions; other lengths work, too, and nearness is the same."""
+    """sqlite-vec needs a multiple of 8 dimensions. Other lengths also work, with the same distances."""
 
     def embed(texts):
         return [[1.0, 0.1, -1.0] if "tea" in text else [-1.0, 0.2, 1.0] for text in texts]
