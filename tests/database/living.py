@@ -1,4 +1,7 @@
-"""An agent whose tool writes a task and then waits: for a process that is killed between the two. `living.py JOURNAL [wait]`."""
+"""An agent whose tool writes a task and then blocks, to be killed between the two steps.
+
+Usage: `living.py JOURNAL [wait]`.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tables of an agent's own: migrations, changes that are made once, questions that change nothing."""
+"""Databases of agents: migrations, changes that run once, and read-only queries."""
 
 import os
 import signal
@@ -32,25 +32,25 @@ TASKS = "CREATE TABLE tasks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request, tmp_path):
-    """The address of a database of each kind."""
+    """Return the URL of a database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/data.db"
     return request.getfixturevalue("postgres_url")
 
 
 def marked(url, sql):
-    """A statement with the signs for values that its database has."""
+    """Return the statement with the placeholders of its database."""
     return sql.replace("?", "%s") if url.startswith("postgres") else sql
 
 
 INSERT = "INSERT INTO tasks VALUES (?, ?)"
 
 
-# --- what it does ----------------------------------------------------------------------------
+# --- queries and changes ----------------------------------------------------------------------------
 
 
 async def test_database_changes_are_durable(url):
-    """Rows have column names, also in the next block."""
+    """Rows have column names and are found by a second opening of the database."""
     async with Database(url, migrations=[TASKS]) as database:
         assert await database.execute(marked(url, INSERT), (1, "tea")) == 1
         assert await database.query("SELECT * FROM tasks") == [{"id": 1, "text": "tea"}]
@@ -60,7 +60,7 @@ async def test_database_changes_are_durable(url):
 
 
 async def test_values_by_name(url):
-    """The other form of each database."""
+    """Named parameters work in the notation of each database."""
     sign = "%(id)s" if url.startswith("postgres") else ":id"
     async with Database(url, migrations=[TASKS]) as database:
         await database.execute(f"INSERT INTO tasks VALUES ({sign}, 'tea')", {"id": 7})
@@ -68,7 +68,7 @@ async def test_values_by_name(url):
 
 
 async def test_a_change_is_all_or_nothing(url):
-    """What a function raises undoes all of its statements; a question can change nothing."""
+    """An exception in the function undoes all of its statements. A query cannot change data."""
 
     def two(db, *, fails):
         db.execute(marked(url, INSERT), (1, "tea"))
@@ -88,7 +88,10 @@ async def test_a_change_is_all_or_nothing(url):
 
 
 async def test_a_key_is_used_once(url):
-    """Later calls return what the first did; another change under it is refused; what failed may be tried again."""
+    """Later calls with a key return the first result.
+
+    A different change with the key is rejected. A failed change may be retried.
+    """
     insert = marked(url, INSERT)
     async with Database(url, migrations=[TASKS]) as database:
         assert [await database.execute(insert, (1, "tea"), key="k") for _ in range(3)] == [1, 1, 1]
@@ -103,7 +106,7 @@ async def test_a_key_is_used_once(url):
 
 
 async def test_many_at_once_lose_nothing(url):
-    """Changes come one after the other, those of two connections, too."""
+    """Concurrent changes run in sequence, also those of two connections."""
     step = marked(url, "UPDATE tasks SET id = id + 1 WHERE text = ?")
     async with Database(url, migrations=[TASKS]) as one, Database(url, migrations=[TASKS]) as other:
         await one.execute(marked(url, INSERT), (0, "tea"))
@@ -114,7 +117,7 @@ async def test_many_at_once_lose_nothing(url):
 
 
 async def test_a_statement_that_ends_the_transaction_is_refused(url):
-    """Its change is not told as made."""
+    """A COMMIT inside a change raises DatabaseFailed. The next change works."""
 
     def ends(db):
         db.execute(marked(url, INSERT), (1, "tea"))
@@ -130,7 +133,7 @@ async def test_a_statement_that_ends_the_transaction_is_refused(url):
 
 
 async def test_migrations_are_applied_once_and_in_order(url, tmp_path):
-    """Texts, a file, a folder; a second opening applies what is new alone."""
+    """Migrations are texts, a file or a folder. A second opening applies only new ones."""
     folder = tmp_path / "steps"
     folder.mkdir()
     (folder / "2.sql").write_text("INSERT INTO tasks VALUES (2, 'b');")
@@ -145,7 +148,7 @@ async def test_migrations_are_applied_once_and_in_order(url, tmp_path):
 
 
 async def test_a_migration_that_changed_is_named(url):
-    """What was applied stays as it was; a missing one is named, too."""
+    """The error names a changed or missing migration. Applied migrations stay."""
     more = "CREATE TABLE more (id INTEGER);"
     async with Database(url, migrations=[TASKS, more]):
         pass
@@ -155,12 +158,12 @@ async def test_a_migration_that_changed_is_named(url):
     with pytest.raises(ConfigurationError, match="'migration 2' is missing"):
         async with Database(url, migrations=[TASKS]):
             pass
-    async with Database(url, migrations=[f"  {TASKS}\r\n", more]):  # ends of lines do not count
+    async with Database(url, migrations=[f"  {TASKS}\r\n", more]):  # line ends are ignored
         pass
 
 
 async def test_migrations_hold_all_or_none(url):
-    """One that fails leaves none of those that came with it."""
+    """If one migration fails, all migrations of that opening are rolled back."""
     with pytest.raises(DatabaseFailed):
         async with Database(url, migrations=[TASKS, "CREATE TABLE wrong (;"]):
             pass
@@ -169,7 +172,7 @@ async def test_migrations_hold_all_or_none(url):
 
 
 async def test_two_that_open_it_at_once_apply_each_step_once(url):
-    """One waits for the other."""
+    """Concurrent openings wait for each other."""
 
     async def open_it():
         async with Database(url, migrations=[TASKS, "INSERT INTO tasks VALUES (1, 'a');"]):
@@ -194,16 +197,16 @@ async def test_two_that_open_it_at_once_apply_each_step_once(url):
     ],
 )
 def test_invalid_database_is_rejected(options, words):
-    """The error is raised at the creation."""
+    """The constructor raises the error."""
     with pytest.raises(ConfigurationError, match=words):
         Database(**options)
 
 
-# --- agents with one -------------------------------------------------------------------------
+# --- agents with a database -------------------------------------------------------------------------
 
 
 def calls(*wanted):
-    """A model that makes one call an answer, and then says what the last one came to."""
+    """Return a model that makes one call per answer, then returns the last result."""
     left = list(wanted)
 
     def answer(chat):
@@ -221,7 +224,7 @@ async def add_task(text: str, context: ToolContext) -> int:
 
 
 async def test_tools_find_it_and_the_program_too():
-    """Without a journal it is gone with the agent; outside of it, it is not open."""
+    """Tools and the program use the agent's database. Without a journal it is deleted with the agent."""
     agent = BareAgent(
         "a",
         llm=ScriptedLLM(calls(("add_task", {"text": "tea"}))),
@@ -239,7 +242,7 @@ async def test_tools_find_it_and_the_program_too():
 
 
 async def test_database_file_is_next_to_the_journal(tmp_path):
-    """Each agent has its own file, which the next run opens again."""
+    """Each agent has its own file, which the next run reopens."""
     for expected in ("1", "2"):
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
             llm = ScriptedLLM(calls(("add_task", {"text": "tea"})))
@@ -251,7 +254,7 @@ async def test_database_file_is_next_to_the_journal(tmp_path):
 
 
 async def test_a_journal_is_no_database(tmp_path):
-    """Its file is refused."""
+    """A database URL that names a journal file is rejected."""
     journal = f"sqlite:///{tmp_path}/agents.db"
     async with open_runtime(journal=journal):
         pass
@@ -261,7 +264,7 @@ async def test_a_journal_is_no_database(tmp_path):
 
 
 async def test_a_model_asks_and_changes_nothing(url):
-    """Its own tool reads the tables; the database refuses the rest."""
+    """The database tool reads tables, and the database rejects a DELETE."""
     database = Database(url, migrations=[TASKS, "INSERT INTO tasks VALUES (1, 'tea');"])
     llm = ScriptedLLM(
         [
@@ -283,7 +286,7 @@ async def test_a_model_asks_and_changes_nothing(url):
 
 
 async def test_an_agent_without_one_says_so():
-    """To the tool that asks for it."""
+    """A tool that uses the database gets an error that names `database=`."""
     results = []
     async with BareAgent("a", llm=ScriptedLLM(calls(("add_task", {"text": "x"}))), tools=[add_task]) as agent:
         session = await agent.create_session("ada")
@@ -295,7 +298,7 @@ async def test_an_agent_without_one_says_so():
 
 
 async def test_a_tool_that_is_tried_again_makes_its_changes_once():
-    """What the first attempt wrote before it failed stays, and is not written again."""
+    """The changes of the first attempt stay and are not repeated by a retry."""
     tries = []
 
     @tool(effect="idempotent", retries=2, retry_on=ConnectionError, retry_delay=0)
@@ -320,13 +323,13 @@ async def test_a_tool_that_is_tried_again_makes_its_changes_once():
 
 
 def _go_on(chat):
-    """The same model after a restart: it makes its call unless it sees that it was made."""
+    """Return "done" if the call has a result, otherwise make the call."""
     done = [part for each in chat.messages for part in each.parts if type(part).__name__ == "ToolResult"]
     return "done" if done else ToolCall("add_task", {"text": "tea"})
 
 
 class LosingJournal(CrashingJournal):
-    """The n-th write is lost with the process: what was done before it has no record."""
+    """A journal that loses its n-th write, as if the process died before the write."""
 
     async def commit(self, entry, *, epoch, durable=True):
         self._count()
@@ -341,7 +344,7 @@ class LosingJournal(CrashingJournal):
 
 @pytest.mark.parametrize("kind", [CrashingJournal, LosingJournal])
 async def test_a_crash_at_any_write_changes_once(tmp_path, kind):
-    """Wherever the process dies, the call that is repeated after the restart finds what it has written."""
+    """After a crash at any write, the repeated call finds its earlier change."""
     writes, has_died = 0, True
     while has_died:
         writes += 1
@@ -377,7 +380,7 @@ async def _live(journal, url):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_kill_9_between_a_change_and_the_step_of_the_journal(kind, request, tmp_path, lives):
-    """Killed three times where the row is written and the call has no result yet: one row, and the first result."""
+    """After three kills between the row and the call's result there is one row with the first result."""
     journal = (
         f"sqlite:///{tmp_path}/agents.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
     )

@@ -1,4 +1,4 @@
-"""Differences of plain data, and the changes of a session's state that are stored as differences."""
+"""Differences of plain data, and state changes that are stored as differences."""
 
 import copy
 from functools import partial
@@ -33,7 +33,7 @@ VALUES = st.recursive(
 
 @st.composite
 def edited(draw, value, *, depth=0):
-    """A value that differs from another one in few places."""
+    """Draw a value that differs from the given value in few places."""
     if depth <= 3 and value and type(value) in (dict, list) and draw(st.integers(0, 4)):
         return draw((edited_mapping if type(value) is dict else edited_list)(value, depth=depth))
     return draw(VALUES)
@@ -74,7 +74,7 @@ PAIRS = VALUES.flatmap(lambda old: st.tuples(st.just(old), edited(old)))
 
 @given(PAIRS)
 def test_difference_yields_exactly_the_new_value(pair):
-    """With the order of keys and the types of numbers; the old value stays as it was."""
+    """Key order and number types are preserved, and the old value is not modified."""
     old, new = pair
     before = copy.deepcopy(old)
     made = apply_difference(old, difference(old, new))
@@ -98,19 +98,19 @@ def test_difference_yields_exactly_the_new_value(pair):
     ids=lambda value: repr(value).replace(" ", ""),
 )
 def test_operations(old, new, expected):
-    """Their form is that of journals, so it stays."""
+    """The operations have the stored format, which journals contain, so it must not change."""
     assert difference(old, new) == expected
 
 
 @pytest.mark.parametrize("patch", [[[["b", "c"], 1]], [[["a"], 0, 1, []]], [[["a", "b"], 1]], [[["b"]]]])
 def test_difference_of_another_value_is_rejected(patch):
-    """A journal that holds it is damaged."""
+    """A journal with such a difference is damaged."""
     with pytest.raises(LookupError):
         apply_difference({"a": 1}, patch)
 
 
 def test_a_chain_of_differences_is_bounded():
-    """In number, and in bytes by the size of the value."""
+    """A chain has a maximum length, and its bytes are at most the size of the value."""
     patcher, value, written = StatePatcher(), {"n": 0, "text": "x" * 5000}, []
     for number in range(MAX_PATCHES + 2):
         new = {**value, "n": number}
@@ -132,7 +132,7 @@ def test_a_chain_of_differences_is_bounded():
 
 
 def test_unwritten_change_is_not_a_base_for_differences():
-    """The next one has the whole value."""
+    """If a change was not written, the next change stores the complete value."""
     patcher, value = StatePatcher(), {"text": "x" * 500}
     patcher.patch(StateChangeRecord(changes={"k": value}), {})
     assert not patcher.patch(StateChangeRecord(changes={"k": {**value, "n": 1}}), {"k": value}).patches
@@ -152,7 +152,7 @@ STEPS = st.lists(
 
 
 async def _live(steps, url, *, restarts):
-    """Change the state of a session step by step; returns the states after each number of records, and all records."""
+    """Change a session's state step by step and restart in between. Return the states by record count."""
     states, records = {}, ()
     for begin in range(0, len(steps), restarts):
         async with open_runtime(journal=url) as runtime:
@@ -187,7 +187,7 @@ def _step(state, kind, key, data):
 
 
 async def _check_pages(journal, records):
-    """Each record is the same, wherever a reader begins."""
+    """Check that each record is the same for every start position of a reader."""
     for after in range(len(records)):
         (found,) = await journal.read("s", agent="clerk", after=after, limit=1)
         assert repr(found) == repr(records[after])
@@ -197,13 +197,13 @@ async def _check_pages(journal, records):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.sampled_from([4, 100]))
 def test_state_is_restored_after_each_record(tmp_path_factory, steps, restarts):
-    """Values, their order and types, from the beginning, in pages, and over restarts."""
+    """Values, order and types are restored from the beginning, in pages and across restarts."""
     url = f"sqlite:///{tmp_path_factory.mktemp('journal')}/agents.db"
     trio.run(partial(_live, steps, url, restarts=restarts))
 
 
 async def test_a_journal_holds_differences(tmp_path):
-    """Of a large value that changes a little; readers of the feed and of observations get whole values."""
+    """A small change of a large value is stored as a difference. Feed and observers get complete values."""
     path = tmp_path / "agents.db"
     value = {"log": [], "filler": {str(n): "x" * 100 for n in range(100)}}
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
@@ -226,7 +226,7 @@ async def test_a_journal_holds_differences(tmp_path):
 
 
 async def test_redacted_journals_hold_redacted_differences(tmp_path):
-    """Also texts in differences; after a restart the state is what the journal has."""
+    """Text in differences is redacted. After a restart the state has the redacted text."""
     path = tmp_path / "agents.db"
 
     def redact(text):
@@ -252,7 +252,7 @@ async def test_redacted_journals_hold_redacted_differences(tmp_path):
 
 
 async def test_value_with_special_keys_or_large_integers_is_written_whole(tmp_path):
-    """What differences cannot say is stored as ever."""
+    """Values that differences cannot express are stored completely."""
     values = [{"x" * 200: 2**70}, {"x" * 200: 2**71}, {1: "x" * 200, 2: 3}, {1: "x" * 200, 2: 4}]
     async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
@@ -265,13 +265,13 @@ async def test_value_with_special_keys_or_large_integers_is_written_whole(tmp_pa
 
 
 def test_records_without_differences_are_stored_as_they_are():
-    """No copy is made of them."""
+    """Such records are not copied."""
     records = (StateChangeRecord(changes={"a": 1}),)
     assert stored_records(records) is records
 
 
 def test_value_with_many_differences_is_replaced():
-    """Comparing it would take longer than writing it."""
+    """A comparison would take longer than writing the value."""
     old = {str(number): [number] for number in range(500)}
     new = {key: [-value[0]] for key, value in old.items()}
     assert difference(old, new) == [[[], new]]

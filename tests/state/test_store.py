@@ -41,7 +41,7 @@ def test_action_returns_one_pair_several_or_none(returned, state):
     [{"a": 1}, "ab", 5, ("a",), ("a", 1, 2), (1, "a"), [("a", 1), ("b",)], [("a", 1), None], {("a", 1)}],
 )
 def test_other_action_results_change_no_state(returned):
-    """The text says what an action gives."""
+    """The error describes the results that an action may return."""
     store = Store({"a": 0})
     with pytest.raises(UsageError, match="an action returns"):
         store.dispatch(lambda _: returned)
@@ -49,7 +49,7 @@ def test_other_action_results_change_no_state(returned):
 
 
 def test_raising_action_changes_no_state():
-    """Its exception comes out."""
+    """The action's exception is raised unchanged."""
     store = Store({"a": 0})
     with pytest.raises(ZeroDivisionError):
         store.dispatch(lambda state: ("a", 1 // state["a"]))
@@ -57,7 +57,7 @@ def test_raising_action_changes_no_state():
 
 
 def test_action_cannot_modify_the_state_it_reads():
-    """It gets a read-only mapping of that moment."""
+    """The action gets a read-only mapping of the current state."""
     store = Store({"a": 0})
     with pytest.raises(AttributeError):
         store.dispatch(lambda state: state.__setitem__("a", 1))
@@ -66,7 +66,7 @@ def test_action_cannot_modify_the_state_it_reads():
 
 
 def test_earlier_state_stays_valid():
-    """A snapshot is not changed by what comes later."""
+    """Later changes do not modify a snapshot."""
     store = Store({"a": 0})
     before = store.snapshot
     store.dispatch(lambda _: ("a", 1))
@@ -74,7 +74,7 @@ def test_earlier_state_stays_valid():
 
 
 def test_a_store_is_a_mapping():
-    """Length, iteration, membership, equality, `get`."""
+    """Length, iteration, membership, equality and `get` work."""
     store = Store({"a": 1, "b": 2})
     assert len(store) == 2
     assert list(store) == ["a", "b"]
@@ -85,11 +85,11 @@ def test_a_store_is_a_mapping():
         store["z"]
 
 
-# --- what is read and what comes in ------------------------------------------------------
+# --- copies of values ------------------------------------------------------
 
 
 def test_modifying_a_read_value_has_no_effect():
-    """Lists and mappings come out as copies, however deep, from the store, snapshots, replays and the history."""
+    """Lists and mappings are deep copies, from the store, snapshots, replays and the history."""
     store = Store({"plan": {"steps": ["a"]}})
     store.dispatch(("tags", ["x"]))
     for state in (store, store.snapshot, store.replay(1), store.history[0].changes):
@@ -100,7 +100,7 @@ def test_modifying_a_read_value_has_no_effect():
 
 
 def test_modifying_a_passed_value_has_no_effect():
-    """The store keeps a copy of what an action returned, and of its initial state."""
+    """The store copies its initial state and the results of actions."""
     initial, tags = {"a": [1]}, ["x"]
     store = Store(initial)
     store.dispatch(lambda _: ("tags", tags))
@@ -110,7 +110,7 @@ def test_modifying_a_passed_value_has_no_effect():
 
 
 def test_action_may_modify_its_copies():
-    """What it then raises leaves no trace of that."""
+    """If the action then raises, the state is unchanged."""
     store = Store({"a": [1]})
 
     def careless(state):
@@ -123,7 +123,7 @@ def test_action_may_modify_its_copies():
 
 
 def test_values_keep_their_types():
-    """Tuples stay tuples, sets stay sets; other mappings become dicts."""
+    """Tuples stay tuples and sets stay sets. Other mappings become dicts."""
     values = {"t": (1, [2]), "s": {1, 2}, "d": dt.date(2026, 1, 1), "m": Store({"x": [1]})}
     store = Store(values)
     assert dict(store) == {**values, "m": {"x": [1]}}
@@ -132,7 +132,7 @@ def test_values_keep_their_types():
 
 @pytest.mark.parametrize("what", ["a lock", "itself"])
 def test_uncopyable_value_is_rejected(what):
-    """The text names the key; nothing changed."""
+    """The error names the key, and the state is unchanged."""
     value: list = []
     value.append(threading.Lock() if what == "a lock" else value)
     store = Store()
@@ -145,7 +145,7 @@ def test_uncopyable_value_is_rejected(what):
 
 
 def test_change_needs_no_function():
-    """The spec's case 1: a pair, several, none; what is malformed changes nothing."""
+    """The spec's case 1: one pair, several or none. A malformed change has no effect."""
     store = Store()
     store.dispatch(("k", 1))
     store.dispatch(None)
@@ -157,7 +157,7 @@ def test_change_needs_no_function():
 
 
 def test_actions_by_name_take_arguments():
-    """An unknown name is refused with those that are known."""
+    """The error for an unknown name lists the known actions."""
     store = Store({"n": 1}, actions={"grow": lambda state, by: ("n", state["n"] + by)})
     store.add_action("reset", lambda _: ("n", 0))
     store.dispatch("grow", 4)
@@ -169,7 +169,7 @@ def test_actions_by_name_take_arguments():
 
 
 def test_async_action_is_rejected():
-    """It is no pair, and is not left behind un-awaited."""
+    """An async action returns no pair. Its coroutine is closed."""
 
     async def action(state):
         await trio.lowlevel.checkpoint()
@@ -180,7 +180,7 @@ def test_async_action_is_rejected():
 
 
 def test_action_may_not_dispatch():
-    """Nor does a reducer: else it would count although its outer action fails."""
+    """A reducer may not dispatch either: its change would persist although the outer action fails."""
     store = Store(reducers={"k": lambda _, new: store.dispatch(("a", new))})
     for action in (
         lambda _: store.dispatch(lambda _: ("a", 1)),
@@ -196,7 +196,7 @@ def test_action_may_not_dispatch():
 
 
 def test_failed_action_is_recorded_without_a_change():
-    """It has no number of its own, and counts in no replay."""
+    """The record has no state number and is skipped by replays."""
     written: list = []
     store = Store({"a": 0}, write=written.append)
     store.dispatch(("a", 1))
@@ -218,7 +218,7 @@ def test_failed_action_is_recorded_without_a_change():
 
 
 def test_change_rejected_by_the_journal_is_undone():
-    """Its error comes out, though the journal does not even take that the action failed."""
+    """The journal's error is raised, even if the journal also rejects the failure record."""
 
     def full(_):
         raise OSError("no space")
@@ -231,7 +231,7 @@ def test_change_rejected_by_the_journal_is_undone():
 
 
 def test_once_dispatches_once():
-    """Under one id a change is made one time, whatever the action; without id each time."""
+    """A change with an id is made once, for any action. Without an id it is made each time."""
     store = Store(reducers={"n": add})
     for once in ("x", "x", "", "", "y"):
         store.dispatch(("n", 1), once=once)
@@ -239,7 +239,7 @@ def test_once_dispatches_once():
 
 
 def test_failed_once_id_may_be_retried():
-    """Only what was done is not done again."""
+    """Only a successful change uses up its id."""
     store = Store({"n": 0})
     with pytest.raises(ZeroDivisionError):
         store.dispatch(lambda _: ("n", 1 // 0), once="x")
@@ -262,7 +262,7 @@ def test_failed_once_id_may_be_retried():
     ],
 )
 def test_reducer_combines_old_and_new_values(reducer, given, state):
-    """One by one, and all in one action."""
+    """The reducer is applied to each pair, in separate actions and in one action."""
     one_by_one, at_once = Store(reducers={"k": reducer}), Store()
     at_once.add_reducer("k", reducer)
     for value in given:
@@ -276,7 +276,7 @@ def test_reducer_combines_old_and_new_values(reducer, given, state):
     ("reducer", "given"), [(append, 1), (extend, [1]), (extend, 2), (merge, {}), (merge, 1), (add, [1])]
 )
 def test_failing_reducer_changes_no_state(reducer, given):
-    """Nor do the other pairs of its action."""
+    """The other pairs of the action are not applied either."""
     store = Store({"k": "text"}, reducers={"k": reducer})
     with pytest.raises((UsageError, TypeError)):
         store.dispatch([("other", 1), ("k", given)])
@@ -285,7 +285,7 @@ def test_failing_reducer_changes_no_state(reducer, given):
 
 
 def test_reducer_may_modify_its_arguments():
-    """It gets copies, so former states stay good."""
+    """The reducer gets copies, so earlier states are unchanged."""
 
     def careless(old, new):
         old.append(new)
@@ -298,7 +298,7 @@ def test_reducer_may_modify_its_arguments():
 
 
 def test_reducer_that_is_not_callable_is_rejected():
-    """As a reducer, and as an action."""
+    """The same holds for an action."""
     with pytest.raises(UsageError, match="the reducer of 'k'"):
         Store(reducers={"k": "append"})
     with pytest.raises(UsageError, match="the action 'go'"):
@@ -306,7 +306,7 @@ def test_reducer_that_is_not_callable_is_rejected():
 
 
 def test_a_reducer_may_be_an_object():
-    """Even one that has no hash."""
+    """This includes an object without a hash."""
 
     @attrs.define
     class Newest:
@@ -322,7 +322,7 @@ def test_a_reducer_may_be_an_object():
 
 
 async def test_parallel_updates_are_all_applied():
-    """From tasks and from worker threads, to one key with a reducer and to keys of their own."""
+    """Tasks and threads update one key with a reducer and a separate key each."""
     store = Store(reducers={"results": append, "count": add})
 
     def work(number):
@@ -341,7 +341,7 @@ async def test_parallel_updates_are_all_applied():
 
 
 async def test_rollback_from_a_thread():
-    """In the thread of the event loop, as everything that changes the state."""
+    """The rollback runs in the event loop's thread, like every state change."""
     store = Store()
     store.dispatch(("a", 1))
     fork = await trio.to_thread.run_sync(store.fork)
@@ -354,7 +354,7 @@ async def test_rollback_from_a_thread():
 
 
 def test_subscribers_receive_changes_until_unsubscribe():
-    """Not of failures, nor of nothing; of a rollback too."""
+    """Subscribers receive changes and rollbacks, but no failed or empty actions."""
     store, seen = Store({"a": 0}), []
     unsubscribe = store.subscribe(lambda state: seen.append(state["a"]))
     store.dispatch(("a", 1))
@@ -369,7 +369,7 @@ def test_subscribers_receive_changes_until_unsubscribe():
 
 
 def test_raising_subscriber_does_not_affect_others(caplog):
-    """It is logged, the others hear, and the change counts."""
+    """The exception is logged, other subscribers are called, and the change stays."""
     store, seen = Store(), []
     store.subscribe(lambda state: state["missing"])
     store.subscribe(lambda state: seen.append(dict(state)))
@@ -379,7 +379,7 @@ def test_raising_subscriber_does_not_affect_others(caplog):
 
 
 def test_a_subscriber_may_dispatch():
-    """Nobody is told an older state after a newer one."""
+    """No subscriber receives an older state after a newer one."""
     store, seen = Store(), []
     store.subscribe(lambda state: store.dispatch(("b", state["a"])) if "b" not in state else None)
     store.subscribe(lambda state: seen.append(dict(state)))
@@ -388,14 +388,14 @@ def test_a_subscriber_may_dispatch():
 
 
 def test_endless_subscriber_recursion_is_an_error():
-    """It comes out where the change was made."""
+    """The caller of `dispatch` gets the RecursionError."""
     store = Store(reducers={"a": add})
     store.subscribe(lambda _: store.dispatch(("a", 1)))
     with pytest.raises(RecursionError):
         store.dispatch(("a", 1))
 
 
-# --- time --------------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------------
 
 
 def three() -> Store:
@@ -420,7 +420,7 @@ def test_replay_rollback_and_a_new_branch():
 
 @pytest.mark.parametrize("number", [-1, 4, 1.0, True, None, "1"])
 def test_unknown_state_number_is_an_error(number):
-    """The text says which there are."""
+    """The error lists the available numbers."""
     store = three()
     calls = [store.replay, store.rollback] + ([store.fork] if number is not None else [])
     for call in calls:
@@ -430,7 +430,7 @@ def test_unknown_state_number_is_an_error(number):
 
 
 def test_fork_is_independent():
-    """From any number, with the history before it, the reducers and the actions."""
+    """A fork from any number has the earlier history, the reducers and the actions."""
     written: list = []
     store = Store(reducers={"n": add}, actions={"one": lambda _: ("n", 1)}, write=written.append)
     store.subscribe(lambda _: written.append("told"))
@@ -445,7 +445,7 @@ def test_fork_is_independent():
 
 
 def test_the_history_is_bounded():
-    """The states before are given up, those after are right."""
+    """The oldest states are dropped. The remaining states are correct."""
     store = Store({"k": 0}, history=3)
     for number in range(1, 11):
         store.dispatch(("k", number))
@@ -495,7 +495,7 @@ def operate(store, operation, value):
 
 @given(OPERATIONS)
 def test_a_store_is_restored_exactly(operations):
-    """From bytes, without its reducers: state, number, history, every former state, and what it did once."""
+    """From bytes and without reducers: state, number, history, earlier states and used ids."""
     written: list = []
     reducers = {"list": append, "max": lambda old, new: max(old or 0, new)}
     store = Store(reducers=reducers, write=written.append, history=8)
@@ -511,7 +511,7 @@ def test_a_store_is_restored_exactly(operations):
 
 
 def test_growing_list_is_journaled_in_linear_size():
-    """A value appended costs itself, not the list."""
+    """An append stores the new value, not the list."""
     written: list = []
     store = Store(reducers={"results": append}, write=written.append)
     for number in range(1000):
@@ -525,7 +525,7 @@ def test_growing_list_is_journaled_in_linear_size():
     [("append", lambda n: n), ("extend", lambda n: [n]), ("merge", lambda n: {f"key {n}": n})],
 )
 def test_grown_list_is_restored_in_linear_time(monkeypatch, changes, reducer, given):
-    """However many records added to it, it is copied once for each snapshot of it, and once for the oldest state."""
+    """The list is copied once for each of its snapshots and once for the oldest state."""
     copied = []
 
     def counting(old, new):
