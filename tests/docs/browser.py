@@ -1,6 +1,6 @@
-"""Each page of the built site in a real browser: its layout, wide and narrow, in light and in dark.
+"""Check each page of the built site in a real browser: narrow and wide, light and dark.
 
-The browser is Chromium, spoken to over pipes. As a program it also keeps pictures:
+The browser is Chromium, controlled over pipes. As a program, this module also stores screenshots:
 `python tests/docs/browser.py build/docs pictures` after `make docs`.
 """
 
@@ -26,7 +26,7 @@ WIDTHS = {"wide": 1440, "narrow": 380}
 SCHEMES = ("light", "dark")
 GENERATED = {"search.html", "genindex.html", "py-modindex.html"}
 PATIENCE = 60
-"""Seconds until a browser that does not answer is given up."""
+"""Timeout in seconds for a browser that does not answer."""
 
 MEASURE = """(() => {
   const numbers = color => (color.match(/[\\d.]+/g) || [0, 0, 0]).map(Number);
@@ -52,13 +52,13 @@ MEASURE = """(() => {
 
 @attrs.define(eq=False)
 class Tab:
-    """A page of a browser."""
+    """A browser tab."""
 
     sending: trio.abc.SendStream
     receiving: trio.abc.ReceiveStream
     session: str = ""
     complaints: list[str] = attrs.field(factory=list)
-    """What the console said, and what was asked of the network, since the last page."""
+    """Console errors and network requests since the last page."""
     _events: list[dict[str, Any]] = attrs.field(factory=list)
     _left: bytes = b""
     _last: int = 0
@@ -77,7 +77,7 @@ class Tab:
         return dict(heard["result"])
 
     async def wait_for(self, event: str) -> None:
-        """Wait until the browser tells of an event that was not waited for before."""
+        """Wait until the browser sends an event of this kind, or return if one is already queued. Then clear the queue."""
         while all(each["method"] != event for each in self._events):
             self._note(await self._receive())
         self._events.clear()
@@ -109,19 +109,19 @@ class Tab:
                 self.complaints.append(f"asked the network for {address}")
 
     async def open(self, address: str) -> None:
-        """Show another page, and wait until it is there with all that belongs to it."""
+        """Open a page, and wait until it is loaded with all its resources."""
         self._events.clear()
         await self.call("Page.navigate", url=address)
         await self.wait_for("Page.loadEventFired")
 
     async def reload(self) -> None:
-        """Load the page again, and wait until the new one is there: what is asked before may hit the one that goes."""
+        """Load the page again and wait for the new page. A call before that could reach the old page."""
         self._events.clear()
         await self.call("Page.reload")
         await self.wait_for("Page.loadEventFired")
 
     async def look(self, width: int, scheme: str) -> dict[str, Any]:
-        """Lay the page out for a width and a color scheme, and measure it."""
+        """Render the page with a width and a color scheme, and measure it."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False
         )
@@ -132,14 +132,14 @@ class Tab:
         return dict(measured["result"]["value"])
 
     async def picture(self) -> bytes:
-        """The whole page as it is laid out, as a PNG."""
+        """Return a PNG of the whole rendered page."""
         taken = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(taken["data"])
 
 
 @asynccontextmanager
 async def open_tab() -> AsyncIterator[Tab]:
-    """A browser of its own with one empty page."""
+    """Start a browser with one empty page, and yield its tab."""
     assert CHROMIUM is not None
     (to_read, to_send), (to_receive, to_write) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -169,7 +169,7 @@ async def open_tab() -> AsyncIterator[Tab]:
 
 
 def faults_of(page: str, layout: str, scheme: str, measured: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with a page as it was laid out."""
+    """Yield the faults of a rendered page."""
     at = f"{page}, {layout}, {scheme}"
     if measured["overflow"] > 0:
         yield f"{at}: is {measured['overflow']} pixels wider than the window"
@@ -184,13 +184,13 @@ def faults_of(page: str, layout: str, scheme: str, measured: dict[str, Any]) -> 
 
 
 def pages_of(site: Path) -> dict[str, Path]:
-    """The pages of a site that somebody wrote, by their addresses in it."""
+    """Return the pages of a site that are not generated, by their addresses in the site."""
     pages = {path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*.html"))}
     return {name: path for name, path in pages.items() if name not in GENERATED}
 
 
 async def look_at(site: Path, pictures: Path | None = None) -> list[str]:
-    """Lay out each page of a site in all ways, and list what is wrong; pictures are kept where a folder is given."""
+    """Render each page of a site in all layouts and color schemes, and list the faults. Store screenshots if a folder is given."""
     found: list[str] = []
     async with open_tab() as tab:
         for page, path in pages_of(site).items():

@@ -1,4 +1,4 @@
-"""The built site, made once for all tests and all workers of a run."""
+"""The built site, which is built once for all tests and all workers of a run."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory) -> Path:
-    """The folder of the built site; a warning of the build fails every test that asks for it."""
+    """Return the folder of the built site. A warning of the build fails every test that uses this fixture."""
     pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -1,11 +1,11 @@
-"""Every code block of the documentation runs, a page from its top to its end, in a folder of its own.
+"""Every code block of the documentation runs, page by page from top to bottom, in a new folder for each page.
 
-Blocks of one page share their names and their folder. A Python block that awaits at its top level runs on trio.
-A console block runs each command that begins with `actgent` or `python`; what is printed has to hold the lines
-below the command, in their order, where `...` stands for anything. So has what the last Python block printed to
-hold the lines of an `output` block. Words in capitals that a page's Python
-names in `PLACEHOLDERS` are replaced. Nothing needs a network: every provider's address leads to one on loopback, which
-answers what a page puts into `ANSWERS`, in a block that its readers do not see.
+The blocks of one page share their names and their folder. A Python block that awaits at its top level runs on trio.
+A console block runs each command that begins with `actgent` or `python`. Its output must contain the lines below the
+command in their order, where `...` stands for any text. An `output` block is compared with the output of the last
+Python block in the same way. A word in capitals is replaced if the Python code of the page defines it in
+`PLACEHOLDERS`. The tests use no network: every provider address is a server on loopback, which answers with the
+`ANSWERS` of the page. The page defines these in a block that its readers do not see.
 """
 
 import ast
@@ -40,9 +40,9 @@ ELSEWHERE = {
     "journalctl": "for the service manager of a machine",
     "podman": "for a container runtime",
 }
-"""Commands that are not run here, and why."""
+"""Commands that are not run here, with the reasons."""
 SHELL = {"|", "<", ">"}
-"""What only a shell understands: such commands are for people."""
+"""Shell operators. Commands with these are not run."""
 LANGUAGES = {
     "python",
     "console",
@@ -57,11 +57,11 @@ LANGUAGES = {
     "ts",
     "tsx",
 }
-"""What the language of a block may be; blocks of the first three are compared with what runs."""
+"""Allowed languages of a block. Blocks in the first three languages are run or compared with output."""
 
 
 def run_python(example):
-    """Run a block, on trio where it awaits at its top level."""
+    """Run a block, on trio if it awaits at its top level."""
     example.namespace["CAPTURED"].readouterr()
     source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
     code = compile(source, example.path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -76,7 +76,7 @@ def run_python(example):
 
 
 def run_console(example):
-    """Run the commands of a block, one after the other, and compare what is below each with what it prints."""
+    """Run the commands of a block in order, and compare the output of each with the lines below it."""
     for command, expected in commands_in(example.parsed):
         words = [
             example.namespace["PLACEHOLDERS"].get(word, word) for word in shlex.split(command, comments=True)
@@ -93,19 +93,19 @@ def run_console(example):
 
 
 def holds(said, expected):
-    """Whether a text has some lines in their order, where `...` stands for anything."""
+    """Return True if a text contains some lines in their order, where `...` stands for any text."""
     pattern = ".*".join(re.escape(part.strip()) for line in expected for part in line.split("..."))
     return re.search(pattern, said, re.DOTALL) is not None
 
 
 def compare_output(example):
-    """Compare a block with what the block before it printed."""
+    """Compare a block with the output of the block before it."""
     said = example.namespace["CAPTURED"].readouterr().out
     assert holds(said, example.parsed.splitlines()), said
 
 
 def commands_in(block):
-    """The commands of a console block, each with the lines that it should print."""
+    """Return the commands of a console block, each with its expected lines."""
     found = []
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -128,7 +128,7 @@ BLOCKS = Sybil(
 
 
 def run_blocks(document):
-    """Run the blocks of a page in their order, but for those with a reason before them."""
+    """Run the blocks of a page in their order, except those with a reason to skip them."""
     for example in document.examples():
         with contextlib.suppress(unittest.SkipTest):
             example.evaluate()

@@ -1,4 +1,4 @@
-"""Each page of the site in a real browser: light and dark, wide and narrow."""
+"""Each page of the site is readable in a real browser: light and dark, wide and narrow."""
 
 import importlib.util
 from pathlib import Path
@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def browser():
-    """The module `browser.py` beside this one; skips where there is no Chromium."""
+    """Return the module `browser.py` of this folder. Skip the test if Chromium is not installed."""
     spec = importlib.util.spec_from_file_location("docs_browser", HERE / "browser.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

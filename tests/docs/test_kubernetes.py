@@ -1,4 +1,4 @@
-"""The manifests of `examples/kubernetes`: each fits the schema of Kubernetes, and they fit each other and the command line."""
+"""The manifests of `examples/kubernetes` match the schema of Kubernetes, each other, and the command line."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ruamel.yaml import YAML
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 VERSIONS = ("1.29", "1.34")
-"""Releases of Kubernetes whose schemas the manifests have to fit."""
+"""Releases of Kubernetes whose schemas the manifests must match."""
 HAND_OVER_SECONDS = 10
 THREAD_SECONDS = 5
 
@@ -28,7 +28,7 @@ def one_of(kind):
 
 @pytest.fixture
 def node():
-    """The container of a node."""
+    """Return the container of a node."""
     (container,) = one_of("Deployment")["spec"]["template"]["spec"]["containers"]
     return container
 

@@ -1,4 +1,4 @@
-"""A program that moves here does not get longer."""
+"""The migration pages: a program that moves to this package does not become longer."""
 
 import re
 from pathlib import Path
@@ -12,19 +12,19 @@ PAGES = [FOLDER / f"{name}.md" for name in FRAMEWORKS]
 
 
 def lines_of(block):
-    """The lines of a program that are not empty."""
+    """Return the lines of a program that are not empty."""
     return [line for line in block.splitlines() if line.strip()]
 
 
 def test_each_framework_has_a_migration_page():
-    """Those that most programs come from, and the systems whose documents this one follows."""
+    """The pages cover the most used frameworks and the systems whose documents this package implements."""
     pages = {page.stem for page in FOLDER.glob("*.md")}
     assert pages == {*FRAMEWORKS, "index", "actgent", "acton", "appagent", "art", "tagent"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_actgent_programs_are_not_longer(page):
-    """Each page has both programs, and the one that runs in test_blocks.py is not the longer one."""
+    """Each page has both programs. The program of this package, which test_blocks.py runs, is not longer than the other."""
     text = page.read_text(encoding="utf-8")
     theirs = re.search(r"^```\{code-block\} \w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
     ours = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]

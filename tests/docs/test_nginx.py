@@ -1,4 +1,4 @@
-"""The nginx files of the deployment guide, in the real nginx: they load, and hand on requests, streams and bodies."""
+"""The nginx files of the deployment guide in a real nginx: it accepts them, and proxies requests, streams and bodies."""
 
 import importlib.util
 import os
@@ -42,7 +42,7 @@ SERVER
 
 
 def certificate(folder):
-    """A certificate of 127.0.0.1 that signs itself, and its key, as the tests of TLS make them."""
+    """Create a self-signed certificate of 127.0.0.1 and its key, as the TLS tests do."""
     spec = importlib.util.spec_from_file_location("test_serving", ROOT / "tests" / "web" / "test_serving.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -50,7 +50,7 @@ def certificate(folder):
 
 
 def blocks():
-    """The nginx files of the guide: the server, and the locations below a path."""
+    """Return the nginx files of the guide: the server, and the locations below a path prefix."""
     found = re.findall(r"```text\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     (server,) = [each for each in found if each.startswith("server {")]
     (below,) = [each for each in found if "location /desk/" in each]
@@ -58,9 +58,9 @@ def blocks():
 
 
 def configured(place, port, upstream, *, is_below, is_plain=False):
-    """The file of the guide with the addresses and files of a test, in the smallest nginx.conf; nothing else is changed.
+    """Write the file of the guide with the addresses and files of a test into a minimal nginx.conf. Return its path and certificate.
 
-    `is_plain`: without TLS, for clients that do not know the certificate.
+    `is_plain` removes TLS, for clients that do not know the certificate.
     """
     server, below = blocks()
     if is_below:
@@ -75,7 +75,9 @@ def configured(place, port, upstream, *, is_below, is_plain=False):
         server = re.sub(
             r" ssl http2;|\n    ssl_\S+ \S+;", lambda found: ";" if "http2" in found[0] else "", server
         )
-    user = "user root;" if os.geteuid() == 0 else ""  # else its workers may not read this folder
+    user = (
+        "user root;" if os.geteuid() == 0 else ""
+    )  # other users, such as that of its workers, may not read this folder
     file = place / "nginx.conf"
     file.write_text(AROUND.replace("SERVER", server).replace("PLACE", str(place)).replace("USER", user))
     return file, cert
@@ -89,7 +91,7 @@ def free_port():
 
 @asynccontextmanager
 async def proxied(place, *, is_below=False, is_plain=False):
-    """The URL of a gateway behind nginx, its certificate and a token."""
+    """Yield the URL of a gateway behind nginx, the certificate of nginx, and a token."""
     secret, token = new_token("ada", owner="ada", scopes=("chat", "journal"))
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "Good day. " * 20, chunk=10)))
@@ -139,7 +141,7 @@ def test_nginx_accepts_the_file(tmp_path):
 
 
 def test_file_has_no_newer_directives():
-    """`http2 on;` came with 1.25.1; Debian 12 and Ubuntu 24.04 have 1.22 and 1.24."""
+    """`http2 on;` needs nginx 1.25.1. Debian 12 and Ubuntu 24.04 have 1.22 and 1.24."""
     for each in blocks():
         assert not re.search(r"^\s*http2\s", each, re.MULTILINE)
 
@@ -172,7 +174,7 @@ async def test_gateway_works_through_nginx(tmp_path, is_below):
 
 
 async def first_events(ada):
-    """Events come through while their turn goes on, and not at the end of the stream."""
+    """Return the first events of a stream, which must arrive during the turn and not at the end of the stream."""
     async with ada.stream("GET", "/v1/sessions/s1/events?after=1") as stream:
         with trio.fail_after(20):
             names = []

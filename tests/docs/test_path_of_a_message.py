@@ -1,4 +1,4 @@
-"""The path of a message in docs/architecture.md names the files that a chat passes, and no path gets longer."""
+"""docs/architecture.md lists the files that process a chat message, and the number of files does not increase."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime
 PACKAGE = Path(actgent.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
 MAX_FILES = {"chat": 21, "tool call": 31, "chat with SQLite": 35, "POST with wait": 64}
-"""Files of the package between the call and the handler. Lower a figure when a path gets shorter; a higher one needs a reason."""
+"""Files of the package between the call and the handler. Lower a figure when a path gets shorter. A higher figure needs a reason."""
 
 
 def listed_files() -> set[str]:
@@ -23,7 +23,7 @@ def listed_files() -> set[str]:
 
 
 class FileTrace(set[str]):
-    """Profiler that collects the files of the package whose functions are called in its block."""
+    """A profiler that collects the files of the package whose functions are called in its block."""
 
     def __enter__(self):
         self._former = sys.getprofile()
@@ -46,14 +46,14 @@ def add(a: int, b: int) -> int:
 
 
 def call_or_answer(request):
-    """Call the tool for the message "add", and answer any other message."""
+    """Return a tool call for the message "add", and a text for any other message."""
     last = request.messages[-1]
     is_asked = last.role == "user" and last.parts[0].text == "add"
     return ToolCall("add", {"a": 1, "b": 2}) if is_asked else "Done."
 
 
 async def trace_chat(text: str, journal: str | None = None) -> FileTrace:
-    """Return the files of the second message of a session, so that no module is loaded on its way."""
+    """Return the files that process the second message of a session, so that the import of modules is not counted."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(call_or_answer), tools=[add]))
         session = await agent.create_session("ada")

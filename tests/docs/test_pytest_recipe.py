@@ -1,4 +1,4 @@
-"""The pytest recipe of the testing guide passes in a folder of its own, with the settings that the page shows."""
+"""The pytest recipe of the testing guide passes in a new folder, with the settings of the page."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The site is built without a warning, names all that is public, and needs no network."""
+"""The site is built without a warning, documents all public names, and needs no network."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ SOURCES = sorted(path.relative_to(DOCS).with_suffix("").as_posix() for path in D
 
 
 def entries(site: Path) -> set[str]:
-    """The names that have an entry in the reference, as other sites can link them."""
+    """Return the names that have a linkable entry in the reference."""
     from sphinx.util.inventory import InventoryFile
 
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
@@ -41,7 +41,7 @@ def test_each_public_name_has_a_reference_entry(site):
 
 
 def imported() -> set[str]:
-    """The names that the blocks of the docs and the examples import of the package."""
+    """Return the names that the blocks of the docs and the examples import from the package."""
     blocks = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").rglob("*.py"))]
     for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
         found = re.findall(
@@ -58,7 +58,7 @@ def imported() -> set[str]:
 
 
 def test_each_shown_name_has_a_reference_entry(site):
-    """Whatever a page or an example imports of the package, of whichever module, can be looked up."""
+    """Each name that a page or an example imports from any module of the package has an entry."""
     known = {name.rpartition(".")[2] for name in entries(site)}
     shown = imported()
     assert len(shown) > 100
@@ -66,7 +66,7 @@ def test_each_shown_name_has_a_reference_entry(site):
 
 
 class Loaded(HTMLParser):
-    """Addresses from which a page loads something, links to follow left out."""
+    """Collects the addresses that a page loads. Links are not included."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Run benchmarks on public material; `make material MATERIAL=/folder ARGS="--only bfcl"` calls this.
 
-Nothing is fetched. Put the files below the folder yourself, each benchmark in a folder of its name.
-Exit codes: 0 if all ran and kept their bars, 1 if a bar was missed, 2 if material is missing.
+Nothing is downloaded. Put the files of each benchmark into a folder with its name below the given folder.
+Exit codes: 0 if all benchmarks ran and reached their bars, 1 if a bar was missed, 2 if material is missing.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 NAMES = tuple(name for name in ("locomo", "bfcl", "tau2", "recorded") if (HERE / f"{name}.py").exists())
 MISSED, MISSING = 1, 2
-"""Exit codes."""
+"""Exit codes: a bar was missed, and material is missing."""
 
 console = Console()
 if not console.is_terminal:

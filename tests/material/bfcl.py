@@ -1,12 +1,12 @@
-"""BFCL multi-turn: 800 conversations with their true calls, made by tools of an agent, also with kills.
+"""BFCL multi-turn: the tools of an agent make the true calls of 800 conversations, also with kills of the process.
 
 BFCL publishes 8 classes with 128 functions, 800 conversations over objects of these classes, and the calls that a
-model should make in each turn. Here the functions become tools, a scripted model makes the true calls, and the state
-of the objects at the end is compared with what BFCL's harness computes (its `state_checker`).
+model should make in each turn. Here the functions become tools, and a scripted model makes the true calls. The final
+state of the objects is compared with the result of BFCL's harness (its `state_checker`).
 
-The second part kills the process with SIGKILL. Each call is killed before its effect, after its effect and before its
-result is written, and after its result is written. The objects then live in a database, because a process
-that is killed loses its objects.
+The second part kills the process with SIGKILL at three points of each call: before its effect, between the effect and
+the write of its result, and after that write. In this part, a database stores the objects, because a killed process
+loses its objects.
 """
 
 import ast
@@ -72,13 +72,13 @@ BATCH = 400
 PROCESSES = 2
 """Processes that run at the same time in the second part."""
 QUICK = 40
-"""Every how many-th conversation a quick run takes."""
+"""Step between the conversations of a quick run."""
 SESSION = "talk"
 """Id of the only session of each agent."""
 CPU_BAR_MS = 20
 JOURNAL_BAR_KB = 10
 LIFE_TIMEOUT_S = 600
-"""Seconds after which a process that neither stops nor ends counts as hanging."""
+"""Seconds after which a process that neither waits for the kill nor ends counts as hanging."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -91,22 +91,22 @@ class Conversation:
 
     id: str
     classes: tuple[str, ...]
-    """Names of the classes whose functions it uses."""
+    """Names of the classes whose functions the conversation uses."""
     config: Mapping[str, Any]
     """Initial state per class."""
     texts: tuple[str, ...]
-    """What the user says, one text per turn."""
+    """Messages of the user, one text per turn."""
     truth: tuple[tuple[str, ...], ...]
     """The true calls of each turn, as Python expressions."""
 
     @property
     def is_long(self) -> bool:
-        """True if its objects are filled with much more data."""
+        """True if the objects have much more data."""
         return "long_context" in self.id
 
 
 class Material:
-    """BFCL's conversations and classes, imported from the given folder."""
+    """BFCL's conversations and classes, imported from a folder."""
 
     def __init__(self, folder: Path) -> None:
         if str(folder) not in sys.path:
@@ -120,7 +120,7 @@ class Material:
         self._harness = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
 
     def conversations(self) -> list[Conversation]:
-        """Return all conversations, kind by kind."""
+        """Return all conversations, ordered by kind."""
         return [found for kind in KINDS for found in self._read(kind)]
 
     def _read(self, kind: str) -> Iterator[Conversation]:
@@ -137,7 +137,7 @@ class Material:
             )
 
     def objects(self, conversation: Conversation) -> dict[str, Any]:
-        """Return fresh objects of the classes of a conversation, by class name."""
+        """Return new objects of the classes of a conversation, by class name."""
         made = {name: self.make(name) for name in conversation.classes}
         for name, instance in made.items():
             if name not in self._stateless:
@@ -146,13 +146,13 @@ class Material:
         return made
 
     def make(self, class_name: str) -> Any:
-        """Return an object of one of BFCL's classes, without a scenario."""
+        """Return a new object of one of BFCL's classes, without a scenario."""
         return getattr(importlib.import_module(self._paths[class_name]), class_name)()
 
     def harness_result(self, conversation: Conversation) -> tuple[list[str], dict[str, Any]]:
-        """Return what BFCL's harness computes for the true calls: the result of each call, and the final objects.
+        """Return the result of BFCL's harness for the true calls: the result of each call, and the final objects.
 
-        The harness keeps its objects by conversation, so that it is asked once.
+        The harness stores its objects by conversation, so each conversation is run only once.
         """
         if conversation.id in self._harness_results:
             return self._harness_results[conversation.id]
@@ -172,7 +172,7 @@ class Material:
         return results, objects
 
     def is_equal(self, objects: Mapping[str, Any], truth: Mapping[str, Any]) -> bool:
-        """Return True if BFCL's own check calls the states of the objects equal."""
+        """Return True if BFCL's check accepts the states of the objects as equal."""
         return bool(self.checker.state_checker(objects, truth)["valid"])
 
 
@@ -181,12 +181,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _text(turn: Sequence[Mapping[str, str]]) -> str:
-    """Return what the user says; in turns without a text BFCL only adds functions."""
+    """Return the text of the user. In a turn without a text, BFCL only adds functions."""
     return "\n".join(message["content"] for message in turn) or "There are more functions now."
 
 
 def functions(objects: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
-    """Return the public methods of objects by name; a later object wins, as in BFCL's harness."""
+    """Return the public methods of objects by name. The last object with a name is used, as in BFCL's harness."""
     return {
         name: method
         for instance in objects.values()
@@ -196,7 +196,7 @@ def functions(objects: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
 
 
 def parse_call(text: str, methods: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
-    """Return name and keyword arguments of a call that is written as a Python expression."""
+    """Return name and keyword arguments of a call in a Python expression."""
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise MaterialMissing(f"{text!r} is not a call of a function")
@@ -212,7 +212,7 @@ def parse_call(text: str, methods: Mapping[str, Callable[..., Any]]) -> tuple[st
 def true_model(
     conversation: Conversation, methods: Mapping[str, Callable[..., Any]]
 ) -> Callable[[ModelRequest], Any]:
-    """Return a model that makes the true calls of each turn, one per answer, and then says that it is done."""
+    """Return a model that makes the true calls of each turn, one per answer, and then sends a final text."""
     script = [[parse_call(text, methods) for text in turn] for turn in conversation.truth]
 
     def answer(chat: ModelRequest) -> Any:
@@ -237,7 +237,7 @@ def make_agent(conversation: Conversation, tools: Sequence[Tool], model: Scripte
 
 
 async def converse(conversation: Conversation, agent: BareAgent) -> Session:
-    """Say everything that the user says, turn by turn, and return the session."""
+    """Send all messages of the user, turn by turn, and return the session."""
     session = await agent.ensure_session("ada", SESSION)
     for number, text in enumerate(conversation.texts):
         with suppress(DuplicateMessage):  # by an earlier process
@@ -255,14 +255,14 @@ def tool_results(session: Session) -> list[ToolResult]:
 
 @attrs.define
 class Measured:
-    """What the first part came to."""
+    """Results of the first part."""
 
     wrong: list[str] = attrs.field(factory=list)
     """Conversations whose final state differs."""
     statuses: Counter[str] = attrs.field(factory=Counter)
     """Calls by the status of their result."""
     equal_results: int = 0
-    """Calls whose result has the text that BFCL's harness writes."""
+    """Calls whose result equals the text of BFCL's harness."""
     calls: int = 0
     cpu_s: float = 0.0
     harness_cpu_s: float = 0.0
@@ -316,7 +316,7 @@ async def measure(material: Material, conversations: Sequence[Conversation], pro
 
 
 def is_same(content: str, text: str) -> bool:
-    """Return True if a result says what the harness says: the harness writes values as Python does, tools write JSON."""
+    """Return True if a result equals the result of the harness. The harness writes values as Python does, and tools write JSON."""
     if content == text or (not content and text == "None"):
         return True
     with suppress(ValueError, SyntaxError):
@@ -331,17 +331,18 @@ CREATE TABLE objects (conversation TEXT NOT NULL PRIMARY KEY, state BLOB NOT NUL
 CREATE TABLE effects (conversation TEXT NOT NULL, call TEXT NOT NULL, name TEXT NOT NULL) STRICT;
 """
 POINTS = ("before", "after", "between")
-"""Where each call is killed, in this order: before its effect, after its effect, and after its result is written."""
+"""Points of each call at which the process is killed, in this order: before its effect, after its effect, and after the
+write of its result."""
 
 
 class DatabaseTool(Tool):
-    """A function of BFCL whose object is in a database: it reads the object, calls the function, and writes the object.
+    """A function of BFCL with its object in a database: it reads the object, calls the function, and writes the object.
 
-    All that is one transaction with the key of the call. So a call that is repeated after a kill changes nothing more.
+    All this is one transaction with the key of the call, so a repeated call after a kill has no further effect.
     """
 
     effect = "idempotent"
-    timeout = LIFE_TIMEOUT_S  # a call waits for the kill until all other conversations do
+    timeout = LIFE_TIMEOUT_S  # a call waits for the kill until all other conversations also wait
 
     def __init__(
         self, method: Callable[..., Any], conversation: str, database: Database, stops: "Stops"
@@ -370,7 +371,7 @@ class DatabaseTool(Tool):
 
 
 def harness_text(result: Any) -> str:
-    """Return a result as BFCL's harness writes it."""
+    """Return a result in the format of BFCL's harness."""
     if isinstance(result, str):
         return result
     try:
@@ -380,7 +381,7 @@ def harness_text(result: Any) -> str:
 
 
 class Stops:
-    """The places where conversations wait for the kill; a file holds those that earlier processes were killed at."""
+    """The points at which conversations wait for the kill. A file stores the points of earlier kills."""
 
     def __init__(self, path: Path) -> None:
         self._passed = set(path.read_text(encoding="utf-8").splitlines()) if path.exists() else set[str]()
@@ -388,15 +389,15 @@ class Stops:
         self._running: set[str] = set()
         self._waiting: set[str] = set()
         self.all_wait = trio.Event()
-        """Set once each running conversation waits for the kill."""
+        """Set when each running conversation waits for the kill."""
 
     def begin(self, conversations: Iterable[str]) -> None:
-        """Note the conversations that run in this process."""
+        """Store the conversations that run in this process."""
         self._running = set(conversations)
         self._look()
 
     def end(self, conversation: str) -> None:
-        """Note that a conversation has ended."""
+        """Record that a conversation has ended."""
         self._running.discard(conversation)
         self._look()
 
@@ -423,7 +424,7 @@ class Stops:
 def stopping_model(
     conversation: Conversation, methods: Mapping[str, Callable[..., Any]], stops: Stops
 ) -> Callable[[ModelRequest], Any]:
-    """Return the same model, which waits for the kill when it is shown the result of a call for the first time."""
+    """Return the same model with a wait for the kill at its first request with the result of a call."""
     answer = true_model(conversation, methods)
 
     async def stopping_answer(chat: ModelRequest) -> Any:
@@ -475,16 +476,16 @@ async def live_once(material: Material, conversations: Sequence[Conversation], f
 
 @attrs.define
 class Killed:
-    """What the second part came to."""
+    """Results of the second part."""
 
     kills: int = 0
     """Processes that were killed."""
     stops: int = 0
-    """Kills as the conversations saw them: each process had up to `BATCH` of them."""
+    """Kills counted for each conversation: one killed process counts up to `BATCH` times."""
     wrong: list[str] = attrs.field(factory=list)
     """Conversations whose final state differs."""
     lost: list[str] = attrs.field(factory=list)
-    """Calls whose result is missing, is no success, or differs from BFCL's."""
+    """Calls whose result is missing, is not a success, or differs from BFCL's."""
     inexact: list[str] = attrs.field(factory=list)
     """Conversations some of whose calls took effect twice, not at all, or in another order."""
     calls: int = 0
@@ -492,7 +493,7 @@ class Killed:
 
 
 async def kill(material: Material, conversations: Sequence[Conversation], progress: Progress) -> Killed:
-    """Run the conversations in batches, each in processes that are killed, and compare what came of it."""
+    """Run the conversations in batches, with a series of killed processes for each batch, and compare the results."""
     found, places = Killed(), trio.CapacityLimiter(PROCESSES)
     ended = 0
 
@@ -513,7 +514,7 @@ async def kill(material: Material, conversations: Sequence[Conversation], progre
 
 
 async def kill_batch(folder: Path, batch: Sequence[Conversation], scratch: Path) -> int:
-    """Start a process for a batch again and again until nothing is left to do; return how often it was killed."""
+    """Start processes for a batch until no work is left. Return the number of kills."""
     (scratch / "batch.json").write_text(json.dumps([each.id for each in batch]), encoding="utf-8")
     command = [sys.executable, "-m", "tests.material.bfcl", str(folder), str(scratch)]
     errors, kills = scratch / "errors.txt", 0
@@ -583,14 +584,14 @@ async def run(folder: Path, *, progress: Progress, quick: bool) -> list[Table]:
 
 
 def count_tools(material: Material, class_names: Iterable[str]) -> int:
-    """Return how many functions of these classes become tools as they are."""
+    """Return the number of functions of these classes that become tools without a change."""
     return sum(
         len([tool(each) for each in functions({name: material.make(name)}).values()]) for name in class_names
     )
 
 
 def make_table(count: int, plain: Measured, killed: Killed, *, tools: int) -> Table:
-    """Return the table of both parts, with the bars that were missed."""
+    """Return the table of both parts, with the missed bars."""
     cpu_ms, functions_ms = plain.cpu_s / count * 1000, plain.harness_cpu_s / count * 1000
     size_kb, killed_kb = (found.journal_bytes / count / 1000 for found in (plain, killed))
     rows = (
@@ -640,7 +641,7 @@ def _share(count: int, wrong: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Run a batch in this process: the arguments are BFCL's folder and the folder of the batch."""
+    """Run a batch in this process. The arguments are BFCL's folder and the folder of the batch."""
     folder, scratch = map(Path, sys.argv[1:])
     material, ids = Material(folder), json.loads((scratch / "batch.json").read_text(encoding="utf-8"))
     by_id = {each.id: each for each in material.conversations()}

@@ -1,12 +1,12 @@
-"""LoCoMo: which turns of a long conversation does `LongTermMemory.recall` find for a question?
+"""LoCoMo: the turns of a long conversation that `LongTermMemory.recall` finds for a question.
 
-Each turn of ten conversations is remembered as "SPEAKER: TEXT (shares CAPTION)" in its session, one owner a
+Each turn of ten conversations is stored as "SPEAKER: TEXT (shares CAPTION)" in its session, with one owner for each
 conversation. The evidence of a question is the turns that its authors named. `recall@k` is the share of the evidence
-among the first k memories, averaged over the questions of the kinds 1 to 4; kind 5 has no answer and is shown apart.
+among the first k memories, averaged over the questions of the kinds 1 to 4. Kind 5 has no answer and has separate rows.
 
     make material MATERIAL=/folder ARGS="--only locomo"
 
-prints the tables. With the weights of all-MiniLM-L6-v2 in /folder/locomo/minilm, recall with vectors is measured, too.
+prints the tables. If /folder/locomo/minilm has the weights of all-MiniLM-L6-v2, recall with vectors is also measured.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ KINDS = {1: "several turns", 2: "dates", 3: "open", 4: "one turn", 5: "no answer
 ANSWERED = (1, 2, 3, 4)
 PLACES = (1, 5, 10, 20)
 LIMIT = 50
-"""Memories of a recall from which sessions are taken."""
+"""Memories per recall from which the sessions are collected."""
 TIMED = 1_000
-"""Memories of the owner for whom CPU is measured."""
+"""Number of memories of the owner in the CPU measurement."""
 BARS = {"words": {1: 0.30, 10: 0.69}, "vectors": {1: 0.32, 10: 0.70}}
 SESSIONS_BAR = 0.94
 AGREEMENT, TIE_BAR, CPU_BAR = 0.01, 0.02, 1.0
@@ -62,7 +62,7 @@ class Turn:
     id: str
     session: str
     at: float
-    """Unix time in seconds of its session."""
+    """Unix time in seconds of the session."""
     text: str
 
 
@@ -77,7 +77,7 @@ class Question:
 
 @attrs.frozen
 class Conversation:
-    """Two people, over many sessions."""
+    """A conversation of two speakers over many sessions."""
 
     name: str
     turns: Sequence[Turn]
@@ -86,7 +86,7 @@ class Conversation:
 
 @attrs.frozen
 class Answer:
-    """What was found for a question: ids and sessions of turns, best first."""
+    """The recalled turns for a question: ids and sessions, best first."""
 
     conversation: str
     question: Question
@@ -105,7 +105,7 @@ class Answer:
 
 
 def load(folder: Path) -> list[Conversation]:
-    """Return the conversations of the file in a folder, in the form of either publication."""
+    """Return the conversations of the file in a folder. Both published formats are accepted."""
     path = next(folder.glob("locomo10.*"))
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
@@ -137,7 +137,7 @@ def _conversation(name: str, sample: Mapping[str, Any]) -> Conversation:
     return Conversation(name, turns, questions)
 
 
-# --- remembering and asking --------------------------------------------------------------
+# --- storing and recalling ---------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -150,12 +150,12 @@ async def remembered(
     half_life: float | None = None,
     times: int = 1,
 ) -> AsyncIterator[LongTermMemory]:
-    """Open memories that hold all turns of some conversations."""
+    """Open a memory store that contains all turns of some conversations."""
     now = 0.0
 
     async def remember(owner: str, turn: Turn) -> None:
         nonlocal now
-        now = turn.at  # read by `remember` before it waits for anything
+        now = turn.at  # `remember` reads it before its first await
         await _remember(memories, owner, turn, importance())
 
     async with LongTermMemory(url, embed=embed, half_life=half_life, now=lambda: now) as memories:
@@ -175,7 +175,7 @@ async def _remember(memories: LongTermMemory, owner: str, turn: Turn, importance
 
 
 async def ask(memories: LongTermMemory, talks: Iterable[Conversation]) -> list[Answer]:
-    """Ask all questions."""
+    """Recall memories for all questions."""
     answers = []
     for talk in talks:
         sessions = {turn.id: turn.session for turn in talk.turns}
@@ -196,7 +196,7 @@ async def ask(memories: LongTermMemory, talks: Iterable[Conversation]) -> list[A
 
 
 async def cpu_of_a_recall(url: str, talks: Sequence[Conversation], embed: Any = None) -> float:
-    """Return the CPU of this process in milliseconds for a recall of 10 among 1,000 memories of one owner."""
+    """Return the CPU milliseconds of this process for a recall of 10 among 1,000 memories of one owner."""
     turns = list(itertools.chain.from_iterable(talk.turns for talk in talks))[:TIMED]
     questions = [question.text for talk in talks[:3] for question in talk.questions]
     talk = Conversation(
@@ -212,17 +212,17 @@ async def cpu_of_a_recall(url: str, talks: Sequence[Conversation], embed: Any = 
 
 
 class KnownVectors:
-    """Vectors of all texts, computed before; as `embed=` it costs no model.
+    """Precomputed vectors of all texts. As `embed=`, they need no model call.
 
     Args:
-        folder: Has the weights of the embedding.
+        folder: Folder with the weights of the embedding.
         texts: All texts of turns and questions.
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], progress: Progress) -> None:
         model = minilm.MiniLM(folder)
         self._vectors: dict[str, array] = {}
-        """Arrays, as the garbage collector would visit each number of a list, which costs more than a recall."""
+        """Arrays, because the garbage collector would visit each number of a list, which costs more than a recall."""
         for start in range(0, len(texts), TIMED):
             progress(f"vectors of {start:,} of {len(texts):,} texts")
             some = texts[start : start + TIMED]
@@ -269,7 +269,7 @@ class Stores:
         return f"{POSTGRES}?schema={SCHEMA}_{next(self._numbers)}"
 
     def drop(self) -> None:
-        """Remove the schemas that were made."""
+        """Remove the created schemas."""
         import psycopg
 
         with psycopg.connect(POSTGRES, autocommit=True) as db:
@@ -289,7 +289,7 @@ def has_server() -> bool:
 
 
 async def run(folder: Path, *, progress: Progress, quick: bool) -> list[Table]:
-    """Measure all, and return the tables; with `quick` of two conversations, and without the choice of weights."""
+    """Measure all and return the tables. With `quick`, use two conversations and skip the choice of weights."""
     talks = load(folder)[: 2 if quick else None]
     with tempfile.TemporaryDirectory() as place:
         stores = Stores(place, has_server())
@@ -381,7 +381,7 @@ def _kinds_table(found: Mapping[str, Sequence[Answer]]) -> Table:
 
 
 async def _ties_table(talks: Sequence[Conversation], progress: Progress) -> Table:
-    """Measure what importance, age and repetitions change."""
+    """Measure the effect of importance, age and repetitions."""
     rng = random.Random(34)
     ways: dict[str, dict[str, Any]] = {
         "importance 0.5, no half-life": {},
@@ -410,7 +410,7 @@ async def _ties_table(talks: Sequence[Conversation], progress: Progress) -> Tabl
 
 
 async def _weights_table(talks: Sequence[Conversation], embed: Any, progress: Progress) -> Table:
-    """Measure each conversation with the weights that are best for the nine others."""
+    """Measure each conversation with the best weights of the other nine."""
     rows = []
     for name, embedding, weights in (
         ("words", None, (recall_ranking.VECTOR_WEIGHT,)),

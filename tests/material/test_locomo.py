@@ -1,4 +1,4 @@
-"""The LoCoMo benchmark on two conversations that we wrote, in the form in which LoCoMo is published."""
+"""The LoCoMo benchmark on two conversations in the published format of LoCoMo."""
 
 import json
 import zipfile
@@ -31,7 +31,7 @@ def sample(name, answer):
 
 
 def test_both_publications_are_read(tmp_path):
-    """The archive of conversations and the one file with all; evidence that names no turn is left out."""
+    """Both published formats are accepted: an archive of conversations, and one file. Evidence that names no turn is left out."""
     samples = [sample("Ada", "The red one."), sample("Eve", "The blue one.")]
     as_zip, as_json = tmp_path / "zip", tmp_path / "json"
     for folder in (as_zip, as_json):
@@ -51,7 +51,7 @@ def test_both_publications_are_read(tmp_path):
 
 
 async def test_answers_are_measured(tmp_path):
-    """The share of evidence among the first memories, and whether a session with evidence is among the first."""
+    """The table has the share of evidence among the first memories, and of questions with a session of evidence among the first."""
     (tmp_path / "locomo10.json").write_text(json.dumps([sample("Ada", "The red one.")]))
     talks = locomo.load(tmp_path)
     async with locomo.remembered("memory:", talks) as memories:

@@ -1,4 +1,4 @@
-"""The benchmark with recorded runs, on runs of our own in the same formats."""
+"""The benchmark with recorded runs, on small runs in the same formats."""
 
 import json
 
@@ -14,7 +14,7 @@ TASK = "Find the fault in the parser. " * 20
 
 
 def trajectory(steps, size=400):
-    """A run of mini-swe-agent: two messages, then an answer with a command and its output for each step."""
+    """Return a run of mini-swe-agent: two messages, then an answer with a command and its output for each step."""
     messages = [{"role": "system", "content": "You use a shell."}, {"role": "user", "content": TASK}]
     for number in range(steps):
         usage = {"prompt_tokens": 200 + number * (size // 4 + 30), "completion_tokens": 25}
@@ -26,7 +26,7 @@ def trajectory(steps, size=400):
 
 @pytest.fixture
 def material(tmp_path):
-    """A folder with the files that the benchmark reads."""
+    """Return a folder with the files of the benchmark."""
     call = {"id": "c", "function": {"name": "read", "arguments": "{}"}}
     turn = [
         {"role": "user", "content": "Look."},
@@ -49,7 +49,7 @@ def material(tmp_path):
 
 
 def test_the_command_prints_three_tables(material):
-    """Runs, counts and histories are in the output; nothing is missing."""
+    """The output has the tables of runs, counts and histories."""
     code, output = run_command(material, "--only", "recorded")
     assert code in {0, 1}
     for title in ("Runs of mini-swe-agent", "Estimated tokens of a request", "Recordings as `history=`"):
@@ -57,7 +57,7 @@ def test_the_command_prints_three_tables(material):
 
 
 def test_a_run_is_read_with_the_counts_of_its_provider(material):
-    """Each step has its answer, its output and the tokens of its request."""
+    """Each step has the answer, the output and the tokens of its request."""
     long, short = recorded.read_runs(material / "recorded")
     assert (len(long.steps), len(short.steps)) == (60, 5)
     assert short.task == TASK
@@ -67,7 +67,7 @@ def test_a_run_is_read_with_the_counts_of_its_provider(material):
 
 
 async def test_a_replay_without_a_window_shows_all(material):
-    """Without a window each request has the task and all results, and takes what the provider counted."""
+    """Without a window, each request has the task and all results, and the token count of the provider."""
     [_, short] = recorded.read_runs(material / "recorded")
     found = await recorded.replay_all([short], None, None, lambda _: None)
     assert (found.runs, found.requests, found.failed.total()) == (1, 5, 0)
@@ -76,7 +76,7 @@ async def test_a_replay_without_a_window_shows_all(material):
 
 
 async def test_a_replay_counts_requests_that_a_memory_cut(material):
-    """A small window is never exceeded, and a cut is noted with its share of the room."""
+    """No request exceeds a small window. A cut is recorded with its share of the available tokens."""
     [long, _] = recorded.read_runs(material / "recorded")
     found = await recorded.replay_all([long], 16_000, ShortTermMemory, lambda _: None)
     assert (found.requests, found.over, found.unpaired) == (60, 0, 0)
@@ -85,7 +85,7 @@ async def test_a_replay_counts_requests_that_a_memory_cut(material):
 
 
 def test_a_request_without_the_task_is_counted():
-    """What a cut request lacks is counted: the task, and one of the last results."""
+    """The statistics count cut requests without the task, and without one of the last results."""
     run = recorded.Run("r", "s", TASK, (recorded.Step("a", "out", 100, 1), recorded.Step("b", "", 120, 1)))
     found = recorded.Replayed()
     model = recorded.Replay(run, found, 1_000)
@@ -108,7 +108,7 @@ def test_a_request_without_the_task_is_counted():
 
 
 def test_a_call_whose_arguments_were_shortened_is_counted():
-    """A memory replaces a long command with a note of its length; the scripted model still answers."""
+    """A memory replaces a long command with a note of its length. The scripted model still answers."""
     run = recorded.Run("r", "s", TASK, (recorded.Step("a", "out", 100, 1), recorded.Step("b", "", 120, 1)))
     found = recorded.Replayed()
     model = recorded.Replay(run, found, None)
@@ -125,7 +125,7 @@ def test_a_call_whose_arguments_were_shortened_is_counted():
 
 
 def test_a_cut_is_judged_only_if_its_task_and_last_results_leave_room():
-    """A cut that keeps a long task whole cannot take half of the room."""
+    """A cut that keeps a long task cannot reduce the request to half of the available tokens."""
     steps = tuple(recorded.Step("a", "out", tokens, 1) for tokens in (800, 900, 1_000))
     model = recorded.Replay(recorded.Run("r", "s", "task", steps), found := recorded.Replayed(), 1_000)
     for words in ("task" * 50, "task"):
@@ -135,7 +135,7 @@ def test_a_cut_is_judged_only_if_its_task_and_last_results_leave_room():
 
 
 def test_bounds_below_the_count_of_the_provider_are_counted():
-    """A request that took far more than its text says is short of its bound."""
+    """A request with many more tokens than its text suggests exceeds its upper bound."""
     steps = (recorded.Step("a", "out", 50, 1), recorded.Step("b", "out", 10_000, 1))
     counts = recorded.compare_counts([recorded.Run("r", "s", "task", steps)], lambda _: None)
     assert (counts.requests, counts.short) == (2, 1)

@@ -9,7 +9,7 @@ def test_missing_names_patterns_without_a_file(tmp_path):
 
 
 def test_markdown_escapes_pipes():
-    """A cell with a pipe stays one cell."""
+    """A cell with a pipe remains one cell."""
     table = tables.Table(title="T", heads=("a", "b"), rows=(("x|y", "1"),), note="N.")
     assert table.markdown().splitlines() == [
         "**T**",

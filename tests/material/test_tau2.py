@@ -1,4 +1,4 @@
-"""The benchmark with tau2-bench's tasks, on an environment of our own with the same methods."""
+"""The benchmark with tau2-bench's tasks, on a small environment with the same methods."""
 
 import json
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from . import tau2
 
 
 class Kit:
-    """Functions that change a database, as tau2-bench's kits have them."""
+    """Functions that change a database, in the format of tau2-bench's kits."""
 
     def __init__(self, database):
         self.database = database
@@ -20,7 +20,7 @@ class Kit:
 
 
 class Company(Kit):
-    """What the assistant can do."""
+    """Functions of the assistant."""
 
     def enable(self, line: str) -> str:
         """Enable roaming of a line."""
@@ -29,7 +29,7 @@ class Company(Kit):
 
 
 class Phone(Kit):
-    """What the user can do."""
+    """Functions of the user."""
 
     def toggle(self, times: int = 1) -> str:
         """Toggle roaming of the phone."""
@@ -38,7 +38,7 @@ class Phone(Kit):
 
 
 class Environment:
-    """Both kits, with a number that only connecting them changes."""
+    """Both kits, with a number that only `sync_tools` changes."""
 
     policy = "Help."
 
@@ -64,17 +64,17 @@ class Environment:
         return json.dumps([self.phone, self.connected])
 
     def run_env_assertion(self, assertion, *, raise_assertion_error):
-        """Return True if the phone was toggled so often."""
+        """Return True if the number of toggles of the phone is as expected."""
         return self.phone["on"] == assertion
 
 
 def action(requestor, name, **arguments):
-    """A true action of a task."""
+    """Return a true action of a task."""
     return SimpleNamespace(requestor=requestor, name=name, arguments=arguments)
 
 
 def task(*actions, assertions=()):
-    """A task with these true actions."""
+    """Return a task with these true actions."""
     criteria = SimpleNamespace(actions=actions, env_assertions=assertions)
     return SimpleNamespace(id="t", user_scenario="You have no data abroad.", evaluation_criteria=criteria)
 
@@ -93,7 +93,7 @@ TASKS = [
 
 
 async def test_agent_and_user_make_the_true_actions():
-    """Databases of both sides, and what connects them after each call, are as in the environment itself."""
+    """The databases of both sides and their connection after each call equal those of the environment itself."""
     domain = tau2.Domain("telephone", TASKS, lambda _: Environment())
     found = await tau2.play_all(domain, TASKS, lambda _: None)
     assert (found.tasks, found.actions, found.user_actions) == (3, 7, 4)
@@ -121,7 +121,7 @@ async def test_a_difference_is_found():
     ids=["none", "agent-first", "user-first"],
 )
 def test_actions_are_split_by_turn(by_user, turns):
-    """The user acts before a message, the assistant before an answer."""
+    """The user acts before a message, and the assistant before an answer."""
     actions = [tau2.Action(each == "u", each, {}) for each in by_user]
     split = tau2.split_by_turn(actions)
     assert [tuple("".join(one.name for one in side) for side in turn) for turn in split] == turns

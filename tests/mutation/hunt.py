@@ -1,4 +1,4 @@
-"""Run the tests of a module against its mutants, and tell which of them nobody noticed."""
+"""Run the tests of a module against its mutants, and report the mutants that no test detects."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ from mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600.0
-"""A mutant that makes the tests hang is noticed, too."""
+"""Timeout in seconds of a test run. A mutant that makes the tests hang counts as detected."""
 AGENTS = ["tests/agents"]
 SUITES: dict[str, Sequence[str]] = {
     "actgent/protocols/*.py": ["tests/protocols", *AGENTS],
@@ -43,7 +43,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/cluster/session_quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],
 }
-"""What is mutated, and the tests that have to notice."""
+"""Modules to mutate, and the tests that must detect the mutants."""
 FIRST = {
     "actors": "tests/actors/test_{}.py",
     "cluster": "tests/cluster/test_{}.py",
@@ -54,27 +54,27 @@ FIRST = {
     "sessions": "tests/agents/*/test_{}.py",
     "turns": "tests/agents/*/test_{}.py",
 }
-"""By the layer of a module: tests that are named after it, or its folder, are asked first: they notice most of it."""
+"""Tests with the name of a module or its folder, by the layer. They run first, because they detect most mutants."""
 
 
 @attrs.frozen
 class Verdict:
-    """What the tests said of a mutant."""
+    """The result of the tests for a mutant."""
 
     mutant: Mutant
     is_noticed: bool
     by: str = ""
-    """The test that noticed, or the last line of what they said."""
+    """The test that detected the mutant, or the last line of the output."""
 
 
 def targets() -> list[str]:
-    """The modules that are mutated."""
+    """Return the paths of the modules to mutate."""
     found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "actgent").rglob("*.py"))]
     return [path for path in found if any(fnmatch(path, pattern) for pattern in SUITES)]
 
 
 def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
-    """So many mutants of all, drawn by a seed."""
+    """Return a random sample of all mutants, drawn with a seed."""
     chosen = [path for path in targets() if only in path]
     everyone = [mutant for path in chosen for mutant in mutants_of(ROOT, path)]
     return random.Random(seed).sample(everyone, min(count, len(everyone)))
@@ -85,17 +85,17 @@ def _widest(path: str) -> tuple[str, ...]:
 
 
 def suite_of(path: str) -> list[str]:
-    """The tests of a module, those of its name first."""
+    """Return the tests of a module. Tests with the name of the module are first."""
     _, layer, *folders, file = Path(path).with_suffix("").parts
     named = {test for name in (*folders, file) for test in ROOT.glob(FIRST[layer].format(name))}
     return [*(str(test.relative_to(ROOT)) for test in sorted(named)), *_widest(path)]
 
 
 def hunt(mutants: Sequence[Mutant], *, tests: Sequence[str] = (), workers: int = 2) -> Iterator[Verdict]:
-    """Judge mutants side by side, by these tests or those of their modules, each worker in a copy of the package.
+    """Test mutants in parallel with these tests or the tests of their modules. Each worker has a copy of the package.
 
     Raises:
-        RuntimeError: the tests fail without any mutant, so that they would notice all.
+        RuntimeError: The tests fail without a mutant, so their failures would prove nothing.
     """
     with contextlib.ExitStack() as stack:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -144,7 +144,7 @@ def _judge(folder: Path, mutant: Mutant, tests: Sequence[str]) -> Verdict:
 
 
 def _run_tests(folder: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
-    """The tests of the repository against the package in a folder; compiled files of it would be those of another mutant."""
+    """Run the tests of the repository with the package in a folder. Write no compiled files, because the next mutant could load them."""
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--deselect", "tests/test_repository.py"]
     environment = os.environ | {
         "PYTHONPATH": str(folder),
@@ -159,13 +159,13 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> "subprocess.CompletedProce
 
 
 def noticed_in(report: Path) -> dict[str, bool]:
-    """What a report says of the mutants that were judged before, by their words."""
+    """Return the verdicts of a report, by the text of the mutant."""
     rows = map(json.loads, report.read_text(encoding="utf-8").splitlines()) if report.exists() else ()
     return {row["mutant"]: row["is_noticed"] for row in rows}
 
 
 def write_into(report: Path, verdict: Verdict) -> None:
-    """Add a line to a report."""
+    """Append a line to a report."""
     row = {"mutant": str(verdict.mutant), "is_noticed": verdict.is_noticed, "by": verdict.by}
     with report.open("a", encoding="utf-8") as file:
         file.write(f"{json.dumps(row)}\n")

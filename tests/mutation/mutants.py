@@ -1,8 +1,8 @@
-"""Mutants: one small wrong step in a module, made in its syntax tree.
+"""Mutants: copies of a module with one small fault, made in its syntax tree.
 
-A test suite that passes with a mutant does not hold what was changed. The kinds are those of Offutt et al., "An
-experimental determination of sufficient mutant operators" (1996), and a statement left out; texts are left as they
-are, since words of messages are nobody's contract.
+If a test suite passes with a mutant, it does not test the changed code. The kinds are those of Offutt et al., "An
+experimental determination of sufficient mutant operators" (1996), and a deleted statement. Texts do not change,
+because no test has to check the text of a message.
 """
 
 import ast
@@ -33,13 +33,13 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 
 @attrs.frozen
 class Mutant:
-    """A module with one wrong step."""
+    """A module with one fault."""
 
     path: str
-    """Of the module, from the root of the repository."""
+    """Path of the module, relative to the root of the repository."""
     line: int
     place: str
-    """The class and function that it is in."""
+    """Class and function of the changed line."""
     before: str
     after: str
     source: str = attrs.field(repr=False)
@@ -49,7 +49,7 @@ class Mutant:
 
 
 def mutants_of(root: Path, path: str) -> Iterator[Mutant]:
-    """All mutants of a module, in the order of its lines."""
+    """Yield all mutants of a module, in the order of its lines."""
     tree = ast.parse((root / path).read_text(encoding="utf-8"))
     for place, body in _functions(tree):
         for node in [each for statement in body for each in _inside(statement)]:
@@ -58,7 +58,7 @@ def mutants_of(root: Path, path: str) -> Iterator[Mutant]:
 
 
 def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, list[ast.stmt]]]:
-    """The bodies of all functions, without their docstrings."""
+    """Yield the name and the body of each function, without its docstring."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from _functions(node, f"{within}{node.name}.")
@@ -67,7 +67,7 @@ def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, list[ast.
 
 
 def _inside(statement: ast.stmt) -> Iterator[ast.stmt | ast.expr]:
-    """A statement and all below it that can be changed; annotations, asserts and words of errors cannot."""
+    """Yield a statement and all its nodes that may be mutated. Annotations, assertions and texts of errors may not."""
     if isinstance(statement, ast.Assert | ast.Raise):
         return
     yield statement
@@ -82,7 +82,7 @@ def _inside(statement: ast.stmt) -> Iterator[ast.stmt | ast.expr]:
 
 
 def _wrong(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield the faulty replacements of a node."""
     match node:
         case ast.Compare(ops=[operator], left=left, comparators=comparators) if type(operator) in _COMPARED:
             yield ast.Compare(left, [_COMPARED[type(operator)]()], comparators)
@@ -105,7 +105,7 @@ def _wrong(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _with(tree: ast.Module, old: ast.AST, new: ast.AST) -> str:
-    """The module's text with another node in a place."""
+    """Return the text of the module with one node replaced."""
     changed = copy.deepcopy(tree, {id(old): new})
     return ast.unparse(ast.fix_missing_locations(changed))
 

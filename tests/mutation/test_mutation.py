@@ -1,4 +1,4 @@
-"""The tests notice when what they are about is broken: mutants of ours by name, and others by chance."""
+"""The tests detect faults in the package: a list of written mutants, and a random sample of generated ones."""
 
 import importlib
 import os
@@ -91,20 +91,20 @@ OURS = {
         GOAL,
     ),
 }
-"""By what they break: a module, its text, what stands there instead, and the tests that have to notice."""
+"""Written mutants by the broken feature: module, original text, replacement, and the tests that must detect it."""
 SHARE = 0.7
-"""Of the mutants that chance draws, at least so many are noticed; the others are printed, to be judged."""
+"""Minimum share of detected mutants in a random sample. The others are printed for a review."""
 
 
 def load(name):
-    """A module of this folder, whose modules import each other as scripts do."""
+    """Import a module of this folder. These modules import each other as scripts do."""
     if HERE not in sys.path:
         sys.path.insert(0, HERE)
     return importlib.import_module(name)
 
 
 def ours(name):
-    """A mutant that is written down, and its tests."""
+    """Return a written mutant and its tests."""
     path, before, after, tests = OURS[name]
     source = (ROOT / path).read_text(encoding="utf-8")
     assert before in source, f"{path} has changed: write the mutant {name!r} anew"
@@ -114,14 +114,14 @@ def ours(name):
 
 @pytest.mark.parametrize("name", OURS)
 def test_mutants_of_ours_can_be_made(name):
-    """The text that they change is there, and what they make of it is Python."""
+    """The module contains the text that the mutant replaces, and the result is valid Python."""
     mutant, tests = ours(name)
     compile(mutant.source, mutant.path, "exec")
     assert (ROOT / tests).is_file()
 
 
 def test_each_kind_of_mutant(tmp_path):
-    """A wrong step at a time, and nothing of docstrings, assertions and errors."""
+    """Each mutant has one fault. Docstrings, assertions and errors do not change."""
     (tmp_path / "m.py").write_text(
         '''
 class A:
@@ -150,7 +150,7 @@ class A:
 
 
 def test_each_pattern_names_modules():
-    """None of them was left behind when a module moved."""
+    """Each pattern matches a module, also after a module was moved."""
     hunt = load("hunt")
     assert [
         pattern for pattern in hunt.SUITES if not any(hunt.fnmatch(path, pattern) for path in hunt.targets())
@@ -158,7 +158,7 @@ def test_each_pattern_names_modules():
 
 
 def test_each_module_has_its_tests():
-    """Those that bear its name or its folder's go first, then all that have to notice."""
+    """The tests with the name of the module or its folder are first, then all tests of its layer."""
     hunt = load("hunt")
     missing = [
         (path, test) for path in hunt.targets() for test in hunt.suite_of(path) if not (ROOT / test).exists()
@@ -183,7 +183,7 @@ def test_mutants_are_detected_by_the_tests_of_their_module():
 
 
 def test_tests_that_fail_anyway_notice_nothing(tmp_path):
-    """They are no judges."""
+    """The run raises an error, because tests that fail without a mutant prove nothing."""
     (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
     mutant, _ = ours("thoughts of the answer")
     with pytest.raises(RuntimeError, match="without a mutant"):
@@ -209,7 +209,7 @@ def test_mutation_run_resumes_from_its_report(tmp_path, capsys):
 @pytest.mark.skipif(not SOAK, reason="part of `make soak`")
 @pytest.mark.parametrize("name", OURS)
 def test_mutants_of_ours_are_noticed(name):
-    """Each breaks a feature of the specifications whose tests once passed without it."""
+    """Each mutant breaks a feature of the specifications, and the tests once passed with it."""
     mutant, tests = ours(name)
     (verdict,) = load("hunt").hunt([mutant], tests=[tests], workers=1)
     assert verdict.is_noticed, mutant
@@ -217,7 +217,7 @@ def test_mutants_of_ours_are_noticed(name):
 
 @pytest.mark.skipif(not SOAK, reason="part of `make soak`")
 def test_most_mutants_are_noticed(capsys):
-    """Over all that the hunt has; `ACTGENT_MUTANTS` says how many, and from which seed."""
+    """The sample is drawn from all mutants. `ACTGENT_MUTANTS` sets its size and its seed."""
     hunt = load("hunt")
     count, _, seed = os.environ.get("ACTGENT_MUTANTS", "40:1").partition(":")
     verdicts = list(hunt.hunt(hunt.sample(int(count), int(seed or 1))))

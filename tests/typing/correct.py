@@ -1,5 +1,5 @@
 # pyright: strict
-"""Programs without mistakes: neither type checker finds one here."""
+"""Programs without type errors: each type checker must report no error here."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -34,32 +34,32 @@ from actgent import (
 
 @attrs.frozen
 class Offer:
-    """What a shop asks."""
+    """An offer of a shop."""
 
     price: int
 
 
 @dataclasses.dataclass
 class Refused:
-    """Why a shop sells nothing."""
+    """The reason why a shop makes no offer."""
 
     reason: str
 
 
 class Movie(TypedDict):
-    """Something to see."""
+    """A movie as a TypedDict."""
 
     title: str
 
 
 class Person(pydantic.BaseModel):
-    """Someone."""
+    """A person as a pydantic model."""
 
     name: str
 
 
 class Point(NamedTuple):
-    """A place."""
+    """A point as a NamedTuple."""
 
     x: int
     y: int
@@ -81,7 +81,7 @@ async def look(name: str, context: ToolContext) -> str:
 
 
 class Shop:
-    """What tools sell from."""
+    """A shop as the dependency of tools."""
 
     name = "corner"
 
@@ -99,12 +99,12 @@ async def count(context: ToolContext[Shop]) -> int:
 
 
 async def open_shop(session: Session) -> Shop:
-    """Give each session a shop."""
+    """Return a new shop for a session."""
     return Shop()
 
 
 async def deps() -> None:
-    """What tools are given: of an agent, a session and a run."""
+    """Dependencies of tools: of an agent, a session and a run."""
     shop = BareAgent("shop", llm=MODEL, tools=[add, sell, count], deps=Shop(), output=Offer)
     assert_type(shop, BareAgent[Offer, Shop])
     session = await shop.ensure_session("ada", "ada", deps=Shop())
@@ -118,18 +118,18 @@ async def deps() -> None:
 
 
 def clerk(**options: Unpack[AgentOptions]) -> Agent:
-    """Make an agent of the house."""
+    """Create an agent with typed options."""
     return BareAgent("clerk", **options)
 
 
 async def ask(agent: Agent[Offer], **options: Unpack[RunOptions]) -> Offer:
-    """Pass options on."""
+    """Pass typed run options to an agent."""
     reply = await agent.run("How much?", **options)
     return reply.data
 
 
 async def outputs() -> None:
-    """Each kind of declared value."""
+    """Each kind of declared output type."""
     offers = Agent("offers", llm=MODEL, tools=[add, look], output=Offer)
     assert_type((await offers.run("?")).data, Offer)
     assert_type((await offers.run("?", output=Movie)).data, Movie)
@@ -153,7 +153,7 @@ async def outputs() -> None:
 
 
 async def results() -> None:
-    """The same three names on all results."""
+    """All results have `text`, `data` and `usage`."""
     planned = await PlanAgent("planner", llm=MODEL, output=Offer).process("Buy it.")
     assert_type(planned.data, Offer | None)
     print(planned.text, planned.usage.cost)
@@ -170,7 +170,7 @@ async def results() -> None:
 
 
 async def streams(agent: Agent[Offer]) -> AsyncIterator[int]:
-    """What a stream tells."""
+    """Events of a stream."""
     async with agent.stream("How much?", priority=Priority.HIGH) as events:
         async for event in events:
             if isinstance(event, Reply):
@@ -202,7 +202,7 @@ async def sessions(agent: Agent[Offer]) -> None:
 
 
 async def hooks() -> None:
-    """Functions of an agent, and an agent of a runtime."""
+    """Handlers of an agent that a runtime started."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("offers", llm=MODEL, output=Offer))
 

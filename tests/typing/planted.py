@@ -1,4 +1,4 @@
-"""Mistakes that both type checkers have to find: exactly the lines that say what is wrong in them."""
+"""Type errors that both type checkers must report: exactly the lines with a comment that begins with "wrong"."""
 
 from typing import TypedDict
 
@@ -27,13 +27,13 @@ from actgent import (
 
 @attrs.frozen
 class Offer:
-    """What a shop asks."""
+    """An offer of a shop."""
 
     price: int
 
 
 class Movie(TypedDict):
-    """Something to see."""
+    """A movie as a TypedDict."""
 
     title: str
 
@@ -42,19 +42,19 @@ MODEL = ScriptedLLM(["..."])
 AGENT = Agent("clerk", llm=MODEL, output=Offer)
 
 
-# --- what an agent is told -----------------------------------------------------------------
+# --- arguments of agents -------------------------------------------------------------------
 
-BareAgent("clerk", llm=MODEL, rule="polite")  # wrong: an option that there is not
-ReActAgent("clerk", llm=MODEL, tempreature=0.5)  # wrong: a word that is misspelt
-StepsAgent("clerk", llm=MODEL, max_iterations="3")  # wrong: text for a number
-RouterAgent("clerk", llm=MODEL, routes={"buy": "shop"})  # wrong: a name for an agent
-GoalAgent("clerk", llm=MODEL, on_busy="wait")  # wrong: a rule that there is not
-PlanAgent("clerk", llm=MODEL, limits=Limits(toks=5))  # wrong: a bound that there is not
+BareAgent("clerk", llm=MODEL, rule="polite")  # wrong: an unknown option
+ReActAgent("clerk", llm=MODEL, tempreature=0.5)  # wrong: a misspelt option
+StepsAgent("clerk", llm=MODEL, max_iterations="3")  # wrong: text instead of a number
+RouterAgent("clerk", llm=MODEL, routes={"buy": "shop"})  # wrong: a name instead of an agent
+GoalAgent("clerk", llm=MODEL, on_busy="wait")  # wrong: an unknown rule
+PlanAgent("clerk", llm=MODEL, limits=Limits(toks=5))  # wrong: an unknown limit
 Agent("clerk", role="clerk")  # wrong: no model
-Agent("clerk", llm=5)  # wrong: a number for a model
+Agent("clerk", llm=5)  # wrong: a number instead of a model
 
 
-@tool(effect="twice")  # wrong: an effect that there is not
+@tool(effect="twice")  # wrong: an unknown effect
 def greet(name: str) -> str:
     """Greet someone."""
     return name
@@ -70,101 +70,101 @@ part(5)  # wrong: a tool is still its function
 
 
 class Shop:
-    """What tools sell from."""
+    """A shop as the dependency of tools."""
 
     name = "corner"
 
 
 class Bank:
-    """Something else."""
+    """A dependency of another type."""
 
 
 async def open_shop(session: Session) -> Shop:
-    """Give each session a shop."""
+    """Return a new shop for a session."""
     return Shop()
 
 
 @tool
 def sell(context: ToolContext[Shop], what: str) -> str:
     """Sell something."""
-    print(context.deps.owner)  # wrong: an attribute that there is not
+    print(context.deps.owner)  # wrong: an unknown attribute
     return what
 
 
-BareAgent("clerk", llm=MODEL, deps=Bank(), tools=[sell])  # wrong: deps of another type than a tool takes
+BareAgent("clerk", llm=MODEL, deps=Bank(), tools=[sell])  # wrong: deps of another type than the tool's
 SELLER = ReActAgent("clerk", llm=MODEL, deps=Shop(), tools=[sell])
 
 
 async def deps() -> None:
-    """What tools are given."""
-    await SELLER.run("Sell it.", deps=Bank())  # wrong: another type than the agent's
-    await SELLER.create_session("ada", deps="shop")  # wrong: a name for a shop
-    await SELLER.open_session("ada", deps=open_shop)  # wrong: a function is the agent's
+    """Dependencies of tools."""
+    await SELLER.run("Sell it.", deps=Bank())  # wrong: deps of another type than the agent's
+    await SELLER.create_session("ada", deps="shop")  # wrong: a name instead of a shop
+    await SELLER.open_session("ada", deps=open_shop)  # wrong: only an agent accepts a function
 
 
 class Person(pydantic.BaseModel):
-    """Someone."""
+    """A person as a pydantic model."""
 
     name: str
 
 
 async def outputs() -> None:
-    """Values of the declared type."""
+    """Data of the declared type."""
     reply = await AGENT.run("How much?")
-    reply.data.cost  # wrong: an attribute that there is not
+    reply.data.cost  # wrong: an unknown attribute
     movie: Movie = reply.data  # wrong: another type
     other = await AGENT.run("What is on?", output=Movie)
-    other.data["name"]  # wrong: a key that there is not
-    print(movie, other.txt)  # wrong: an attribute of a reply that there is not
+    other.data["name"]  # wrong: an unknown key
+    print(movie, other.txt)  # wrong: an unknown attribute of a reply
 
-    (await AGENT.run("Who?", output=Person)).data.age  # wrong: a field that a model has not
-    print(other.usage.all)  # wrong: an attribute that there is not
+    (await AGENT.run("Who?", output=Person)).data.age  # wrong: an unknown field of a pydantic model
+    print(other.usage.all)  # wrong: an unknown attribute
 
     planned = await PlanAgent("planner", llm=MODEL, output=Offer).process("Buy it.")
-    planned.data.price  # wrong: there may be no data
+    planned.data.price  # wrong: data may be None
     result = await run_agent("Buy it.", MODEL, output=Offer)
-    price: str = result.data.price if result.data else ""  # wrong: a number for text
-    print(price, result.texts)  # wrong: an attribute of a result that there is not
+    price: str = result.data.price if result.data else ""  # wrong: a number instead of a text
+    print(price, result.texts)  # wrong: an unknown attribute of a result
 
     async with AGENT.stream("How much?") as events:
         async for event in events:
             if isinstance(event, Reply):
-                event.data.cost  # wrong: an attribute that there is not, in a stream
+                event.data.cost  # wrong: an unknown attribute, in a stream
     async with StepsAgent("worker", llm=MODEL, output=Offer).stream_state("How much?") as states:
         async for state in states:
-            state.data.price  # wrong: there may be no data yet
+            state.data.price  # wrong: data may be None
 
 
-# --- what a session is told, and tells -----------------------------------------------------
+# --- methods and handlers of sessions ------------------------------------------------------
 
 
 def take_result(result: ToolResult) -> None:
-    """Take another thing than a reply."""
+    """A handler of tool results."""
 
 
 def take_movie(reply: Reply[Movie]) -> None:
-    """Take a reply with other data."""
+    """A handler of replies with other data."""
 
 
 async def sessions() -> None:
-    """Handlers by kind, and the words of a call."""
-    session = await AGENT.create_session("ada", on_busy="later")  # wrong: a rule that there is not
+    """Handlers by kind, and the options of a call."""
+    session = await AGENT.create_session("ada", on_busy="later")  # wrong: an unknown rule
     session.on_conversation(take_result)  # wrong: a handler of another kind
     session.on_conversation(take_movie)  # wrong: a handler of other data
-    session.on_exception(lambda failure: failure.reason)  # wrong: an attribute that there is not
+    session.on_exception(lambda failure: failure.reason)  # wrong: an unknown attribute
 
-    @session.on_token  # wrong: three parameters, and two are given
+    @session.on_token  # wrong: three parameters instead of at most two
     def show(token: object, session: Session, place: int) -> None:
-        """Show a token."""
+        """A handler with one parameter too many."""
 
-    await session.chat("Hello", priority="soon")  # wrong: a priority that there is not
-    await session.chat("Hello", priority=Priority.NOW)  # wrong: a member that there is not
-    await session.chat("Hello", prority="high")  # wrong: a word that is misspelt
-    await AGENT.run("Hello", session="ada")  # wrong: an id for a session
+    await session.chat("Hello", priority="soon")  # wrong: an unknown priority
+    await session.chat("Hello", priority=Priority.NOW)  # wrong: an unknown member
+    await session.chat("Hello", prority="high")  # wrong: a misspelt option
+    await AGENT.run("Hello", session="ada")  # wrong: an id instead of a session
     with session.listening(on_conversation=take_result):  # wrong: a handler of another kind
         pass
 
 
-@AGENT.on_session  # wrong: a function of a session with other data
+@AGENT.on_session  # wrong: a handler of a session with other data
 def greet_session(session: Session[Movie]) -> None:
-    """Take a session with other data."""
+    """A handler of sessions with other data."""

@@ -1,4 +1,4 @@
-"""Type checkers as users run them: they find what is wrong in a program, and nothing in one that is right."""
+"""Type checkers report each error of a wrong program and no error of a correct program."""
 
 import inspect
 import os
@@ -28,7 +28,7 @@ ERROR = re.compile(r"(\w+\.py):(\d+)(?::\d+)?(?: -)?:? error")
 
 
 def errors_in(checker: list[str], name: str) -> set[int]:
-    """Return the lines of a program in which a checker finds something."""
+    """Return the lines of a program with an error of a type checker."""
     done = subprocess.run(
         [*checker, str(HERE / name)],
         cwd=ROOT,
@@ -45,7 +45,7 @@ def errors_in(checker: list[str], name: str) -> set[int]:
 
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_type_errors_are_found(checker):
-    """Both type checkers find each planted error, and nothing else."""
+    """Both type checkers report each planted error and no other error."""
     lines = (HERE / "planted.py").read_text().splitlines()
     planted = {number for number, line in enumerate(lines, 1) if "  # wrong: " in line}
     assert len(planted) >= 11
@@ -56,12 +56,12 @@ def test_type_errors_are_found(checker):
 
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_valid_program_has_no_type_errors(checker):
-    """This holds in the strictest mode of each type checker."""
+    """This is true in the strictest mode of each type checker."""
     assert errors_in(checker, "correct.py") == set()
 
 
 def test_options_are_those_of_the_agent():
-    """Type checkers know each argument of an agent and of a run, and no other."""
+    """The typed options have exactly the arguments of an agent and of a run."""
     taken = inspect.signature(Agent.__init__).parameters.keys() - {"self", "name", "output"}
     assert taken == AgentOptions.__annotations__.keys()
     assert taken - {"tools"} == CommonOptions.__annotations__.keys()
