@@ -34,7 +34,7 @@ def approval(session_id="s", call_id="c", tool_name="pay", arguments=None, quest
     session_id=st.text(min_size=1), call_id=st.text(), tool=st.text(), arguments=objects, question=st.text()
 )
 def test_approval_id_contains_session_and_digest(session_id, call_id, tool, arguments, question):
-    """This is true for any characters in the ids and any order of the arguments."""
+    """The id has both for any characters in the ids and any order of the arguments."""
     asked = approval(session_id, call_id, tool, arguments, question)
     assert session_of(asked.id) == session_id
     assert asked.is_genuine

@@ -128,7 +128,7 @@ class Shout(Tool):
 
 
 async def test_a_model_a_protocol_and_a_memory_of_ones_own():
-    """An agent with all three answers, and its memory limits the messages that the model gets."""
+    """An agent with a custom model, protocol and memory answers, and the memory limits the messages that the model gets."""
     llm = Echo()
     async with Agent("tutor", llm=llm, protocol=Lines(), memory=LastTwo()) as agent:
         session = await agent.create_session("ada")

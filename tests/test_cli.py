@@ -255,7 +255,7 @@ def test_demo_prints_plain_text_in_a_pipe(demonstration):
 
 
 def test_live_demo_uses_the_configured_provider(loopback_url, command):
-    """With an address in the environment, the same parts run with an external provider."""
+    """If the environment has the address of a provider, the same parts use this provider."""
     done = command("demo", "--live", "--sessions", "4", "--agents", "2", LLM_PROVIDER_URL=loopback_url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(openai:gpt-5.2)" in done.stdout
@@ -303,7 +303,7 @@ def test_full_disk_is_one_line(commands):
 
 
 def test_unwritable_file_is_named(commands, tmp_path):
-    """With the text of the operating system."""
+    """The error has the name of the file and the reason of the operating system."""
     run = partial(
         commands.run, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=tmp_path
     )
@@ -784,7 +784,7 @@ async def test_load_test_counts_wrong_and_failed_turns(capsys):
 
 
 async def test_load_test_shows_a_progress_bar(live):
-    """On a terminal, the bar shows the progress."""
+    """On a terminal, a bar shows the progress of the load test."""
     terminal, shown = live
     assert await run_load_test(
         [ScriptedLLM(["22"], repeat=True)], terminal, Shutdown(print), sessions=3, agents=2
@@ -903,7 +903,7 @@ async def test_models_by_name_are_closed(no_keys):
 
 
 def test_tools_of_the_demo_script():
-    """They compute results. An invalid date is an error of the tool."""
+    """The tools of the script compute results. An invalid date is an error of the tool."""
     multiply, weekday = TOOLS
     assert multiply(6, 7) == "6 * 7 = 42"
     assert weekday("2000-01-01") == "2000-01-01 is a Saturday"

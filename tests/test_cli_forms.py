@@ -28,7 +28,7 @@ def typing(*lines):
 
 
 async def test_form_values_are_passed_to_the_call(shown):
-    """Question, risk, options and defaults are shown as data. An invalid line repeats the prompt; an empty line skips the field."""
+    """Question, risk, options and defaults are shown as data. An invalid line repeats the prompt; an empty line skips an optional field."""
     got = []
     form = [
         Field("nights", "number", minimum=1, label="How many nights?\x1b[2J"),

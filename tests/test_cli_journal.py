@@ -166,7 +166,7 @@ def test_replay_names_the_first_difference(folder):
 
 @pytest.mark.parametrize("llm", ["", "llm: openai:gpt-5.2\n"])
 def test_commands_without_a_model_need_no_key(folder, no_keys, llm):
-    """Compare, show and check work for a folder of an agent without the model name and without its key."""
+    """Compare, show and check need neither the name of a model nor its key. Only a fork needs both."""
     brain = folder / "clerk" / "brain.md"
     brain.parent.mkdir()
     brain.write_text(f"---\nname: clerk\n{llm}---\nBe kind.", encoding="utf-8")

@@ -110,7 +110,7 @@ def test_ctrl_c_stops_only_the_answer(terminal):
 
 
 def test_second_ctrl_c_ends_the_conversation(terminal):
-    """It ends the process if the first Ctrl-C has not finished, or if the signal is SIGTERM."""
+    """SIGTERM ends an idle conversation at once. During an answer, the second SIGTERM ends it."""
     chat = terminal("chat", "--offline")
     chat.expect(PROMPT)
     chat.kill(signal.SIGTERM)

@@ -86,7 +86,7 @@ def test_unaffected_sessions_exit_with_0(tmp_path, new, capsys):
 
 
 def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
-    """These sessions would wait for an agent that is not started."""
+    """Sessions of agents that are not started would wait, so the report counts them."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0, waiting=3, name="former"))
     assert check(new, "--journal", path) == 1

@@ -82,7 +82,7 @@ async def test_close_wakes_waiting_readers(nursery):
 
 
 async def test_a_closed_reader_keeps_nothing():
-    """After its block or `aclose`, a reader gets no events and raises an error that it is closed."""
+    """After its block or `aclose`, a reader gets no events and raises ClosedResourceError."""
     stream = EventStream()
     async with stream.read() as reader:
         stream.publish(started("a"))

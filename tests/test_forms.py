@@ -95,7 +95,7 @@ def test_a_bad_answer_does_not(name, value):
 
 
 def test_foreign_forms_have_fields_by_json_type():
-    """For example, forms of an MCP server. Unsupported fields are JSON fields."""
+    """A schema from another source, such as an MCP server, has fields by JSON type. Unsupported fields are JSON fields."""
     form = {
         "type": "object",
         "properties": {

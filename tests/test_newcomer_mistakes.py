@@ -536,7 +536,7 @@ class Offer:
 
 
 async def test_an_answer_without_json():
-    """The log record has the answer, the number of tries and the remedy."""
+    """The error has the answer, the number of tries and the remedy."""
     async with agent_with("well", "hm", "just words", output=Offer) as agent:
         with pytest.raises(ParseError) as caught:
             await agent.run("hi")

@@ -349,7 +349,7 @@ def test_private_imports_are_found(source, found):
 def test_no_private_module_of_another_package_is_imported():
     """A release of another package may move its private modules without notice.
 
-    One exception: the simulation drives trio's loop step by step, which no public function does. Its tests notice a move.
+    One exception: the simulation runs trio's loop step by step, which no public function does. Its tests detect a move.
     """
     files = [*sources().values(), *sorted((ROOT / "examples").rglob("*.py"))]
     found = {
@@ -673,7 +673,7 @@ def test_the_face_has_the_names_of_the_contract():
 
 
 def test_each_public_name_has_its_place_in_the_reference():
-    """A page of docs/reference has a line for each name, and a separate line for each exception. The test also checks the built site."""
+    """A page of docs/reference has a line for each public name. Exceptions have one directive, which the test of the built site checks."""
     errors = vars(importlib.import_module("actgent.errors"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
     listed = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))

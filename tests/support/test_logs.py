@@ -33,7 +33,7 @@ def _raised(words):
 
 @given(st.text() | st.binary().map(str), st.integers(1, 300))
 def test_shown_text_is_one_printable_bounded_line(text, limit):
-    """This is true for any value. Printable text does not change."""
+    """Any value becomes one bounded line of printable text. Printable text does not change."""
     for each in (shown(text, limit), quoted(text, limit)):
         assert each.isprintable()
         assert len(each) <= 10 * limit + 40

@@ -133,7 +133,7 @@ async def test_responses_carry_thinking_text_and_calls():
 
 
 async def test_responses_stream_is_taken_whole_by_the_sdk():
-    """The SDK's own accumulator accepts every event and ends with the final response."""
+    """The accumulator of the SDK accepts every event and ends with the final response."""
     said = [Thinking("Let me see.", "openai-responses"), *CALLS]
     async with (
         clients([said], chunk=4) as peer,
@@ -165,7 +165,7 @@ async def test_messages_carry_thinking_text_and_calls():
 
 
 async def test_messages_stream_is_taken_whole_by_the_sdk():
-    """The SDK's own accumulator ends with the same message as without a stream, signature included."""
+    """The accumulator of the SDK returns the same message as a request without a stream, including the signature."""
     said = [Thinking("Let me see.", "anthropic"), *CALLS]
     async with (
         clients([said], chunk=2) as peer,

@@ -240,7 +240,7 @@ def test_valid_neutral_conversations():
     ],
 )
 def test_invalid_neutral_conversations(messages, problem):
-    """A neutral conversation has to fit every provider."""
+    """A neutral conversation must be valid for every provider."""
     assert any(problem in found for found in check_transcript(messages))
     with pytest.raises(AssertionError, match="not valid"):
         assert_valid_transcript(messages)

@@ -56,7 +56,7 @@ def test_type_errors_are_found(checker):
 
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_valid_program_has_no_type_errors(checker):
-    """This is true in the strictest mode of each type checker."""
+    """The program has no errors in the strictest mode of each type checker."""
     assert errors_in(checker, "correct.py") == set()
 
 
