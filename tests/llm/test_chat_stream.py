@@ -150,7 +150,7 @@ F, G = ("f", {"x": 1}), ("g", {"y": 2})
     ],
 )  # fmt: skip
 async def test_deltas_of_two_calls_are_separated(connect, sse, pieces, calls):
-    """They are separated by index, by id, or by a name after complete arguments."""
+    """The index, the id, or a name after complete arguments separates the deltas."""
     assert await calls_of(connect, sse, *pieces) == calls
 
 

@@ -74,7 +74,7 @@ async def test_requests_that_are_too_long_are_known_by_their_wording(connect, di
 @pytest.mark.parametrize("code", ["context_length_exceeded", "exceed_context_size_error"])
 @pytest.mark.parametrize("status", [200, 400, 500])
 async def test_requests_that_are_too_long_are_known_by_their_code(connect, dialect, code, status):
-    """This includes llama.cpp's status 500 and an error body of status 200."""
+    """Overflow codes are recognized, also with llama.cpp's status 500 and in an error body of status 200."""
     error = await failure(connect, dialect, status, {"message": "No.", "type": code, "code": status})
     assert is_too_long(error)
 

@@ -10,7 +10,7 @@ def estimate(*parts, **fields):
 
 
 def test_three_bytes_are_a_token():
-    """One Chinese character therefore counts as one token."""
+    """One Chinese character has three bytes and counts as one token."""
     assert estimate(Text("abc" * 100)) == estimate(Text("")) + 100
     assert estimate(Text("\u4f60" * 100)) == estimate(Text("")) + 100
 

@@ -228,7 +228,7 @@ async def test_streamed_calls_without_ids(connect, sse, pieces, calls):
 
 
 async def test_deltas_without_index_are_separated_by_id(connect, sse):
-    """This holds even if they alternate."""
+    """Alternating deltas of two calls without an index are separated by id."""
     pieces = [("a", "f", '{"x"'), ("b", "g", '{"y"'), ("a", None, ": 1}"), ("b", None, ": 2}")]
     deltas = [
         {"tool_calls": [{"id": call_id, "function": {"name": name, "arguments": arguments}}]}

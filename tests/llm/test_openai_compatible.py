@@ -35,7 +35,7 @@ ASKED = (
 )
 FORM = ResponseFormat("sum", {"type": "object"})
 LOCAL = {"ollama", "vllm"}
-"""Servers of one's own, which need no key."""
+"""Local servers, which need no key."""
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def fails(row: dict[str, Any]) -> bool:
     return row["status"] != 200 or unfinished or bool({"error_in_200", *BROKEN} & set(row["features"]))
 
 
-# --- what a recording says ------------------------------------------------------------------
+# --- expected values of a recording ------------------------------------------------------------------
 
 
 def events(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -469,7 +469,7 @@ def messages_shape(body) -> list[Any]:
     for message in body["messages"]:
         blocks = message["content"]
         blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
-        # Blank text is left out: the API refuses it in most places.
+        # Blank text is omitted: the API rejects it in most positions.
         parts = [
             part for part in map(block_part, blocks) if not (isinstance(part, Text) and part.text.isspace())
         ]

@@ -86,7 +86,7 @@ class Pair(NamedTuple):
     count: int
 
 
-# --- what providers refuse ------------------------------------------------------------------------------
+# --- rules of providers ------------------------------------------------------------------------------
 
 
 def parts(schema: Any) -> Iterator[Any]:
@@ -257,7 +257,7 @@ def test_forms_of_others_are_rewritten(form):
 
 
 def test_description_next_to_a_reference_is_kept():
-    """It is more specific than the description of the definition."""
+    """A description next to a reference is more specific than the definition's description."""
     made = answer_schema(FORMS[1], OPENAI_STYLE)
     assert made.strict
     assert made.schema["properties"]["a"] == {"type": "string", "description": "Mine."}

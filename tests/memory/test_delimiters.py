@@ -56,7 +56,7 @@ INNOCENT = [
 
 
 def plain(text):
-    """Return the text as a reader sees it who decodes all disguises."""
+    """Return the text with all disguises of a delimiter decoded."""
     for _ in range(3):
         text = html.unescape(text)
     text = "".join(chr(ord(c) - 0xE0000) if 0xE0000 < ord(c) < 0xE0080 else c for c in text)
@@ -70,7 +70,7 @@ def plain(text):
 
 @pytest.mark.parametrize("mark", SPELLED)
 def test_every_spelling_of_a_delimiter_is_neutralized(mark):
-    """No model takes the text for a notice, and the rest of the text is unchanged."""
+    """No delimiter remains in the decoded text, and the rest of the text is unchanged."""
     said = f"before {mark} after"
     shown = neutralize(said)
     assert "<system" not in plain(shown)

@@ -37,7 +37,7 @@ def test_a_slice_behaves_like_a_tuple():
 
 
 def test_earlier_slices_do_not_change():
-    """This holds even if the conversation is cut later or its last message changes its role."""
+    """Later cuts and role changes of the last message do not modify an earlier slice."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     for number in range(800):
         view.add(message(number))

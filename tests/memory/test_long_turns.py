@@ -376,7 +376,10 @@ def steps(turns):
     shares=st.lists(st.floats(0, 0.9), max_size=6),
 )
 def test_views_keep_task_pairs_and_budget(turns, budget, kind, shares):
-    """This holds for random turns, budgets and cuts. A saved and restored view shows the same messages."""
+    """Random turns, budgets and cuts keep the task, pairs and budget.
+
+    A saved and restored view shows the same messages.
+    """
     memory = {
         "short": ShortTermMemory(max_tokens=budget),
         "sliding": SlidingWindow(tokens=budget),

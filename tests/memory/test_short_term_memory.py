@@ -133,7 +133,7 @@ def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, rol
 
 
 def test_a_cut_answer_shows_its_text_only():
-    """Its thinking has no signature and its calls have no results."""
+    """Thinking and calls of a truncated answer are omitted: they lack a signature and results."""
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("hi")), answered=True)
     parts = (Thinking("hm", "anthropic"), Text("I will"), ToolCall("look", {}, "1"))

@@ -117,7 +117,7 @@ async def test_turns_do_not_wait_for_summaries():
         await say(it, session, [20])
         assert "question 0." not in shown(llm.chats[-1])
         assert "summary 1" in shown(llm.chats[-1])
-        assert "question 9." in shown(llm.chats[-1])  # said while it was written
+        assert "question 9." in shown(llm.chats[-1])  # sent while the summary was written
 
 
 async def test_a_model_that_fails_leaves_the_conversation_as_it_is(caplog):

@@ -40,7 +40,7 @@ def test_the_rule_of_thumb(part, tokens):
 
 
 def test_older_messages_are_omitted_for_a_message_that_fits():
-    """This includes the text at the end of the request."""
+    """Older messages are also omitted to make room for the text at the end of the request."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     for _ in range(10):
         view.add(message(ADA, Text("q" * 390)), answered=True)

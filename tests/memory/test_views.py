@@ -120,7 +120,7 @@ def requests(view, history):
 def test_views_of_any_history_are_valid_and_fit(name, history):
     """Calls have results, no message is empty, the newest question is shown, and the budget is respected."""
     for shown in requests(MEMORIES[name].open_view(), history):
-        if shown[-1].role == "assistant":  # of an agent whose message was empty: the core says to go on
+        if shown[-1].role == "assistant":  # the core then appends a continuation message
             continue
         assert check_transcript(shown) == []
         assert sum(count_characters(said.parts) for said in shown) <= BUDGETS.get(name, float("inf"))

@@ -298,7 +298,7 @@ def test_reducer_may_modify_its_arguments():
 
 
 def test_reducer_that_is_not_callable_is_rejected():
-    """The same holds for an action."""
+    """A reducer or an action that is not callable is rejected."""
     with pytest.raises(UsageError, match="the reducer of 'k'"):
         Store(reducers={"k": "append"})
     with pytest.raises(UsageError, match="the action 'go'"):
@@ -306,7 +306,7 @@ def test_reducer_that_is_not_callable_is_rejected():
 
 
 def test_a_reducer_may_be_an_object():
-    """This includes an object without a hash."""
+    """A callable object works as a reducer, even without a hash."""
 
     @attrs.define
     class Newest:

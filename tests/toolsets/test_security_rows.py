@@ -359,7 +359,7 @@ async def approval_replay(delete_all, done):
 
 @pytest.mark.parametrize("row", rows("consumption"))
 async def test_every_loop_is_bounded(row, server):
-    """This covers model loops, input sizes and calls between agents."""
+    """Model loops, input sizes and calls between agents are limited."""
     match row["generate"]:
         case "loop_same_call":
             for arguments in (lambda _: {}, lambda chat: {"really": len(chat.messages) % 4 == 1}):

@@ -82,7 +82,7 @@ def notices(session):
 
 
 async def test_tools_of_a_toolset_are_offered_and_run():
-    """They follow the agent's own tools.
+    """Toolset tools follow the agent's own tools.
 
     `find_tools` and `call_tool` are offered only if the tools can change.
     """
@@ -168,7 +168,10 @@ async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
 
 
 async def test_failed_toolset_is_reported_and_reconnected(autojump_clock):
-    """Its calls fail with the reason. An event and a notice name it, and it reconnects after a pause."""
+    """Calls to the toolset fail with the reason.
+
+    An event and a notice name it, and it reconnects after a pause.
+    """
     remote = Remote("github", [multiply])
     call = [ToolCall("multiply", {"a": 2, "b": 2})]
     llm = ScriptedLLM([call, "4", call, "pity", call, "again 4"])

@@ -125,7 +125,10 @@ async def test_headers_of_a_custom_client_are_not_shown():
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500])
 async def test_credentials_in_a_url_are_not_shown(client, status, caplog):
-    """They are sent as a header, because HTTP libraries log URLs. Errors that quote the URL are redacted."""
+    """URL credentials are sent as a header, because HTTP libraries log URLs.
+
+    Errors that quote the URL are redacted.
+    """
     import httpx2
 
     quoted = f"{KEY} pa55-word-of-ada token=query-secret-77\x1b[2J\nforged"

@@ -42,7 +42,7 @@ async def main(url, limit):
 
 trio.run(main, sys.argv[1], int(sys.argv[2]))
 """
-"""A life whose disk is full for a while: its files cannot grow."""
+"""Source of a process whose disk is temporarily full: its files cannot grow."""
 
 
 def run(script, *arguments):

@@ -368,7 +368,7 @@ async def test_wrong_arguments_are_refused(memories):
 
 
 async def test_texts_are_stored_unchanged(memories):
-    """This includes scripts without spaces, query operators and characters that databases reject."""
+    """Scripts without spaces, query operators and characters that databases reject are stored unchanged."""
     for text in (
         "我喜欢绿茶",
         "naïve café",

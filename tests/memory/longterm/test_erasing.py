@@ -35,7 +35,7 @@ WORDS = (
     "zzlink",
     "zzmark",
 )
-"""What only Ada's memories hold: the beginnings of words, as an index keeps them."""
+"""Word prefixes, as in the search index, that only Ada's memories contain."""
 
 
 def embed(texts):

@@ -230,7 +230,7 @@ async def test_nothing_is_hidden_from_the_count_of_a_folder(folder):
 
 @needs_sandbox
 async def test_memory_is_bounded():
-    """One process is limited at allocation. The sum of several is limited when it is measured."""
+    """One process is limited at allocation. The total of several processes is limited when it is measured."""
     one = await run("/usr/bin/python3 -c 'x = bytearray(400_000_000); print(len(x))'", memory=200_000_000)
     assert "400000000" not in one
     each = "/usr/bin/python3 -c 'import time; x = bytearray(b\"x\" * 90_000_000); time.sleep(20)' &"

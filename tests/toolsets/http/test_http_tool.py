@@ -177,7 +177,7 @@ async def test_no_model_gives_what_is_the_credentials_to_give(server):
 
 
 def test_a_password_in_a_url_is_refused():
-    """It would appear in logs and representations. The error omits it as well."""
+    """The password would appear in logs and representations. The error omits the password as well."""
     with pytest.raises(ConfigurationError, match="auth=Basic") as refused:
         HTTPTool("a", "https://ada:s3cret@api.example/x")
     assert "s3cret" not in str(refused.value)

@@ -428,7 +428,7 @@ async def test_a_server_that_always_says_that_its_tools_changed(tmp_path):
 
 
 async def test_child_processes_end_with_the_server(tmp_path):
-    """This holds even if they ignore SIGTERM and the server does not."""
+    """Child processes that ignore SIGTERM also end when the server ends."""
     async with open_toolset(faulty(tmp_path, "has a child")):
         child = _child_of(tmp_path)
     await wait_until(lambda: _is_over(child))
@@ -757,7 +757,7 @@ async def test_an_answer_over_http_is_bounded(server, kind, packed):
 
 @needs_npm
 async def test_the_server_that_has_everything():
-    """Its tools, structured results, images, resources and twenty concurrent calls work."""
+    """The server's tools, structured results, images, resources and twenty concurrent calls work."""
     async with open_toolset(
         MCPServer(command=str(BIN / "mcp-server-everything"), connect_timeout=60)
     ) as tools:

@@ -423,7 +423,7 @@ async def test_a_damaged_file_is_named(authority, tokens):
     ],
 )
 async def test_a_secret_is_sent_by_the_method_of_the_server(authority, tokens, methods, credentials):
-    """This holds for the login and for a refresh over a different connection."""
+    """Login and refresh over a different connection both use the server's method."""
     authority.more = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
     authority.expires_in = 1
     authority.clients["me"] = {"redirect_uris": ["http://127.0.0.1:8791/callback"]}

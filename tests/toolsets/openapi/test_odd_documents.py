@@ -192,7 +192,7 @@ def test_shared_definitions_are_translated_once():
 
 
 def test_equal_definition_names_are_distinguished_per_tool():
-    """They get distinct names only if a tool refers to both, in the order of its references."""
+    """A tool that refers to both definitions gets distinct names, in the order of its references."""
     both = {"schemas": {"A": {"type": "object", "properties": {"a": {"$ref": "#/components/parameters/A"}}}}}
     components = {**both, "parameters": {"A": {"type": "string"}}}
     one, other = (
