@@ -60,12 +60,17 @@ from actgent import (
 )
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import PromptLayer
+from actgent.support.safe_logging import summarise
 from actgent.turns.event_loop_watchdog import BLOCKED_SECONDS, INTERVAL_SECONDS
 
 
 @pytest.fixture
 def told(caplog):
     """Return each log record as a text with its traceback."""
+    summarise(
+        all_of_them=True
+    )  # equal records of earlier tests would be suppressed together with those of this test
+    caplog.clear()
 
     def records() -> list[str]:
         ours = [record for record in caplog.records if record.name.startswith("actgent")]
