@@ -10,6 +10,7 @@ from actgent.web.routes.endpoint_table import ENDPOINTS
 BODIES = {
     "/sessions": {"agent": "clerk"},
     "/sessions/{id}": {"agent": "clerk"},
+    "PATCH /sessions/{id}": {"add_tags": ["billing"]},
     "/sessions/{id}/messages": {"input": "hello"},
     "/sessions/{id}/mode": {"mode": "act"},
     "/sessions/{id}/schedules": {"input": "x", "after": 60},
@@ -18,7 +19,7 @@ BODIES = {
     "/sessions/{id}/messages/{m}/feedback": {"score": 1},
     "/sessions/{id}/calls/{call}": {"reject": "no"},
 }
-"""Bodies of the endpoints that require a body."""
+"""Bodies by path, or by verb and path, of the endpoints that require a body."""
 OF_SESSIONS = [each for each in ENDPOINTS if "{id}" in each.path]
 
 
@@ -28,7 +29,7 @@ def fill(path, session_id, approval_id):
 
 
 async def ask(client, endpoint, session_id, approval_id):
-    body = BODIES.get(endpoint.path, {})
+    body = BODIES.get(f"{endpoint.verb} {endpoint.path}", BODIES.get(endpoint.path, {}))
     given = {} if endpoint.verb in ("GET", "DELETE") else {"json": body}
     path = fill(endpoint.path, session_id, approval_id)
     return await client.request(endpoint.verb, path, **given)
