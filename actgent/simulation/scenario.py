@@ -25,6 +25,7 @@ from actgent.messages import Failure, Reply, Text, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.runtime.sessions import session_table
 from actgent.sessions import session_record_writer
+from actgent.sessions.session_context import SessionContext
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
@@ -291,11 +292,11 @@ class _Run:
         self.storage.fault_chance = self.storage.slow_chance = 0.0
         await trio.sleep(REPAIR_SECONDS)
         for context in [each for running in runtime._agents() for each in running.sessions.values()]:
-            if context.log is None or context.closed or context.is_busy:
+            if context.log is None or _is_changing(context):
                 continue
             await context.log.flush()
             for problem in await check_loaded(journal, context):
-                if not (context.closed or context.is_busy):
+                if not _is_changing(context):
                     self.wrong(f"{context.id}: {problem}")
 
     async def _check_restorable(self, journal: Journal) -> None:
@@ -618,3 +619,8 @@ def _innermost(error: BaseException) -> str:
     )
     where = "" if place is None else f" at {place.filename.rpartition('/actgent/')[2]}:{place.lineno}"
     return f"{error!r}{where}"
+
+
+def _is_changing(context: SessionContext) -> bool:
+    """Return True if a session is closed or works on a message, so that its records may change."""
+    return context.closed or context.is_busy
