@@ -943,7 +943,7 @@ class Session(Generic[DataT_co]):
     ) -> None:
         """Change the tags and metadata of the session. The change is durable on return.
 
-        Concurrent calls keep the changes of each other. The session may be working or closed.
+        A concurrent call does not overwrite the changes of another one. The session may be working or closed.
 
         Args:
             add_tags: Tags to add. A tag is a text of 1 to 64 characters without a comma.
@@ -953,7 +953,7 @@ class Session(Generic[DataT_co]):
         Raises:
             ConfigurationError: A tag, key or value is invalid, or the session would have more than 32 tags or 16 keys.
             SessionNotFound: The session was erased.
-            JournalError: The change could not be recorded. It may be recorded later, or not at all.
+            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
         """
         self._agent.runner.check_loop("session.annotate()")
         change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)

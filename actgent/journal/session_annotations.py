@@ -1,6 +1,7 @@
 """Tags and metadata of a session: their limits, changes and stored form, and the SQL conditions that find sessions by them."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ MAX_VALUE_CHARS = 512
 """Maximum length of a metadata value, in characters."""
 NO_SESSION_METADATA: Mapping[str, str] = MappingProxyType({})
 """Metadata of a session without metadata."""
+_KEY = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -52,10 +54,13 @@ class SessionAnnotations(FieldRepr):
         merged = {**self.metadata, **change.metadata}
         metadata = {key: value for key, value in merged.items() if value is not None}
         if len(tags) > MAX_TAGS:
-            raise ConfigurationError(f"a session has at most {MAX_TAGS} tags, not {len(tags)}")
+            raise ConfigurationError(
+                f"a session has at most {MAX_TAGS} tags, not {len(tags)}: pass fewer, or remove others by remove_tags="
+            )
         if len(metadata) > MAX_METADATA_KEYS:
             raise ConfigurationError(
-                f"the metadata of a session has at most {MAX_METADATA_KEYS} keys, not {len(metadata)}"
+                f"the metadata of a session has at most {MAX_METADATA_KEYS} keys, not {len(metadata)}: pass fewer, or remove "
+                "others by annotate(metadata={key: None})"
             )
         return SessionAnnotations(tags=tuple(tags), metadata=MappingProxyType(metadata))
 
@@ -92,7 +97,7 @@ def changed_by(
 
 
 def new_annotations(tags: Iterable[str], metadata: object) -> SessionAnnotations:
-    """Validate the tags and metadata of a new session. None as metadata means no metadata.
+    """Return the tags and metadata of a new session after validation. None as metadata means no metadata.
 
     Raises:
         ConfigurationError: A tag, key or value is invalid, or there are too many.
@@ -125,10 +130,10 @@ def check_tags(name: str, tags: object) -> tuple[str, ...]:
 
 
 def check_session_metadata(metadata: object) -> Mapping[str, str]:
-    """Return the metadata of a session as a dict after validation. None means no metadata.
+    """Return the metadata of a session as a dict after validation; an empty dict for None.
 
     Raises:
-        ConfigurationError: The value is not a mapping of texts, or a key or value is invalid.
+        ConfigurationError: The value is not a mapping from str to str, or a key or value is invalid.
     """
     return _check_metadata(metadata, may_remove=False)
 
@@ -142,7 +147,7 @@ def _check_metadata(metadata: object, *, may_remove: bool) -> dict[str, Any]:
             f"metadata= of a session is a mapping of texts to texts, not {metadata!r:.200}"
         )
     for key, value in metadata.items():
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not _is_key(key):
+        if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
             raise ConfigurationError(
                 f"metadata= of a session has the invalid key {key!r:.100}: a key has 1 to {MAX_KEY_CHARS} "
                 "characters of A-Z a-z 0-9 . _ -"
@@ -157,10 +162,6 @@ def _check_metadata(metadata: object, *, may_remove: bool) -> dict[str, Any]:
     return dict(metadata)
 
 
-def _is_key(text: str) -> bool:
-    return text.isascii() and text.replace(".", "").replace("_", "").replace("-", "a").isalnum()
-
-
 def _is_storable(text: str) -> bool:
     return "\0" not in text and text.encode("utf-8", "replace").decode() == text
 
@@ -171,7 +172,7 @@ def _is_storable(text: str) -> bool:
 def encode_annotations(tags: Iterable[str], metadata: Mapping[str, str]) -> str | None:
     """Return the stored form of tags and metadata: JSON, or None if there are none.
 
-    Characters that databases cannot store are replaced.
+    NUL and lone surrogates are replaced by `?`, because databases cannot store them.
     """
     if not tags and not metadata:
         return None

@@ -300,7 +300,7 @@ class _Run:
                     self.wrong(f"{context.id}: {problem}")
 
     async def _check_restorable(self, journal: Journal) -> None:
-        """Check the summaries and snapshots from which this life will restore its sessions."""
+        """Compare the stored summaries and snapshots of all sessions with their records, before the next process restores them."""
         await journal.acquire()
         for summary in await journal.sessions():
             records = await journal.load(summary.session_id, agent=summary.agent)

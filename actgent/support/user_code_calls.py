@@ -139,9 +139,8 @@ def convert_user_error(error: BaseException, kind: str, name: str) -> Exception:
         Cancelled: The current task is cancelled, and the exception results from that.
         KeyboardInterrupt: The exception is or contains a `KeyboardInterrupt`.
     """
-    if (
-        pure := _pure_cancellation(error)
-    ) is not None and _is_task_cancelled():  # each task of an agent ends with it
+    pure = _only_cancellation(error)
+    if pure is not None and _is_task_cancelled():  # the usual case: each task of an agent ends so
         try:
             raise pure
         finally:
@@ -181,8 +180,8 @@ def _is_task_cancelled() -> bool:
     return trio.lowlevel.in_trio_task() and trio.current_effective_deadline() == -math.inf
 
 
-def _pure_cancellation(error: BaseException) -> trio.Cancelled | None:
-    """Return a `Cancelled` of an exception that contains no other exceptions; None if it contains others."""
+def _only_cancellation(error: BaseException) -> trio.Cancelled | None:
+    """Return a `Cancelled` if the exception is one, or is a group of nothing but `Cancelled`; otherwise return None."""
     found, waiting = None, [error]
     while waiting:  # groups may be nested deeper than the recursion limit
         each = waiting.pop()

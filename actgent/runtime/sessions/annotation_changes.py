@@ -34,7 +34,7 @@ class Annotator(FieldRepr):
         Raises:
             ConfigurationError: The session would have too many tags or metadata keys.
             SessionNotFound: The session does not exist.
-            JournalError: The change could not be recorded. It may be recorded later, or not at all.
+            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
             ServerUnreachable: In a cluster, the node that owns the session did not answer; the change may be recorded or
                 not.
         """
@@ -137,7 +137,7 @@ class Annotations:
             ConfigurationError: A tag, key or value is invalid, the session would have too many of them, or several agents
                 have a session with this id.
             SessionNotFound: The session does not exist.
-            JournalError: The change could not be recorded. It may be recorded later, or not at all.
+            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
             ServerUnreachable: In a cluster, the node that owns the session did not answer; the change may be recorded or
                 not.
         """
