@@ -322,3 +322,10 @@ async def test_limits_are_accepted(url):
             await session.annotate(add_tags=["one more"])
         await session.annotate(add_tags=["one more"], remove_tags=tags[:1])
         assert len(session.tags) == 32
+
+
+async def test_a_metadata_key_may_consist_of_punctuation():
+    """Each character that the error of an invalid key names is valid alone."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as clerk:
+        session = await clerk.create_session("ada", metadata=dict.fromkeys("._-a0Z", "v"))
+        assert session.metadata == dict.fromkeys("._-a0Z", "v")
