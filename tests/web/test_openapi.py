@@ -36,8 +36,43 @@ async def test_openapi_document_has_each_endpoint(served):
         named = {one["name"] for one in each["parameters"] if one["in"] == "path"}
         assert named == set(re.findall(r"\{(\w+)\}", path)), path
         assert each["summary"], path
-        assert ("requestBody" in each) == (verb in ("post", "put"))
+        assert ("requestBody" in each) == (verb in ("post", "put", "patch"))
     assert document["openapi"] == "3.1.0"
+
+
+async def test_document_states_required_bodies_and_parameters(served):
+    """The server rejects a request without a required body or query parameter, an integer above the documented maximum, and a media part with two sources."""
+    async with served.client("root") as root:
+        document = (await root.get("/v1/openapi.json")).json()
+        for path, verbs in document["paths"].items():
+            for verb, operation in verbs.items():
+                address = re.sub(r"\{\w+\}", "x", path)
+                needed = [each["name"] for each in operation["parameters"] if each["required"]]
+                query = {each["name"]: each["schema"] for each in operation["parameters"]}
+                if operation.get("requestBody", {}).get("required"):
+                    assert (await root.request(verb, address)).status_code == 415, path
+                if {"q"} & {*needed}:
+                    assert (await root.get(address)).json()["detail"].endswith("the parameter q")
+                if verb == "get" and "limit" in query and not needed:
+                    most = query["limit"]["maximum"]
+                    statuses = [
+                        (await root.get(address, params={"limit": each})).status_code
+                        for each in (most, most + 1)
+                    ]
+                    assert statuses == [200, 422], path
+        await root.put("/v1/sessions/s1", json={"agent": "clerk"})
+        part = {"type": "image", "media_type": "image/png"}
+        data, url = {"data": "AA=="}, {"url": "https://example.com/a.png"}
+        for more, status in (({}, 422), (data, 202), (url, 202), (data | url, 422)):
+            answer = await root.post("/v1/sessions/s1/messages", json={"input": [part | more]})
+            assert answer.status_code == status, more
+    bodies = [
+        operation["requestBody"]["required"]
+        for verbs in document["paths"].values()
+        for operation in verbs.values()
+        if "requestBody" in operation
+    ]
+    assert sum(bodies) >= 15
 
 
 def walk(value, place="#"):

@@ -66,7 +66,8 @@ async def test_filters_by_time_and_figures(indexed):
 @pytest.mark.parametrize(
     ("query", "word"),
     [
-        ({}, "word"),
+        ({}, "parameter q"),
+        ({"q": "-"}, "word"),
         ({"q": "x", "since": "yesterday"}, "since="),
         ({"q": "x", "since": "2026-01-01"}, "time zone"),
         ({"q": "x", "min_cost": "nan"}, "min_cost="),

@@ -31,8 +31,14 @@ MAX_ANONYMOUS_BODY_BYTES = 4096
 """Maximum size in bytes of a body for endpoints that need no token. It is small, because any caller can send it."""
 MAX_QUERY_BYTES = 4096
 """Maximum length of a query string in bytes."""
+MAX_QUERY_INTEGER = 10**15 - 1
+"""Largest integer of a query parameter. JavaScript reads it without loss."""
+MAX_QUERY_TEXT_CHARS = 500
+"""Maximum length in characters of the text of a query parameter without `maxLength`."""
 _JSON_TYPES = ("application/json", "application/a2a+json")
 """Media types of JSON bodies. A page of another origin cannot send them without a CORS preflight request."""
+BODY_VERBS = ("POST", "PUT", "PATCH")
+"""HTTP methods of requests with a JSON body."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
 Schema = Mapping[str, Any]
 T = TypeVar("T")
@@ -88,6 +94,8 @@ class Endpoint:
     """Scope that the token needs; None if the endpoint needs no token."""
     query: Mapping[str, Schema] = attrs.field(factory=dict)
     """JSON Schemas of the query parameters, by name."""
+    required_query: Sequence[str] = ()
+    """Names of the query parameters that a request must have."""
     body: Schema | None = None
     """JSON Schema of the body; None if the endpoint accepts no body."""
     has_parts: bool = False
@@ -263,7 +271,7 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
     """Parse the query string of a request, and validate each value against the endpoint's schema.
 
     Raises:
-        Problem: A parameter is unknown, is repeated, or has an invalid value; or the query is too long or unreadable.
+        Problem: A parameter is unknown, is repeated, is missing, or has an invalid value; or the query is too long or unreadable.
     """
     if len(text) > MAX_QUERY_BYTES:
         raise Problem("invalid", f"the query string has more than {MAX_QUERY_BYTES} bytes")
@@ -283,6 +291,9 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
         if name in found:
             raise Problem("invalid", f"the query has the parameter {name} more than once")
         found[name] = _value_of(name, value, endpoint.query[name])
+    for name in endpoint.required_query:
+        if name not in found:
+            raise Problem("invalid", f"the query must have the parameter {name}")
     return found
 
 
@@ -306,7 +317,7 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
     value: Any = text
     if kind == "integer":
         least = schema.get("minimum", 0)
-        if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_QUERY_INTEGER))):
             raise Problem(
                 "invalid", f"{name}= must be a whole number, at least {least}, not {quoted(text, 40)}"
             )
@@ -319,10 +330,9 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
         raise Problem(
             "invalid", f"{name}= must be one of {', '.join(schema['enum'])}, not {quoted(text, 40)}"
         )
-    elif "\x00" in text or len(text) > schema.get("maxLength", 500):
-        raise Problem(
-            "invalid", f"{name}= must be a text of at most {schema.get('maxLength', 500)} characters"
-        )
+    elif "\x00" in text or len(text) > schema.get("maxLength", MAX_QUERY_TEXT_CHARS):
+        most = schema.get("maxLength", MAX_QUERY_TEXT_CHARS)
+        raise Problem("invalid", f"{name}= must be a text of at most {most} characters without NUL")
     return value
 
 
@@ -407,7 +417,7 @@ def _check_media(verb: str, encoding: str, media: str) -> None:
     is_json = kind.strip().lower() in _JSON_TYPES
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
         raise Problem("unsupported-media-type", "JSON must be UTF-8")
-    if verb in ("POST", "PUT", "PATCH") and not is_json:
+    if verb in BODY_VERBS and not is_json:
         raise Problem(
             "unsupported-media-type", "the content type must be application/json, also for an empty body"
         )

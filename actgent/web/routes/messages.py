@@ -40,13 +40,15 @@ ENQUEUE_TIMEOUT_SECONDS = 10
 """Timeout in seconds for accepting a message into the inbox, if the request has no `deadline`."""
 _MEDIA = {
     "media_type": {"type": "string", "pattern": "^[a-z0-9.+-]+/[a-z0-9.+-]+$"},
-    "data": {"type": "string", "description": "Base64."},
+    "data": {"type": "string", "contentEncoding": "base64", "description": "Base64 (RFC 4648)."},
     "url": {
         "type": "string",
         "pattern": "^https?://",
         "description": "Given to the model, never fetched here.",
     },
 }
+
+_ONE_SOURCE = {"oneOf": [{"required": ["data"]}, {"required": ["url"]}]}
 
 
 def _part(kind: str, required: list[str], **properties: Any) -> dict[str, Any]:
@@ -68,8 +70,11 @@ CONTENT: Mapping[str, Any] = {
             "items": {
                 "oneOf": [
                     _part("text", ["text"], text={"type": "string"}),
-                    _part("image", ["media_type"], **_MEDIA),
-                    _part("file", ["media_type"], name={"type": "string", "maxLength": 200}, **_MEDIA),
+                    {**_part("image", ["media_type"], **_MEDIA), **_ONE_SOURCE},
+                    {
+                        **_part("file", ["media_type"], name={"type": "string", "maxLength": 200}, **_MEDIA),
+                        **_ONE_SOURCE,
+                    },
                 ]
             },
         },
@@ -145,7 +150,7 @@ def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
     """Convert the content of a request to message parts. Text is returned unchanged.
 
     Raises:
-        Problem: A part has both or neither of `data` and `url`, or invalid base64.
+        Problem: The base64 of a part is invalid.
     """
     return content if isinstance(content, str) else [_to_part(part) for part in content]
 
@@ -153,8 +158,6 @@ def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
 def _to_part(part: Mapping[str, Any]) -> Part:
     if part["type"] == "text":
         return Text(part["text"])
-    if ("data" in part) == ("url" in part):
-        raise Problem("invalid", f"a part of type {part['type']} must have either data (base64) or url")
     try:
         data = base64.b64decode(part["data"], validate=True) if "data" in part else None
     except (binascii.Error, ValueError):

@@ -11,8 +11,16 @@ from actgent.web import json_response_types
 from actgent.web.problem_documents import MEDIA_TYPE, TITLES
 from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint
+from .endpoints import (
+    BODY_VERBS,
+    IDEMPOTENCY_KEY,
+    JSON,
+    MAX_QUERY_INTEGER,
+    MAX_QUERY_TEXT_CHARS,
+    Endpoint,
+)
 from .response_type_schemas import Schema, TypeSchemas, example_of
+from .shared_schemas import ID
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -117,19 +125,20 @@ class _DocumentBuilder:
         }
         if endpoint.scope is not None:
             operation["x-scope"] = endpoint.scope
-        if endpoint.verb in ("POST", "PUT"):
+        if endpoint.verb in BODY_VERBS:
             operation["requestBody"] = self._request_body(endpoint)
         return operation
 
     def _request_body(self, endpoint: Endpoint) -> Schema:
         if endpoint.body is None:
-            return {"required": False, "content": {"application/json": {"schema": _NO_BODY, "example": {}}}}
+            content = {"schema": _NO_BODY, "example": {}}
+            return {"required": not endpoint.ignores_body, "content": {"application/json": content}}
         words = endpoint.answer.__name__.split("_")
         name = "".join(map(str.capitalize, words)) + "Body"
         self.types.components[name] = dict(endpoint.body)
         example = example_of(endpoint.body, self.types.components)
         content = {"schema": {"$ref": f"#/components/schemas/{name}"}, "example": example}
-        return {"required": bool(endpoint.body.get("required")), "content": {"application/json": content}}
+        return {"required": True, "content": {"application/json": content}}
 
     def _responses(self, endpoint: Endpoint) -> dict[str, Any]:
         answers = {
@@ -221,7 +230,7 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
         statuses |= {409}
     if endpoint.query or endpoint.body is not None or "{" in endpoint.path:
         statuses |= set(_VALUE_ERRORS)
-    if endpoint.verb in ("POST", "PUT"):
+    if endpoint.verb in BODY_VERBS:
         statuses |= set(_BODY_ERRORS)
     return sorted(statuses)
 
@@ -232,23 +241,28 @@ def _in_path(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
         known["id"] = _APPROVAL_ID
     for name in _NAMES.findall(endpoint.path):
         text, example = known[name]
-        schema = {"type": "string", "minLength": 1, "maxLength": 2000, "examples": [example]}
+        is_chosen = endpoint.verb == "PUT" and HTTPStatus.CREATED in endpoint.statuses
+        bounds = ID if is_chosen else {"type": "string", "minLength": 1, "maxLength": 2000}
+        schema = {**bounds, "examples": [example]}
         yield {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 
 
 def _in_query(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     for name, schema in endpoint.query.items():
-        bounds = {"maxLength": 500} if schema.get("type") == "string" and "enum" not in schema else {}
-        yield {"name": name, "in": "query", "required": False, "schema": {**bounds, **schema}}
+        bounds: Schema = {}
+        if schema.get("type") == "integer":
+            bounds = {"maximum": MAX_QUERY_INTEGER}
+        elif schema.get("type") == "string" and "enum" not in schema:
+            bounds = {"maxLength": MAX_QUERY_TEXT_CHARS}
+        yield {
+            "name": name,
+            "in": "query",
+            "required": name in endpoint.required_query,
+            "schema": {**bounds, **schema},
+        }
 
 
 def _in_headers(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     for name, text in endpoint.request_headers.items():
-        bounds = {"minLength": 1, "maxLength": 128} if name == IDEMPOTENCY_KEY else {}
-        yield {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": text,
-            "schema": {"type": "string", **bounds},
-        }
+        schema = ID if name == IDEMPOTENCY_KEY else {"type": "string"}
+        yield {"name": name, "in": "header", "required": False, "description": text, "schema": schema}

@@ -65,9 +65,7 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
         **{name: query[name] for name in _NAMED if name in query},
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)
-    page = await gateway.access.runtime.search(
-        query.get("q", ""), wanted, after=query.get("after"), limit=limit
-    )
+    page = await gateway.access.runtime.search(query["q"], wanted, after=query.get("after"), limit=limit)
     items = [_of_hit(hit) for hit in page.hits if await _sees(call, hit)]
     return JSON({"items": items, "next": page.following, "is_complete": page.is_complete})
 
@@ -106,6 +104,8 @@ async def get_trends(call: HTTPCall) -> JSON[Trends]:
 
 
 ENDPOINTS = (
-    Endpoint(verb="GET", path="/search", answer=find_messages, scope="read", query=_SEARCH),
+    Endpoint(
+        verb="GET", path="/search", answer=find_messages, scope="read", query=_SEARCH, required_query=("q",)
+    ),
     Endpoint(verb="GET", path="/trends", answer=get_trends, scope="read", query=_TRENDS),
 )

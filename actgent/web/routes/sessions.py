@@ -9,7 +9,7 @@ from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExi
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.session_annotations import MAX_VALUE_CHARS, new_annotations
-from actgent.limits_and_schedules.argument_checks import check_id
+from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS, check_id
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Sender
 from actgent.runtime.sessions.session_tree_close import close_below
@@ -54,6 +54,7 @@ NEW_SESSION = {
         "owner": {
             "type": "string",
             "minLength": 1,
+            "maxLength": MAX_ID_CHARS,
             "description": "Owner of the session; requires the scope admin.",
         },
         "on_busy": ON_BUSY,

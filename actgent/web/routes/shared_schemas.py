@@ -9,6 +9,7 @@ import attrs
 
 from actgent.errors.text_escaping import quoted
 from actgent.journal.session_annotations import (
+    MAX_KEY_CHARS,
     MAX_METADATA_KEYS,
     MAX_TAG_CHARS,
     MAX_TAGS,
@@ -76,16 +77,17 @@ SESSION_LIMITS: Mapping[str, Any] = {
 """JSON Schema of the limits that apply to a whole session."""
 TAGS: Mapping[str, Any] = {
     "type": "array",
-    "items": {"type": "string", "minLength": 1, "maxLength": MAX_TAG_CHARS},
+    "items": {"type": "string", "pattern": "^[^,]+$", "maxLength": MAX_TAG_CHARS},
     "maxItems": MAX_TAGS,
     "description": "Tags of the session: texts without commas.",
     "examples": [["billing"]],
 }
 SESSION_METADATA: Mapping[str, Any] = {
     "type": "object",
+    "propertyNames": {"type": "string", "pattern": f"^[A-Za-z0-9._-]{{1,{MAX_KEY_CHARS}}}$"},
     "additionalProperties": {"type": "string", "maxLength": MAX_VALUE_CHARS},
     "maxProperties": MAX_METADATA_KEYS,
-    "description": "Metadata of the session. Keys have 1 to 64 characters of A-Z a-z 0-9 . _ -",
+    "description": f"Metadata of the session. Keys have 1 to {MAX_KEY_CHARS} characters of A-Z a-z 0-9 . _ -",
     "examples": [{"ticket": "4711"}],
 }
 ANNOTATION_FILTERS: Mapping[str, Any] = {
@@ -97,6 +99,7 @@ ANNOTATION_FILTERS: Mapping[str, Any] = {
     },
     "metadata": {
         "type": "string",
+        "contentMediaType": "application/json",
         "maxLength": 2000,
         "description": "JSON object of texts: only sessions with all of these metadata values.",
         "examples": ['{"ticket":"4711"}'],

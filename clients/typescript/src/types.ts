@@ -98,6 +98,15 @@ export interface AgentTotals {
   spent_usd?: number;
 }
 
+export interface AnnotateBody {
+  /** Tags of the session: texts without commas. */
+  add_tags?: Array<string>;
+  /** Tags to remove. Missing tags are ignored. */
+  remove_tags?: Array<string>;
+  /** New values by key; null removes a key. */
+  metadata?: Record<string, string | null>;
+}
+
 export type AnswerCallBody = {
   /** Result of the call. */
   respond: JSONValue;
@@ -530,18 +539,25 @@ export interface DelegateBody {
   } | {
     type: "image";
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "image";
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   } | {
     type: "file";
     name?: string;
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "file";
+    name?: string;
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   }>;
   task_id?: string;
   deadline?: number;
@@ -1244,18 +1260,25 @@ export interface PostForkBody {
   } | {
     type: "image";
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "image";
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   } | {
     type: "file";
     name?: string;
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "file";
+    name?: string;
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   }>;
 }
 
@@ -1596,18 +1619,25 @@ export interface SayBody {
   } | {
     type: "image";
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "image";
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   } | {
     type: "file";
     name?: string;
     media_type: string;
-    /** Base64. */
-    data?: string;
+    /** Base64 (RFC 4648). */
+    data: string;
+  } | {
+    type: "file";
+    name?: string;
+    media_type: string;
     /** Given to the model, never fetched here. */
-    url?: string;
+    url: string;
   }>;
   message_id?: string;
   priority?: "urgent" | "high" | "normal" | "low";
@@ -2332,7 +2362,7 @@ export interface Operations {
       /** Whose session, where several agents have one of this id. */
       agent?: string;
     };
-    body: undefined;
+    body: AnnotateBody;
     answer: SessionSummary;
     events: never;
   };
@@ -2693,7 +2723,7 @@ export interface Operations {
     path: Record<string, never>;
     query: {
       /** Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word. */
-      q?: string;
+      q: string;
       agent?: string;
       owner?: string;
       role?: "user" | "assistant";
