@@ -87,18 +87,14 @@ def _describe_folder(folder: str, read: AgentFolder) -> str:
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
-    cases = _count_cases(read.path)
+    tests = read.path / TESTS
+    has_some = tests.is_dir() and any(path.suffix in SUFFIXES for path in tests.iterdir())
+    # Reads all cases, so an invalid case raises.
+    cases = len(load_cases(tests)) if has_some else 0
     holds = [f"instructions: {forms}", f"skills: {skills}", f"cases: {cases}"]
     for what, names in (("APIs", read.documents), ("MCP servers", read.servers)):
         holds += [f"{what}: {', '.join(names)}"] if names else []
     return f"{folder}: agent {read.name!r} is fine ({'; '.join(holds)})"
-
-
-def _count_cases(folder: Path) -> int:
-    """Return the number of evaluation cases in the folder's `tests`. Reads all cases, so an invalid case raises."""
-    tests = folder / TESTS
-    has_some = tests.is_dir() and any(path.suffix in SUFFIXES for path in tests.iterdir())
-    return len(load_cases(tests)) if has_some else 0
 
 
 def is_folder(target: str) -> bool:

@@ -166,7 +166,8 @@ def _show_failure(
     terminal.line(f"seed {result.seed}  {outcome.problems[0].splitlines()[0]}")
     terminal.line(f"  reproduce: actgent simulate {target}{_other_options(options)}")
     terminal.line(f"  shrunk from {len(outcome.happened)} choices to {len(best.happened)}")
-    _show_story(best, terminal)
+    for line in render_story(best.story.events):
+        terminal.line(f"  {line}")
     if best.happened:
         terminal.line(f"  necessary: {', '.join(name for name, _ in best.happened)}")
     path = Path(options.save, f"{result.seed}.seed")
@@ -183,11 +184,6 @@ def _other_options(options: SimulateOptions) -> str:
     words += [f" --say {json.dumps(each, ensure_ascii=False)}" for each in options.messages]
     words += [" --own-models" if options.own_models else ""]
     return "".join(words)
-
-
-def _show_story(outcome: SeedOutcome, terminal: Terminal) -> None:
-    for line in render_story(outcome.story.events):
-        terminal.line(f"  {line}")
 
 
 def _show_rest(totals: Totals, shown: int, terminal: Terminal) -> None:

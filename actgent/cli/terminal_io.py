@@ -103,9 +103,7 @@ class Lines:
             await self._read()
         if end < 0 and not self._buffer:
             return None
-        return self._pop_line(end if end >= 0 else len(self._buffer))
-
-    def _pop_line(self, length: int) -> str:
+        length = end if end >= 0 else len(self._buffer)
         line = self._buffer[:length].decode("utf-8", "replace")
         del self._buffer[: length + 1]
         return line.removesuffix("\r")

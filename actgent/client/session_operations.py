@@ -199,7 +199,10 @@ class SessionOperations:
         while after is not None and len(found) < limit:
             query = {"limit": min(500, limit - len(found)), **({"after": after} if after else {})}
             page = await self._requests.send(RemoteRequest(operation="list_all_schedules", query=query))
-            found += [_to_set_schedule(each) for each in page["items"]]
+            found += [
+                SetSchedule(agent=each["agent"], session_id=each["session_id"], schedule=to_schedule(each))
+                for each in page["items"]
+            ]
             after = page["next"]
         return tuple(found)
 
@@ -254,8 +257,3 @@ def _to_rating(data: Mapping[str, Any]) -> RatingRecord:
     """Convert the JSON of a rating to a `RatingRecord`."""
     fields = ("message_id", "score", "comment", "expected", "by")
     return RatingRecord(**{name: data[name] for name in fields}, at=to_seconds(data.get("at")))
-
-
-def _to_set_schedule(data: Mapping[str, Any]) -> SetSchedule:
-    """Convert the JSON of a schedule to a `SetSchedule`."""
-    return SetSchedule(agent=data["agent"], session_id=data["session_id"], schedule=to_schedule(data))

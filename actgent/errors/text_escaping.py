@@ -15,7 +15,7 @@ def shown(value: Any, limit: int = MAX_SHOWN_CHARS) -> str:
     text = value if isinstance(value, str) else _text_of(value)
     cut = text[:limit]
     if not cut.isprintable():
-        cut = "".join([character if character.isprintable() else _escaped(character) for character in cut])
+        cut = "".join([character if character.isprintable() else repr(character)[1:-1] for character in cut])
     return cut if len(text) <= limit else f"{cut}... ({len(text):,} characters)"
 
 
@@ -37,7 +37,3 @@ def _text_of(value: Any) -> str:
         raise
     except BaseException:  # noqa: ASYNC103, BLE001 - `str()` of a foreign object may raise anything; the text only labels it
         return type(value).__name__  # noqa: ASYNC104
-
-
-def _escaped(character: str) -> str:
-    return repr(character)[1:-1]

@@ -137,21 +137,14 @@ class CallingModel(LLM):
             return _to_answer(await self._stream_text(self._stream, messages, options, on_text), self.name)
         options = _options_from(chat, self._options) if self._options else {}
         if self._is_sync:
-            result = await self._call_in_thread(messages, options)
+            result = await self._threads.run_sync(partial(self._call, messages, **options))
+            result = await result if inspect.isawaitable(result) else result
         else:
             result = await self._call(messages, **options)
         answer = _to_answer(result, self.name)
         if on_text is not None:
             await on_text(answer.text, 0)
         return answer
-
-    async def _call_in_thread(self, messages: list[SimpleMessage], options: Mapping[str, Any]) -> Any:
-        """Call a synchronous model function in a worker thread, and await its result if it is awaitable.
-
-        A cancelled call abandons the thread.
-        """
-        result = await self._threads.run_sync(partial(self._call, messages, **options))
-        return await result if inspect.isawaitable(result) else result
 
     async def _stream_text(
         self,

@@ -5,7 +5,7 @@ estimate with tools, and about all of it for short plain text. Providers add hid
 there are tools), which only the usage of an answer reports.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -37,12 +37,8 @@ class PromptEstimator(FieldRepr):
         if chat.response_format is not None:
             size += _size(repr(chat.response_format.schema))
         for message in chat.messages:
-            size += MESSAGE_BYTES + _parts_size(message.parts)
+            size += MESSAGE_BYTES + sum(map(_part_size, message.parts))
         return size // BYTES_PER_TOKEN + 1
-
-
-def _parts_size(parts: Iterable[Part]) -> int:
-    return sum(map(_part_size, parts))
 
 
 def _part_size(part: Part) -> int:

@@ -50,20 +50,16 @@ def _fit(value: Any, room: int) -> Any:
         return _LEFT_OUT
     match value:
         case str():
-            return _fit_text(value, room)
+            kept = value[: room - _SMALLEST_CHARS]
+            while len(encode_content(kept)) + len(_MARK) > room:  # escapes are longer than their characters
+                kept = kept[: len(kept) // 2]
+            return f"{kept}{_MARK}"
         case list():
             return _fit_list(value, room)
         case dict():
             return _fit_object(value, room)
         case _:
             return _LEFT_OUT
-
-
-def _fit_text(text: str, room: int) -> str:
-    kept = text[: room - _SMALLEST_CHARS]
-    while len(encode_content(kept)) + len(_MARK) > room:  # escapes are longer than their characters
-        kept = kept[: len(kept) // 2]
-    return f"{kept}{_MARK}"
 
 
 def _fit_list(items: list[Any], room: int) -> list[Any]:

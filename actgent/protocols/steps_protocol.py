@@ -222,7 +222,11 @@ def read_step(text: str) -> Step:
         if _is_prose(shown, error.reason):
             return Step(kind="final", answer=shown.strip())
         raise
-    return _select_step(found, text)
+    # Final answers after the first step do not count: the model wrote them without the results.
+    first, *later = found
+    if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
+        return first
+    raise ParseError(f"the answer holds {len(found)} different JSON objects: give exactly one", text)
 
 
 def _objects(text: str) -> list[Step]:
@@ -252,21 +256,6 @@ def _objects(text: str) -> list[Step]:
     if wrong:  # an answer next to invalid calls is not accepted
         raise ParseError(wrong[0], text)
     return found
-
-
-def _select_step(found: list[Step], text: str) -> Step:
-    """Return the step to execute from several different steps in one answer.
-
-    It is the first step if it is a plan, or if only final answers follow it: the model wrote them without the
-    results.
-
-    Raises:
-        ParseError: The answer has several different steps.
-    """
-    first, *later = found
-    if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
-        return first
-    raise ParseError(f"the answer holds {len(found)} different JSON objects: give exactly one", text)
 
 
 def _is_prose(text: str, reason: str) -> bool:

@@ -77,7 +77,10 @@ async def fire_schedule(
     funding = await _funding(running, timer)
     if not await is_set(context, timer):
         return
-    fired = _fired(running, timer)
+    schedule = timer.schedule
+    passed = max(running.clock.now(), schedule.at)  # a timer may fire a little early
+    following = next_time(schedule.cron, schedule.zone, after=passed) if schedule.cron else 0.0
+    fired = ScheduleFiredRecord(schedule_id=schedule.id, at=schedule.at, following=following)
     if _is_busy(running, context, timer):
         await _pass_over(context, fired)
         running.core.observer.fire(context, fired.schedule_id, "")
@@ -94,14 +97,6 @@ async def fire_schedule(
         _set_again(context, timer)
         raise
     running.core.observer.fire(context, fired.schedule_id, message.id)
-
-
-def _fired(running: AgentActor, timer: ScheduleTimer) -> ScheduleFiredRecord:
-    """Return the record of a schedule that fires now."""
-    schedule = timer.schedule
-    passed = max(running.clock.now(), schedule.at)  # a timer may fire a little early
-    following = next_time(schedule.cron, schedule.zone, after=passed) if schedule.cron else 0.0
-    return ScheduleFiredRecord(schedule_id=schedule.id, at=schedule.at, following=following)
 
 
 async def _pass_over(context: SessionContext, fired: ScheduleFiredRecord) -> None:

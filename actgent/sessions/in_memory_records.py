@@ -59,7 +59,9 @@ class RecentRecords(list[Entry]):
         """Wake the readers after entries were appended, and drop old entries if there are too many."""
         self.wake()
         if len(self) > self.TRIM_AT:
-            self._drop_oldest()
+            count = len(self) - MAX_RECORDS
+            del self[:count]
+            self.dropped += count
 
     def add_reader(self, reader: Wakeable) -> None:
         """Register a reader that is woken at each new entry."""
@@ -73,11 +75,6 @@ class RecentRecords(list[Entry]):
         """Close the list. Readers end after the last entry."""
         self.is_closed = True
         self.wake()
-
-    def _drop_oldest(self) -> None:
-        count = len(self) - MAX_RECORDS
-        del self[:count]
-        self.dropped += count
 
     def wake(self) -> None:
         """Wake the readers."""

@@ -97,7 +97,9 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
 
     def outside(self) -> "Handlers | None":
         """Return a copy with only the handlers that programs registered; None if there are none."""
-        found = {kind: _outside(group) for kind, group in self.items()}
+        found = {
+            kind: tuple(attached for attached in group if attached.is_outside) for kind, group in self.items()
+        }
         handlers = Handlers()
         handlers.update({kind: group for kind, group in found.items() if group})
         return handlers or None
@@ -118,10 +120,6 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         is_missed = bool(self._missed & bit)
         self._missed &= ~bit
         return is_missed
-
-
-def _outside(group: tuple[HandlerRegistration, ...]) -> tuple[HandlerRegistration, ...]:
-    return tuple(attached for attached in group if attached.is_outside)
 
 
 def _ignore(_: object) -> None:

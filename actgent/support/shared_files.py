@@ -79,7 +79,10 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_right
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             if keeps_rights:
-                _copy_rights(descriptor, path)
+                with suppress(FileNotFoundError, PermissionError):
+                    seen = path.stat()
+                    os.fchown(descriptor, seen.st_uid, seen.st_gid)
+                    os.fchmod(descriptor, stat.S_IMODE(seen.st_mode))
             file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
@@ -88,14 +91,6 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_right
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.absolute().parent)
-
-
-def _copy_rights(descriptor: int, path: Path) -> None:
-    """Copy owner, group and mode of `path` to an open file, if `path` exists and the process may."""
-    with suppress(FileNotFoundError, PermissionError):
-        seen = path.stat()
-        os.fchown(descriptor, seen.st_uid, seen.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(seen.st_mode))
 
 
 def sync_folder(folder: Path) -> None:

@@ -36,7 +36,7 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
     """
     if isinstance(transcript, ModelRequest):
         return list(_neutral(transcript.messages))
-    if not isinstance(transcript, Mapping) and _is_neutral(transcript):
+    if not isinstance(transcript, Mapping) and (not transcript or isinstance(transcript[0], ChatMessage)):
         return list(_neutral(transcript))  # type: ignore[arg-type]
     if dialect is None or dialect not in PROVIDER_APIS:
         raise ConfigurationError(f"unknown dialect {dialect!r}: expected one of {', '.join(PROVIDER_APIS)}")
@@ -53,10 +53,6 @@ def assert_valid_transcript(transcript: Transcript, dialect: str | None = None) 
     """
     if problems := check_transcript(transcript, dialect):
         raise AssertionError("the transcript is not valid:\n  " + "\n  ".join(problems))
-
-
-def _is_neutral(messages: Sequence[object]) -> bool:
-    return not messages or isinstance(messages[0], ChatMessage)
 
 
 def _neutral(messages: Sequence[ChatMessage]) -> Problems:

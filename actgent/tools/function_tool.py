@@ -393,7 +393,7 @@ def tool(
         named = name if name is not None else _name_of(func)
         text = description if description is not None else _description_of(func)
         if not text:
-            text = _readable_name(named)
+            text = named.replace("_", " ").strip().capitalize()
             _log.warning(
                 "tool %s has no description, so the model sees %r: write a docstring or @tool(description=...)",
                 named,
@@ -423,8 +423,3 @@ def _description_of(func: Callable[..., Any]) -> str:
     return schemas.description_of(_documented_object(func)) or (
         schemas.description_of(inner) if inner.__doc__ else ""
     )
-
-
-def _readable_name(name: str) -> str:
-    """Return a function name as words, e.g. "Read file" for `read_file`."""
-    return name.replace("_", " ").strip().capitalize()

@@ -15,7 +15,7 @@ A call is in one of these states. If the batch is stopped, its state determines 
 
 import types
 import typing
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -319,7 +319,7 @@ class Batch(FieldRepr):
         awaits approval does not delay later calls, except across a tool marked `exclusive`.
         """
         former: Sequence[int] = ()
-        for stage in self._stages():
+        for stage in _ONE_STAGE if len(self.calls) == 1 else self._group_calls():
             if self.awaiting_approval and any(map(self._is_alone, (*former[:1], stage[0]))):
                 return
             if self.on_stage is not None:
@@ -362,13 +362,6 @@ class Batch(FieldRepr):
         start_gate.set(next_gate)
         next_gate.open()
         await self._run_call(*call)
-
-    def _stages(self) -> Iterable[Sequence[int]]:
-        """Return the indexes of the calls in stages.
-
-        Calls of one stage may overlap; stages run one after the other.
-        """
-        return _ONE_STAGE if len(self.calls) == 1 else self._group_calls()
 
     def _group_calls(self) -> Iterator[Sequence[int]]:
         overlapping: list[int] = []
@@ -626,19 +619,16 @@ class Batch(FieldRepr):
                 if (mistake := _validate_approval_request(question)) is None:
                     raise question from None  # noqa: ASYNC104 - `convert_user_error` re-raises cancellations
                 error = mistake
-            self._report_exception(call, tool, error)
+            if self.host is not None:
+                self.host.report_exception(call, error)
+            if tool.hooks:
+                _call_hook(tool, "on_exception", call, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
             words = self._fit_to_limit(call, describe(error))
             return _error_result(call, words, status=status, raised=_foreign_class_name(error))  # noqa: ASYNC104 - as above
         result = _success_result(call, self._fit_to_limit(call, text))
         return attrs.evolve(result, media=media) if media else result
-
-    def _report_exception(self, call: ToolCall, tool: Tool, error: Exception) -> None:
-        if self.host is not None:
-            self.host.report_exception(call, error)
-        if tool.hooks:
-            _call_hook(tool, "on_exception", call, error)
 
     async def _run_to_text(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext

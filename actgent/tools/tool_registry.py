@@ -333,19 +333,14 @@ def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | 
         if (
             outside or tool.outside
         ):  # a third party wrote the description, also of a tool with trusted results
-            _neutralize_texts(fit)
+            fit.description = _neutralize(fit.description)
+            if (parameters := _neutralize_schema(fit.parameters)) != fit.parameters:
+                fit.parameters = parameters
     except Exception as error:  # noqa: BLE001 - attributes of a third-party tool may raise anything
         reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
         _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(reason))
         return None
     return fit
-
-
-def _neutralize_texts(tool: WrappedTool) -> None:
-    """Remove special tokens and invisible characters from an untrusted tool's description and schema."""
-    tool.description = _neutralize(tool.description)
-    if (parameters := _neutralize_schema(tool.parameters)) != tool.parameters:
-        tool.parameters = parameters
 
 
 def _neutralize_schema(schema: Any) -> Any:

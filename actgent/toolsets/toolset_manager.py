@@ -277,7 +277,7 @@ class ToolsetManager:
         state.error = error
         silent = f"it did not answer within {state.source.connect_timeout:g} s"
         state.reason = silent if error is None else "its connection failed"
-        state.detail = detail = silent if error is None else _leaf_text(error)
+        state.detail = detail = silent if error is None else error_text(next(leaves(error)))
         _log.warning(
             "toolset %s is not available: %s; next attempt in %g s", shown(name), shown(detail), pause
         )
@@ -351,8 +351,3 @@ async def _wait_any(states: Sequence[_ToolsetState]) -> None:
 
         for state in states:
             nursery.start_soon(wait, state.changed)
-
-
-def _leaf_text(error: Exception) -> str:
-    """Return the text of the first exception in an error, without groups."""
-    return error_text(next(leaves(error)))

@@ -301,7 +301,9 @@ class OpenMessages:
             return
         async with sent.recounting:
             if sent.total >= self._most:
-                await _recount(sent, journal)
+                for key, count in list(sent.counts.items()):
+                    head = journal.cached_head(*key) or await journal.head(*key)
+                    sent.drop(key, count if head is None else max(0, count - head.unfinished))
         if sent.total >= self._most:
             raise Problem(
                 "too-many-requests",
@@ -309,10 +311,3 @@ class OpenMessages:
                 limit="messages",
                 value=self._most,
             )
-
-
-async def _recount(sent: _Sent, journal: Journal) -> None:
-    """Correct the counts of a token's unfinished messages with the current numbers of the journal."""
-    for key, count in list(sent.counts.items()):
-        head = journal.cached_head(*key) or await journal.head(*key)
-        sent.drop(key, count if head is None else max(0, count - head.unfinished))

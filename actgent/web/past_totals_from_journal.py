@@ -129,17 +129,14 @@ class _SessionTally:
             case MessageAppendedRecord():
                 self.turn = record.message_id
             case AgentMessageRecord():
-                self._count_answer(record, at)
+                if record.usage.cost:
+                    self.totals.spent[self.key.agent, record.model] += record.usage.cost  # type: ignore[assignment] # dollars
+                for result in record.message.tool_results:
+                    self._add_result(result, at)
             case CallFinishedRecord():
                 self._add_result(record.result, at)
             case MessageEndRecord():
                 self._add_end(record, at)
-
-    def _count_answer(self, record: AgentMessageRecord, at: float) -> None:
-        if record.usage.cost:
-            self.totals.spent[self.key.agent, record.model] += record.usage.cost  # type: ignore[assignment] # dollars
-        for result in record.message.tool_results:
-            self._add_result(result, at)
 
     def _add_result(self, result: ToolResult, at: float) -> None:
         if result.call_id in self.calls:

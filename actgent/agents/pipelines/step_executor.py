@@ -214,7 +214,9 @@ class _Run:
 
         Some failure kinds are never retried.
         """
-        task = self._task_prefix(step)
+        # Ids of tasks change with each rerun of the step, and stay equal after a crash.
+        number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
+        task = f"task/{step.name}" if number == 1 else f"task/{step.name}@{number}"
         for tried in range(step.retries + 1):
             task_id = f"{task}/{tried}" if tried else task
             result, kind = await self._run_once(step, to_text(prompt), task_id)
@@ -239,11 +241,6 @@ class _Run:
             raise
         except ActgentError as error:
             return StepResult(name=step.name, status="failed", reason=model_error_text(error)), ""
-
-    def _task_prefix(self, step: GraphStep) -> str:
-        """Return the id prefix of a step's tasks. It changes with each rerun of the step, and stays equal after a crash."""
-        number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
-        return f"task/{step.name}" if number == 1 else f"task/{step.name}@{number}"
 
     async def _ask(self, step: GraphStep, prompt: str, task_id: str) -> TaskOutcomeRecord:
         form = None

@@ -51,7 +51,10 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
     replayed, _ = await replay_with(up_to, agent, model, run_tools=False)
     chats = model.chats[len(script_of(up_to.records)) - 1 :]
     if not chats:
-        raise _not_reached(agent, step)
+        raise ConfigurationError(
+            f"the current code of agent {agent.name} makes no model call for record {step}: `actgent replay --code` shows the "
+            "first difference"
+        )
     prompts = [each.prompt for each in replayed if isinstance(each, AgentMessageRecord) and each.stop]
     answers = sum(isinstance(each, AgentMessageRecord) for each in up_to.records)
     return ShownRequest(
@@ -92,11 +95,4 @@ def _answer_in(recording: Recording, step: int) -> AgentMessageRecord:
         return record
     raise ConfigurationError(
         f"record {step} is not an answer of a model: `actgent inspect --context` lists the answers"
-    )
-
-
-def _not_reached(agent: Agent, step: int) -> ConfigurationError:
-    return ConfigurationError(
-        f"the current code of agent {agent.name} makes no model call for record {step}: `actgent replay --code` shows the "
-        "first difference"
     )

@@ -18,7 +18,6 @@ from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import Cursor, SessionFilter
-from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 
 from .client_session import OpenSession
@@ -266,7 +265,8 @@ async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:
 
     None if its first message did not come from a client of ACP.
     """
-    first = await _first_message(journal, summary)
+    records = await journal.read(summary.session_id, agent=summary.agent, after=0, limit=FIRST_RECORDS)
+    first = next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)
     cwd = None if first is None else first.metadata.get("cwd")
     if first is None or not isinstance(cwd, str):
         return None
@@ -276,8 +276,3 @@ async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:
         "title": " ".join(first.text.split())[:TITLE_CHARS],
         "updatedAt": datetime.fromtimestamp(summary.updated_at, UTC).isoformat(),
     }
-
-
-async def _first_message(journal: Journal, summary: SessionSummary) -> Message | None:
-    records = await journal.read(summary.session_id, agent=summary.agent, after=0, limit=FIRST_RECORDS)
-    return next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)

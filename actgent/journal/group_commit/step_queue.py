@@ -262,7 +262,10 @@ class StepQueue:
         for queued in group:
             if queued.is_over:
                 continue
-            queued.error = _again(error)
+            # One error for each waiting task, so that tasks do not share a traceback.
+            fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
+            fresh.__cause__ = error.__cause__
+            queued.error = fresh
             is_lost = (queued.is_retried or queued.task is None) and queued.step.count
             if is_lost and isinstance(error, JournalFull | JournalFailed):
                 self.failed.setdefault(queued.step.key, []).append(queued.step)
@@ -334,13 +337,3 @@ def _record_outcome(creation: Creation, queued: QueuedStep) -> None:
         queued.error = SessionExists(*queued.step.key)
     elif queued.error is None:
         creation.is_written = True
-
-
-def _again(error: JournalError | Fenced) -> ActgentError:
-    """Return a copy of an error for one waiting task, so that tasks do not share a traceback.
-
-    The cause is kept.
-    """
-    fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
-    fresh.__cause__ = error.__cause__
-    return fresh

@@ -298,14 +298,11 @@ class SqliteFile:
     def _find(self, key: SessionKey) -> Head | None:
         columns = self._db.execute(f"{_SELECT_HEADS}{_OF_KEY}", key).get
         if columns is None:
-            self._check_absence(key.session_id)
+            # A session without a head that has rows must not be created again.
+            if self.is_suspect and key.session_id in self._lost_ids:
+                raise JournalDamaged("the head of the session is lost", session_id=key.session_id)
             return None
         return _good_head(columns, key.session_id, self.identity)
-
-    def _check_absence(self, session_id: str) -> None:
-        """Raise `JournalDamaged` if a session without a head has rows, so it must not be created again."""
-        if self.is_suspect and session_id in self._lost_ids:
-            raise JournalDamaged("the head of the session is lost", session_id=session_id)
 
     @functools.cached_property
     def _lost_ids(self) -> frozenset[str]:

@@ -107,7 +107,11 @@ class ModelState:
         The provider counts a call when it arrives, and calls can arrive in another order than they were sent. So a reading
         only gives a lower and an upper bound of the remaining units. The level is moved into this range and no further.
         """
-        self._note_arrival(call)
+        # The provider has counted this call, and so all calls that were sent before it.
+        while (first := next(iter(self._uncounted), None)) and first.total.requests <= call.total.requests:
+            del self._uncounted[first]
+            first.settled = self.total
+        self.counted = max(self.counted, call.total, key=_requests)
         if call.total.requests <= self._reported.requests:
             return  # A later call has reported already.
         self._reported = max(self._reported, call.counted, key=_requests)
@@ -118,13 +122,6 @@ class ModelState:
             level = least if bucket is None else max(least, min(most, bucket.fill(now)))
             level = min(reading.limit, level)
             self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
-
-    def _note_arrival(self, call: Call) -> None:
-        """Note that the provider has counted a call. All calls that were sent before it count as received."""
-        while (first := next(iter(self._uncounted), None)) and first.total.requests <= call.total.requests:
-            del self._uncounted[first]
-            first.settled = self.total
-        self.counted = max(self.counted, call.total, key=_requests)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
         """Return the minimum and maximum remaining units of a limit after one response.

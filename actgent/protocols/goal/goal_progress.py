@@ -223,7 +223,10 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
             progress.has_failed = True
             continue
         if result.tool_name == RUN_TASKS:
-            _absorb_tasks(progress, result)
+            tasks = tasks_in_result(result)
+            used = [task["tool"] for task in tasks if task.get("status") == "completed"]
+            progress.used_tools = tuple(dict.fromkeys((*progress.used_tools, *used)))
+            progress.has_failed |= len(used) < len(tasks)
         elif result.tool_name not in progress.used_tools:
             progress.used_tools = (*progress.used_tools, result.tool_name)
         if result.content.strip() not in _EMPTY:
@@ -232,14 +235,6 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
             progress.summary = ""  # the summary does not cover the new result
     if progress.phase != "finalizing":  # an achieved goal still needs its final answer
         progress.phase, progress.asked = "executing", ""
-
-
-def _absorb_tasks(progress: Progress, result: ToolResult) -> None:
-    """Record the tools that the tasks of a `run_tasks` result called, instead of `run_tasks` itself."""
-    tasks = tasks_in_result(result)
-    used = [task["tool"] for task in tasks if task.get("status") == "completed"]
-    progress.used_tools = tuple(dict.fromkeys((*progress.used_tools, *used)))
-    progress.has_failed |= len(used) < len(tasks)
 
 
 def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult]:

@@ -286,7 +286,7 @@ class Planning(Protocol):
         return [_change(plan), *_status_events(before, plan), onward]
 
     def _synthesize(self, text: str, view: TurnView) -> list[Outcome]:
-        if view.stage is None and _is_plan(text) and not self._is_last_call(view):
+        if view.stage is None and (START in text or '"todoList"' in text) and not self._is_last_call(view):
             return self._plan(text, view, plan_of(view.state) or Plan())
         if calls := read_calls(text) or (parse_encoded_calls(text) or _NO_CALLS).calls:
             return [CallTools(calls, view.stage)]
@@ -443,10 +443,6 @@ def _status_events(before: Plan, after: Plan) -> list[Event]:
         Event(name="item", data={"id": item.id, "status": item.status, "result": item.result})
         for item in moved
     ]
-
-
-def _is_plan(text: str) -> bool:
-    return START in text or '"todoList"' in text
 
 
 def _answer_text(text: str) -> str:

@@ -45,7 +45,11 @@ async def close_tree(
         SessionMoved: Another process owns the sessions.
     """
     if context.is_silent and journal is not None and not host_of(context).is_stopping:
-        await _close_unerased(context.key, journal, opener_of)
+        # The erasure of the session may have failed.
+        if (head := await journal.head(*context.key)) is not None:
+            await close_below(context.key, journal, opener_of)
+            if not head.closed:
+                await _close_stored(context.key, journal, opener_of)
         return
     closing = _Closing(context, journal, opener_of)
     with ExitStack() as keeping:
@@ -179,16 +183,6 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
         for head in below:
             if not head.closed:
                 await _close_stored(head.key, journal, opener_of)
-
-
-async def _close_unerased(
-    key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]
-) -> None:
-    """Close a session whose erasure may have failed, and its descendants, if the journal still has them."""
-    if (head := await journal.head(*key)) is not None:
-        await close_below(key, journal, opener_of)
-        if not head.closed:
-            await _close_stored(key, journal, opener_of)
 
 
 async def _open_below(key: SessionKey, journal: Journal) -> bool:

@@ -289,15 +289,11 @@ class _Connection:
         if plan.delay:
             await self._pause(plan.delay)
         if plan.gap is None:
-            await self._send_at_once(plan)
+            if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
+                await self.stream.send_all(data)
         else:
             await self._send_slowly(plan, plan.gap)
         await self._end(plan)
-
-    async def _send_at_once(self, plan: ReplyPlan) -> None:
-        """Send the reply in one write, without pauses between pieces."""
-        if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
-            await self.stream.send_all(data)
 
     async def _send_slowly(self, plan: ReplyPlan, gap: float) -> None:
         await self.stream.send_all(self._head(plan))

@@ -181,7 +181,7 @@ def check_responses_input(given: object, *, is_continued: bool = False) -> Probl
         yield from _responses_item(where, item)
     yield from _responses_pairs(items, is_continued=is_continued)
     yield from _reasoning_has_output(items)
-    yield from no_prefill([_responses_turn(where, item) for where, item in items])
+    yield from no_prefill([TranscriptTurn(where, str(item.get("role"))) for where, item in items])
 
 
 def _responses_item(where: str, item: Mapping[str, Any]) -> Problems:
@@ -251,7 +251,3 @@ def _reasoning_has_output(items: list[tuple[str, Mapping[str, Any]]]) -> Problem
             not after or after.get("role") in ("user", "system", "developer")
         ):
             yield f"{where}: a reasoning item without the item that has to follow it"
-
-
-def _responses_turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
-    return TranscriptTurn(where, str(item.get("role")))

@@ -74,7 +74,10 @@ def _collection_items(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (set, frozenset)):
-        return _sort_if_possible(value)
+        try:
+            return sorted(value)
+        except TypeError:
+            return list(value)
     if isinstance(value, Collection):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
@@ -89,13 +92,6 @@ def _remedy(value: object) -> str:
     if isinstance(value, Iterator):
         return "return a list"
     return "return text, a number, a list, a dict, or a dataclass"
-
-
-def _sort_if_possible(value: Collection[Any]) -> list[Any]:
-    try:
-        return sorted(value)
-    except TypeError:
-        return list(value)
 
 
 _CONVERTERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (

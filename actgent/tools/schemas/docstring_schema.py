@@ -52,14 +52,10 @@ def schema_from_annotation(function: Callable[..., Any]) -> CompiledType | None:
         ) from error
     plain = get_origin(hint) or hint
     if plain in (Any, object) or (
-        isinstance(plain, type) and issubclass(plain, Mapping) and not _has_keys(plain)
+        isinstance(plain, type) and issubclass(plain, Mapping) and not typing.is_typeddict(plain)
     ):
         return None
     return compile_type(hint)
-
-
-def _has_keys(cls: type) -> bool:
-    return typing.is_typeddict(cls)
 
 
 def schema_from_docstring(function: Callable[..., Any]) -> Mapping[str, Any]:

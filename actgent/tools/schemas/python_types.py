@@ -98,7 +98,10 @@ class _TypeRewriter:
         """
         origin = get_origin(annotation)
         if is_pydantic(annotation):
-            return self._rewrite_pydantic(annotation)
+            key = id(annotation)  # pydantic fields are not hashable
+            if key not in self._placeholders:
+                self._placeholders[key] = annotation, pydantic_placeholder(annotation)
+            return self._placeholders[key][1]
         if origin is None:
             return self._rewrite_class(annotation) if isinstance(annotation, type) else annotation
         if origin is Literal:
@@ -117,12 +120,6 @@ class _TypeRewriter:
             return annotation
         kind: Any = Union if origin is types.UnionType else origin
         return kind[arguments]
-
-    def _rewrite_pydantic(self, annotation: Any) -> Any:
-        key = id(annotation)  # pydantic fields are not hashable
-        if key not in self._placeholders:
-            self._placeholders[key] = annotation, pydantic_placeholder(annotation)
-        return self._placeholders[key][1]
 
     def _choice(self, members: tuple[Any, ...]) -> Any:
         """Return a placeholder for the members of a union. None stays a separate member, which msgspec distinguishes."""

@@ -258,20 +258,15 @@ def _lines(file_text: str, text: str, name: str) -> list[str]:
     return [f"{name}:{number}: {line[:300]}" for number, line in found][:MAX_MATCHES]
 
 
-def _keep_mode(name: str, parent: int, made: int) -> None:
-    """Give a new file the permissions of the file that it replaces."""
-    with suppress(FileNotFoundError):
-        there = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISREG(there.st_mode):
-            os.fchmod(made, stat.S_IMODE(there.st_mode) & 0o777)
-
-
 def _replace(name: str, parent: int, data: bytes, shown_name: str) -> None:
     made = f".{os.urandom(8).hex()}.tmp"
     opened = _open(made, _NEW, parent, shown_name)
     try:
         with os.fdopen(opened, "wb") as file:
-            _keep_mode(name, parent, opened)
+            with suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISREG(there.st_mode):
+                    os.fchmod(opened, stat.S_IMODE(there.st_mode) & 0o777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

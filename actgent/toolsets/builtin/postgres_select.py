@@ -110,7 +110,10 @@ def open_postgres_query(
         connection = _connect(address, bounds.seconds)
         statement = _Statement(connection, deadline)
         try:
-            _bound_server(connection)
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                connection.execute("select set_config('temp_file_limit', %s, false)", [_MAX_TEMPORARY])
+            if connection.info.server_version >= _CHECKS_CONNECTIONS:
+                connection.execute("select set_config('client_connection_check_interval', '1s', false)")
             connection.execute("begin read only")
             # An empty mapping would make psycopg read each % as a placeholder.
             text = psycopg.ClientCursor(connection).mogrify(sql, parameters or None).rstrip("; \t\r\n")
@@ -152,17 +155,6 @@ def _connect(address: str, timeout: float) -> "psycopg.Connection[Any]":
             shown(connection.info.user),
         )
     return connection
-
-
-def _bound_server(connection: "psycopg.Connection[Any]") -> None:
-    """Limit temporary files of the connection, if the role may.
-
-    Also make the server stop a statement soon after its connection closes.
-    """
-    with suppress(psycopg.errors.InsufficientPrivilege):
-        connection.execute("select set_config('temp_file_limit', %s, false)", [_MAX_TEMPORARY])
-    if connection.info.server_version >= _CHECKS_CONNECTIONS:
-        connection.execute("select set_config('client_connection_check_interval', '1s', false)")
 
 
 # --- functions ---------------------------------------------------------------------------------

@@ -482,7 +482,7 @@ def _sdk() -> Any:
 def _check_place(command: object, url: object) -> None:
     if command is not None and not (isinstance(command, str) and command):
         raise ConfigurationError(f"command= must be the name of a program, not {command!r:.200}")
-    if url is not None and not _is_address(url):
+    if url is not None and not (isinstance(url, str) and is_http_url(url)):
         raise ConfigurationError(
             f"url= must be the URL of a server, such as https://tools.example.com/mcp, not {url!r:.200}"
         )
@@ -510,10 +510,6 @@ def _check_pairs(argument: str, given: object) -> None:
             raise ConfigurationError(
                 f"{argument}= must be a dict of texts, but the value of {name!r:.200} is of type {type(value).__name__}"
             )
-
-
-def _is_address(url: object) -> bool:
-    return isinstance(url, str) and is_http_url(url)
 
 
 def check_sampling(sampling: Any) -> Any:

@@ -327,7 +327,9 @@ class _SchemaConverter:
             name = _default_name(reference) if self._names is None else self._names[reference]
             return {**self._siblings(schema), "$ref": f"#/$defs/{name}"}
         translated = {
-            key: self._value(key, value) for key, value in schema.items() if _is_supported_keyword(key)
+            key: self._value(key, value)
+            for key, value in schema.items()
+            if key not in _DROPPED and not key.startswith("x-")
         }
         return _from_3_0(schema, translated) if self._is_3_0 else translated
 
@@ -364,10 +366,6 @@ def _count_values(schema: Any, limit: int) -> int:
 
 def _default_name(reference: str) -> str:
     return _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
-
-
-def _is_supported_keyword(key: str) -> bool:
-    return key not in _DROPPED and not key.startswith("x-")
 
 
 def _require_list(value: Any) -> Sequence[Any]:

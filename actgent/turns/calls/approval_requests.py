@@ -130,19 +130,15 @@ class ApprovalRequests(FieldRepr):
             self.observer.ask(context, approval)
             self.dispatcher.failure_logger.warn_unheard_approval(turn, approval)
             await self.dispatcher.deliver(turn, approval)
-            await self._deliver_to_parents(context, approval)
+            parent = context.parent  # handlers of parent sessions can also decide the request
+            while parent is not None:
+                await self.dispatcher.dispatch(parent, approval)
+                parent = parent.parent
         turn.check()
         if ids := tuple(each.id for each in ledger.undecided):
             context.record_approval(SuspensionRecord(message_id=turn.message.id, ids=ids))
             if context.log is not None:
                 context.log.flush_soon()
-
-    async def _deliver_to_parents(self, context: SessionContext, approval: Approval) -> None:
-        """Deliver an approval request to the handlers of all parent sessions, which can also decide it."""
-        parent = context.parent
-        while parent is not None:
-            await self.dispatcher.dispatch(parent, approval)
-            parent = parent.parent
 
     def _approvals(self, turn: Turn, batch: Batch) -> list[Approval]:
         """Return the approvals to request for the waiting calls of a batch, in call order.

@@ -55,15 +55,11 @@ class ProgressPublisher(FieldRepr):
 
     async def _publish_all(self) -> None:
         while True:
-            await self._publish_latest()
+            with trio.CancelScope(shield=True):  # handlers end at their own timeout
+                while self._latest:
+                    for call_id in list(self._latest):
+                        await self._tell(self._latest.pop(call_id))
             if self._is_closed:
                 return
             await self._wake.wait()
             self._wake = trio.Event()
-
-    async def _publish_latest(self) -> None:
-        """Publish all stored progress. Shielded from cancellation: handlers end at their own timeout."""
-        with trio.CancelScope(shield=True):
-            while self._latest:
-                for call_id in list(self._latest):
-                    await self._tell(self._latest.pop(call_id))

@@ -62,7 +62,7 @@ def streamed_session(
         broadcasts=call.gateway.broadcasts,
         key=key,
         after=after,
-        wanted=_requested_events(call),
+        wanted=_names_in(call.header(EVENTS_HEADER)) or None,
         along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
         shows_foreign=call.shows_foreign,
         wait_over=wait_over,
@@ -136,14 +136,6 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
         known = ", ".join(get_args(ObservedType))
         raise Problem("invalid", f"types= must be a comma-separated list of {known}")
     return found
-
-
-def _requested_events(call: HTTPCall) -> frozenset[str] | None:
-    """Return the names of the events that the client wants without delay; other events are sent in batches.
-
-    None means all events.
-    """
-    return _names_in(call.header(EVENTS_HEADER)) or None
 
 
 def _names_in(header: str) -> frozenset[str]:

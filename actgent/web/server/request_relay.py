@@ -244,7 +244,8 @@ class RelayedResponse(Response):
         """True if a try may have had its effect."""
         self._retry_timeout = _retry_timeout_of(call)
         """Seconds for which the request is retried."""
-        self._breaks = _breaks_of(call)
+        counted = call.header(BREAKS_HEADER) or ""
+        self._breaks = int(counted) if counted.isascii() and counted.isdigit() else 0
         """Number of connections that broke before an answer began, including those that the client reports."""
         self._is_counted = counts_breaks(call) and self._is_repeatable
         """True if the client counts broken connections itself and retries with the same ids."""
@@ -496,12 +497,6 @@ class RelayedResponse(Response):
 def counts_breaks(call: HTTPCall) -> bool:
     """Return True if the client counts broken connections itself, and retries requests."""
     return call.header(BREAKS_HEADER) != ""
-
-
-def _breaks_of(call: HTTPCall) -> int:
-    """Return the number of broken connections that the client of a request has counted; 0 if it does not count."""
-    counted = call.header(BREAKS_HEADER) or ""
-    return int(counted) if counted.isascii() and counted.isdigit() else 0
 
 
 def _retry_timeout_of(call: HTTPCall) -> float:

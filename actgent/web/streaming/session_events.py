@@ -136,7 +136,7 @@ class EventEncoder:
         if type(record) is OutcomeRecord:
             self._encoded.add(record.id)
             name, data = _delivery_row(record)
-            return [(name, {**data, **self._label_of_answer()})]
+            return [(name, {**data, **({} if self._answer is None else of_label(self._answer.label))})]
         if type(record) is CallFinishedRecord:
             self._encoded.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
@@ -164,9 +164,6 @@ class EventEncoder:
         self._encoded.add(answer.id)
         no_data = {"data": None, "message_type": None, "reasoning": None}
         return [("reply", {"id": answer.id, "text": answer.text, **no_data, **of_label(answer.label)})]
-
-    def _label_of_answer(self) -> Data:
-        return {} if self._answer is None else of_label(self._answer.label)
 
 
 def _time_of(record: Record) -> float:

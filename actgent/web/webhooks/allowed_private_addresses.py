@@ -82,7 +82,10 @@ class AllowedReceivers:
         does not allow never goes over the connection of another path.
         """
         parts = urlsplit(url)
-        path = _plain_path(parts.path)
+        decoded = unquote(parts.path)
+        # Servers may normalize such a path to another one.
+        is_ambiguous = "\\" in decoded or not {".", ".."}.isdisjoint(decoded.split("/")) or "//" in decoded
+        path = "" if is_ambiguous else decoded
         port = parts.port or _PORTS[parts.scheme]
         return _guard(tuple(each.host for each in self.entries if each.matches(port, path)))
 
@@ -90,10 +93,3 @@ class AllowedReceivers:
 @lru_cache(maxsize=256)
 def _guard(hosts: Iterable[str]) -> Guard:
     return Guard(hosts)
-
-
-def _plain_path(path: str) -> str:
-    """Return the decoded path for comparison with entries. Empty if servers may normalize the path to another one."""
-    decoded = unquote(path)
-    is_ambiguous = "\\" in decoded or not {".", ".."}.isdisjoint(decoded.split("/")) or "//" in decoded
-    return "" if is_ambiguous else decoded

@@ -344,7 +344,8 @@ class Outbox:
             stream.began = stream.began if stream.attempts else trio.current_time()
             stream.attempts += 1
             if not attempt.is_final and trio.current_time() - stream.began < webhook.retry_timeout:
-                return self._pause_of(stream, attempt)
+                longest = min(self.webhook.pause * 2.0 ** min(stream.attempts - 1, 30), MAX_PAUSE_SECONDS)
+                return max(longest * _random.uniform(0.5, 1.0), attempt.pause)
             self._record_failure(stream, notification, attempt)
         else:
             self.sent += 1
@@ -372,10 +373,6 @@ class Outbox:
             attempt.problem,
         )
         self._cursors.fail(to_failed(stream.key, notification, attempt.problem))
-
-    def _pause_of(self, stream: DeliveryStream, attempt: Attempt) -> float:
-        longest = min(self.webhook.pause * 2.0 ** min(stream.attempts - 1, 30), MAX_PAUSE_SECONDS)
-        return max(longest * _random.uniform(0.5, 1.0), attempt.pause)
 
     def _finish(self, stream: DeliveryStream) -> None:
         self._redelivered.discard(stream.redelivered_id)
