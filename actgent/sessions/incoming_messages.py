@@ -35,7 +35,7 @@ from actgent.messages import (
     message_failure,
 )
 
-from .pending.turn_future import Outcome, TurnFuture
+from .pending.turn_future import Outcome, TurnFuture, reply_of_event
 from .session_context import SessionContext, Turn
 
 
@@ -86,13 +86,11 @@ def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
 def finish_listeners(turn: Turn) -> None:
     """Wake all callers that wait for a turn, after its last delivery.
 
-    A caller that joined too late for the last delivery receives the outcome of another caller. The outcome of a turn without
-    a failure is kept, so that a repeated message with the same id gets it again.
+    A caller that joined too late for the last delivery receives it now. The outcome of a turn without a failure is kept, so
+    that a repeated message with the same id gets it again.
     """
-    receiver = next((each for each in turn.listeners if each.has_outcome), None)
-    failure = turn.failure
-    outcome = Outcome(None if receiver is None else receiver.answer(), failure)
-    if receiver is not None and failure is None:
+    outcome = Outcome(turn.reply or reply_of_event(turn.event), turn.failure)
+    if outcome.failure is None:
         remember_turn_outcome(turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_outcome:

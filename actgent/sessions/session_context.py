@@ -70,10 +70,12 @@ from actgent.limits_and_schedules.limits import DEFAULT_LIMITS, Limits
 from actgent.messages import (
     NO_METADATA,
     Content,
+    Event,
     Failure,
     Message,
     OnBusy,
     Priority,
+    Reply,
     Sender,
     ToolResult,
     check_busy_rule,
@@ -276,6 +278,10 @@ class Turn:
     """Event that is set at the end of the turn; None if no caller waits for it."""
     error: Exception | None = None
     """Exception that ended the turn; None if the turn has not failed."""
+    reply: Reply | None = None
+    """Last delivered reply of the turn; None before the first one."""
+    event: Event | None = None
+    """Last delivered event of the turn; None before the first one."""
     failure: Failure | None = None
     """Failure that callers receive; None if the turn has not failed."""
     is_recorded: bool = False

@@ -177,6 +177,10 @@ class Dispatcher(FieldRepr):
         Handlers that received the outcome before a restart are not called again.
         """
         context = turn.session
+        if isinstance(delivery, Reply):
+            turn.reply = delivery
+        elif isinstance(delivery, Event):
+            turn.event = delivery
         for listener in turn.listeners:
             listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:

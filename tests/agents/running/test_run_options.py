@@ -1,5 +1,6 @@
 """`run` and `stream` with a sender, a priority, a timeout, and a message id that makes them idempotent."""
 
+import json
 from functools import partial
 
 import pytest
@@ -13,9 +14,11 @@ from actgent import (
     DuplicateMessage,
     Failure,
     Interrupted,
+    Label,
     ModelError,
     Priority,
     Reply,
+    RouterAgent,
     ScriptedLLM,
     Sender,
     StepsAgent,
@@ -175,6 +178,59 @@ async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
         assert await session.chat("go", message_id="m1") == "m1"
         assert (len(llm.chats), len(session.history)) == (1, 2)
         assert (await agent.run("go", session=session, message_id="m2")).text == "two"
+
+
+@pytest.mark.parametrize("by", ["run", "stream"])
+@pytest.mark.parametrize("answer", ["one", "event", "error"])
+async def test_a_repetition_after_the_last_delivery_gets_the_outcome(by, answer):
+    """A repetition that arrives while the handler of the last delivery runs gets the delivered reply, with its label, or the error."""
+
+    @tool(untrusted=True, effect="pure")
+    async def page() -> str:
+        """Read a page."""
+        return "text"
+
+    def respond(chat):
+        if chat.messages[-1].role != "tool":
+            return ToolCall("page", {})
+        if answer == "error":
+            raise ValueError("no")
+        return json.dumps({"messageType": "note", "content": "one"}) if answer == "event" else answer
+
+    delivered, gate = trio.Event(), trio.Event()
+
+    async def hold(_):
+        delivered.set()
+        await gate.wait()
+
+    found = []
+
+    async def repeat():
+        try:
+            if by == "run":
+                found.append(await agent.run("go", session=session, message_id="m1"))
+            else:
+                found.extend(await streamed(agent, "go", session=session, message_id="m1"))
+        except ModelError as error:
+            found.append(Failure(kind="model", error=error, message_id="m1"))
+
+    kind = RouterAgent if answer == "event" else BareAgent
+    async with kind("tutor", llm=ScriptedLLM(respond), tools=[page]) as agent:
+        session = await agent.create_session("ada")
+        for attach in (session.on_conversation, session.on_event, session.on_exception):
+            attach(hold)
+        await session.chat("go", message_id="m1")
+        await delivered.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(repeat)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+    (outcome,) = found
+    if answer == "error":
+        assert "ValueError: no" in str(outcome.error)
+    else:
+        assert (outcome.text, outcome.label) == ("one" if answer == "one" else "", Label({"page"}))
+        assert outcome.message_type == (None if answer == "one" else "note")
 
 
 async def test_a_repetition_of_what_has_failed_gets_the_same_error():
