@@ -815,6 +815,15 @@ class Route(Serializable):
     """Target of the routing, as the model wrote it."""
     data: Any = None
     """Additional data from the model; None without data."""
+    origin: str = ""
+    """Tools and toolsets whose untrusted text the route may repeat, such as `page, memories`; empty if none."""
+    via: str = ""
+    """Untrusted sources that influenced the route without being repeated in it; empty if none."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the route: the sources in `origin` and `via`."""
+        return label_of(self.origin, self.via)
 
 
 @hints_for_failures

@@ -1,8 +1,8 @@
 """`Session`, the public handle to a conversation with an agent."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
@@ -103,6 +103,7 @@ ENQUEUE_SECONDS = 30
 """Default seconds that `chat` waits for room in the inbox."""
 X = TypeVar("X")
 R = TypeVar("R")
+ReaderT = TypeVar("ReaderT")
 DeliveryHandler: TypeAlias = Callable[[X], R]
 """A handler that takes a delivery, e.g. a `Reply`."""
 SessionHandler: TypeAlias = Callable[[X, "Session[Any]"], R]
@@ -170,6 +171,26 @@ class Session(Generic[DataT_co]):
         """Internal context of the session. A session that was evicted from memory is first loaded from the journal."""
         held = self._held
         return held if held.public_session is not None else context_of(self)
+
+    @property
+    def _read_here(self) -> SessionContext:
+        """Internal context of the session, for reads of its texts: a calling turn of another session gets its sources.
+
+        Raises:
+            SessionMoved: Another process owns the session; the context is out of date.
+        """
+        context = self._here
+        take_sources(context)
+        return context
+
+    @asynccontextmanager
+    async def _reading(self, block: AbstractAsyncContextManager[ReaderT]) -> AsyncGenerator[ReaderT, None]:
+        """Open a block that reads records of the session. A calling turn of another session gets its sources."""
+        async with block as reader:
+            try:
+                yield reader
+            finally:
+                take_sources(self._context)
 
     @property
     def _here(self) -> SessionContext:
@@ -343,7 +364,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.follow()")
         key = self._here.key
-        return follow_session(self._agent.journal, self._agent.sessions, key, after=after)
+        return self._reading(follow_session(self._agent.journal, self._agent.sessions, key, after=after))
 
     def observe(
         self,
@@ -368,8 +389,12 @@ class Session(Generic[DataT_co]):
         wanted = ObservationFilter(types=types, turn=turn)
         context = self._here
         if (recent := context.conversation.recent) is not None:
-            return observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
-        return observe(self._agent.journal, self._agent.sessions, self._here.key, after=after, wanted=wanted)
+            block = observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
+        else:
+            block = observe(
+                self._agent.journal, self._agent.sessions, context.key, after=after, wanted=wanted
+            )
+        return self._reading(block)
 
     async def observations(
         self,
@@ -389,6 +414,7 @@ class Session(Generic[DataT_co]):
             JournalError: The journal cannot be read.
         """
         self._agent.runner.check_loop("session.observations()")
+        take_sources(self._context)
         key, wanted = SessionKey(self.agent_name, self.id), ObservationFilter(types=types, turn=turn)
         if (recent := self._context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
@@ -621,7 +647,7 @@ class Session(Generic[DataT_co]):
     @property
     def schedules(self) -> tuple[Schedule, ...]:
         """Schedules of the session, sorted by their next time."""
-        return schedules(self._here)
+        return schedules(self._read_here)
 
     @property
     def clock(self) -> Clock:
@@ -825,7 +851,7 @@ class Session(Generic[DataT_co]):
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """Open approvals of the session and of its loaded child sessions, oldest first."""
-        return open_approvals(self._here)
+        return open_approvals(self._read_here)
 
     @property
     def label(self) -> Label:
@@ -838,7 +864,7 @@ class Session(Generic[DataT_co]):
 
         `answer` each with `Respond(result)` or `Reject(reason)`. After the last one the turn resumes.
         """
-        return caller_calls(self._here)
+        return caller_calls(self._read_here)
 
     def _remote_session(self, moved: SessionMoved, **given: object) -> Any:
         """Return the session as a remote session of the process that owns it, with the same methods.
@@ -922,6 +948,7 @@ class Session(Generic[DataT_co]):
     @property
     def description(self) -> str:
         """First 2,000 characters of the text that the session was created with. The first message has the whole text."""
+        take_sources(self._context)
         return self._context.conversation.description
 
     @property
@@ -998,8 +1025,7 @@ class Session(Generic[DataT_co]):
             JournalError: The journal cannot be read.
         """
         self._agent.runner.check_loop("session.messages()")
-        conversation = self._here.conversation
-        take_sources(self._here)
+        conversation = self._read_here.conversation
         if roles is None and not isinstance(before, datetime) and not isinstance(after, datetime):
             return await conversation.read(limit=limit, before=before, after=after)
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
@@ -1030,8 +1056,7 @@ class Session(Generic[DataT_co]):
         For a long session that was loaded from the journal, the first access reads the older messages, blocks the event loop
         meanwhile, and keeps them in memory. Use `messages` to read a page.
         """
-        take_sources(self._here)
-        return self._here.conversation.history
+        return self._read_here.conversation.history
 
     @property
     def on_busy(self) -> OnBusy:
@@ -1041,7 +1066,7 @@ class Session(Generic[DataT_co]):
     @property
     def state(self) -> Store:
         """State of the session: a read-only mapping with `dispatch`."""
-        return self._here.state
+        return self._read_here.state
 
     @property
     def usage(self) -> Usage:

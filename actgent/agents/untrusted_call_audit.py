@@ -22,7 +22,9 @@ from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageAppendedRecord,
     Record,
+    SessionCreatedRecord,
     StateChangeRecord,
+    SystemPromptRecord,
 )
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.tool_interface import Tool
@@ -144,22 +146,31 @@ class _Audit:
                 self._texts += tuple(texts_of_owner(message))
             case AgentMessageRecord():
                 self._add_message(number, record)
-            case CallsStartedRecord(call_ids=ids):
-                for each in ids:
-                    self._started.setdefault(each, self._now(number))
-            case CallFinishedRecord(result=result):
-                self._finished.setdefault(result.call_id, (self._now(number), result))
-            case StateChangeRecord(changes=changes):
-                self._change_state(number, changes)
+            case CallsStartedRecord() | CallFinishedRecord():
+                self._add_call(number, record)
+            case SessionCreatedRecord() | SystemPromptRecord():
+                self.label |= label_of(record.via)
+            case StateChangeRecord():
+                self._change_state(number, record)
             case ApprovalRequestRecord(approval=approval):
                 self._approvals[approval.id] = approval
             case ApprovalDecisionRecord(approval_id=approval_id, decision=decision):
                 self._decided = {**self._decided, approval_id: decision}
 
-    def _change_state(self, number: int, changes: Mapping[str, Any]) -> None:
+    def _add_call(self, number: int, record: CallsStartedRecord | CallFinishedRecord) -> None:
+        """Store the start or the result of calls."""
+        now = self._now(number)
+        if isinstance(record, CallFinishedRecord):
+            self._finished.setdefault(record.result.call_id, (now, record.result))
+            return
+        for each in record.call_ids:
+            self._started.setdefault(each, now)
+
+    def _change_state(self, number: int, record: StateChangeRecord) -> None:
         """Store changes of the session's state, and check the nested calls that they record."""
-        self._state = {**self._state, **changes}  # earlier starts keep the earlier state
-        for key, value in changes.items():
+        self.label |= label_of(record.via)
+        self._state = {**self._state, **record.changes}  # earlier starts keep the earlier state
+        for key, value in record.changes.items():
             if (nested := nested_call_of(key, value)) is not None and nested.call.id not in self._nested:
                 self._nested.add(nested.call.id)
                 self._check_nested(nested, self._now(number))

@@ -341,7 +341,7 @@ _CONVERTERS: Mapping[str, Callable[[JSONObject], Delivery]] = {
     "result": to_result,
     "approval": to_approval,
     "event": lambda data: Event(id=data["id"], name=data["name"], data=data["data"], via=_to_via(data)),
-    "route": lambda data: Route(id=data["id"], action=data["action"], data=data["data"]),
+    "route": lambda data: Route(id=data["id"], action=data["action"], data=data["data"], via=_to_via(data)),
     "progress": lambda data: CallProgress(
         call_id=data["call_id"],
         tool_name=data["tool"],

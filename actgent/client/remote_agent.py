@@ -31,6 +31,7 @@ from actgent.messages import (
     Priority,
     PriorityName,
     Reply,
+    Route,
     Sender,
     ToolResult,
     message_failure,
@@ -41,7 +42,7 @@ from actgent.tools.tools_run_by_caller import CallerTools
 
 from .error_conversion import failure_error, suspended
 from .event_subscription import ServerLink, complete_tool_results
-from .json_conversion import DeliveryDecoder, is_rejection, to_approval, to_reply
+from .json_conversion import DeliveryDecoder, is_rejection, to_approval, to_label, to_reply
 from .remote_session import RemoteSession
 from .remote_stream_reader import PutItem, RemoteReader, open_reader
 from .request_bodies import session_body
@@ -263,6 +264,8 @@ class RemoteAgent:
             reply = to_reply(outcome)
             take_remote_sources(reply.label)
             return reply
+        take_remote_sources(to_label(outcome))
+        await session.take_label()
         error = outcome["error"] or {}
         raise failure_error(error.get("class", ""), error.get("words", ""), outcome["failed"])
 
@@ -298,6 +301,7 @@ class RemoteAgent:
         """Open the `async with` block of `stream`; the arguments are already validated."""
         async with self._session_for(session) as target:
             turn = _TurnStream(target, message_id, after=await self._position_before(target, message_id))
+            await target.take_label()
             async with open_reader(partial(self._fill, turn, timeout)) as reader:
                 await turn.opened.wait()
                 async with _interrupt_if_cancelled(target, message_id):
@@ -391,6 +395,7 @@ class RemoteAgent:
         known = await session.fetch()
         if known.get("status") != "suspended" or known["turn"] is None:
             raise NotSuspended(session.id)
+        take_remote_sources(to_label(known))
         turn = _TurnStream(session, known["turn"]["message_id"], after=known["records"], has_begun=True)
         async with open_reader(turn.read) as reader:
             yield reader
@@ -460,7 +465,7 @@ class _TurnStream:
                     continue
                 self._begin(event)
                 for delivery in decoder.decode(event) if self._belongs_to_turn(event) else ():
-                    if isinstance(delivery, Reply | Event | ToolResult):
+                    if isinstance(delivery, Reply | Event | Route | ToolResult):
                         take_remote_sources(delivery.label)
                     await put(delivery)
                 if self._is_last(event):

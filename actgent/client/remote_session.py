@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
-from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
-from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
+from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed, SessionNotFound
+from actgent.information_flow_labels import ANY_SOURCE, TRUSTED, Label, check_label, text_of
 from actgent.journal.session_annotations import changed_by
 from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
 from actgent.limits_and_schedules.schedule import Schedule
@@ -29,7 +29,7 @@ from actgent.messages import (
     message_parts,
     new_secret,
 )
-from actgent.runtime.waits_between_sessions import take_remote_sources
+from actgent.runtime.waits_between_sessions import notes_sources, take_remote_sources
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status
@@ -198,6 +198,7 @@ class RemoteSession:
 
         async def fill(put: PutItem[Observed]) -> None:
             async def on_record(events: Collection[StreamEvent]) -> None:
+                await self.take_label()
                 for event in events:
                     if event.name == "observation":
                         await put(to_observed(event.data), event.number)
@@ -222,6 +223,7 @@ class RemoteSession:
         """
         query = {**_observation_query(types, turn), "after": after, "limit": limit}
         page = await self.requests.send(self.request("get_observations", query=query))
+        await self.take_label()
         return tuple(to_observed(each) for each in page["items"])
 
     # --- messages, schedules and tasks ---------------------------------------------------
@@ -459,11 +461,13 @@ class RemoteSession:
     async def approvals(self) -> tuple[Approval, ...]:
         """Return the open approvals of this session and of its open child sessions, oldest first."""
         page = await self.requests.send(self.request("list_of_session"))
+        await self.take_label()
         return tuple(to_approval(each) for each in page["items"])
 
     async def caller_calls(self) -> tuple[Approval, ...]:
         """Return the open calls of the caller's own tools, oldest first; see `chat(tools=...)`."""
         page = await self.requests.send(self.request("get_calls"))
+        await self.take_label()
         return tuple(
             to_caller_call(each, agent=self.agent_name, session_id=self.id) for each in page["items"]
         )
@@ -487,6 +491,16 @@ class RemoteSession:
         """
         return to_label(await self._fetch_open())
 
+    async def take_label(self) -> None:
+        """Add the label of this session to the caller, if it is a turn or a tool that has read text of the session.
+
+        A closed session counts as a session with any source, as the server does not send its label.
+        """
+        if notes_sources():
+            with suppress(SessionNotFound):  # it was erased
+                known = await self.fetch()
+                take_remote_sources(to_label(known) if "status" in known else Label({ANY_SOURCE}))
+
     async def usage(self) -> Usage:
         """Return the usage of the session's model calls.
 
@@ -498,11 +512,13 @@ class RemoteSession:
     async def schedules(self) -> tuple[Schedule, ...]:
         """Return the session's schedules, ordered by due time."""
         page = await self.requests.send(self.request("list_schedules"))
+        await self.take_label()
         return tuple(to_schedule(each) for each in page["items"])
 
     async def state(self) -> Mapping[str, Any]:
         """Return a copy of the session's state, as it was recorded last."""
         found: Mapping[str, Any] = (await self.requests.send(self.request("get_state")))["state"]
+        await self.take_label()
         return found
 
     async def mode(self) -> str | None:
@@ -528,7 +544,9 @@ class RemoteSession:
         Raises:
             SessionClosed: The session was closed.
         """
-        return str((await self._fetch_open())["description"])
+        known = await self._fetch_open()
+        take_remote_sources(to_label(known))
+        return str(known["description"])
 
     async def tags(self) -> tuple[str, ...]:
         """Return the tags of the session, sorted."""

@@ -282,7 +282,7 @@ class RunReader:
 
     def _say(self, record: AgentMessageRecord) -> list[RunEvent]:
         message = record.message
-        if message.sender.kind != "assistant":
+        if message.sender.kind not in ("assistant", "agent"):
             return self._finish(message.tool_results)
         self._usage += record.usage
         self._stop = record.stop

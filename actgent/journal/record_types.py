@@ -149,6 +149,8 @@ class SessionCreatedRecord(FieldRepr):
     """Tags with which the session was created."""
     metadata: Mapping[str, str] = NOTHING
     """Metadata with which the session was created."""
+    via: str = ""
+    """Label of the turn that wrote the system prompt of the session, in the format of the journal; empty if trusted."""
 
 
 @fast_init
@@ -331,6 +333,8 @@ class StateChangeRecord(FieldRepr):
     """Idempotency key: a second change with this key is ignored. Empty if the change has no key."""
     patches: Mapping[str, Any] = NOTHING
     """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.structural_diff`)."""
+    via: str = ""
+    """Label of the turn of another session that made the change, in the format of the journal; empty for a trusted change."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -379,6 +383,10 @@ class OutcomeRecord(FieldRepr):
     """Used in storage only: True if `text` is the content of a JSON string in the answer."""
     reasoning: str | None = None
     """Reasoning that the model gave for a reply, as JSON text; None without reasoning."""
+    via: str = ""
+    """Label of the outcome in the format of the journal, if it differs from the label of the answer, e.g. as the reply contains
+    withheld values; empty otherwise.
+    """
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -558,6 +566,8 @@ class SystemPromptRecord(FieldRepr):
 
     system: str
     """The new system prompt."""
+    via: str = ""
+    """Label of the turn that wrote the prompt, in the format of the journal; empty if trusted."""
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -32,6 +32,7 @@ from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
+from actgent.tools.untrusted_call_sources import sources_of_request
 from actgent.turns.content_guards import Guards
 
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
@@ -39,7 +40,6 @@ from .turn_runner import URGENT_CAME
 from .waits_between_sessions import (
     running_session,
     sources_of_caller,
-    sources_of_request,
     would_wait_for_itself,
 )
 

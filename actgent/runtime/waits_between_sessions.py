@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from actgent.actors.actor import running_actor, waiting_actor
@@ -10,7 +9,7 @@ from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waitin
 from actgent.information_flow_labels import TRUSTED, Label, text_of
 from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.untrusted_call_sources import running_call
+from actgent.tools.untrusted_call_sources import running_call, sources_of_request
 
 
 class _RemoteNode(WaitNode):
@@ -20,8 +19,6 @@ class _RemoteNode(WaitNode):
 _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
 """Wait-graph nodes of remote sessions that wait for a session in this process, by session name."""
 _NOTHING_LENT = nullcontext()
-sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="")
-"""Untrusted sources that the client of an HTTP request named; empty for other work."""
 
 
 def running_session() -> SessionContext | None:
@@ -58,6 +55,11 @@ def take_remote_sources(label: Label) -> None:
     """Add the label of an answer or a message from another process to the label of the caller."""
     if label != TRUSTED:
         note_sources(running_session(), text_of(label))
+
+
+def notes_sources() -> bool:
+    """Return True if the calling task has a label, i.e. it belongs to a turn or to a call of a tool."""
+    return running_session() is not None or running_call.get() is not None
 
 
 def note_sources(context: SessionContext | None, sources: str) -> None:

@@ -91,8 +91,9 @@ from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck, StateRecord, Store
 from actgent.support.fast_init import fast_constructor
 from actgent.support.field_repr import FieldRepr
+from actgent.support.untrusted_text import join_origins
 from actgent.tools.tool_execution import Batch
-from actgent.tools.untrusted_call_sources import running_call
+from actgent.tools.untrusted_call_sources import running_call, sources_of_request
 
 from .conversation import SessionConversation
 from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
@@ -898,9 +899,11 @@ class SessionContext:
 
     def set_system(self, prompt: str) -> None:
         """Replace the system prompt, effective from the next model call on."""
+        via = _sources_of_writer(self)
         self.conversation.system = prompt
+        self.conversation.add_via(via)
         if self.log is not None:
-            self.log.add(SystemPromptRecord(system=prompt))
+            self.log.add(SystemPromptRecord(system=prompt, via=via))
             self.log.flush_soon()
 
     def future_of(self, acceptance: QueuedMessage) -> TurnFuture | None:
@@ -1100,6 +1103,9 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         running = running_call.get()
         if running is not None and running.owner is found and type(record) is StateChangeRecord:
             running.note_stored(record.changes)
+        if type(record) is StateChangeRecord and (via := _sources_of_writer(found)):
+            found.conversation.add_via(via)
+            record = attrs.evolve(record, via=via)
         if found.log is not None:
             if type(record) is StateChangeRecord:
                 record = patcher.patch(record, found.state.shared_values)
@@ -1110,6 +1116,21 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
             recent.add_record(record)
 
     return write
+
+
+def _sources_of_writer(context: SessionContext) -> str:
+    """Return the untrusted sources of the turn or request that changes the state of a session.
+
+    The text is empty for a turn of the session itself, whose sources the session has.
+    """
+    turn = running_turn.get()
+    if turn is not None and turn.session is context:
+        return ""
+    if turn is None or not is_inside(turn):
+        return sources_of_request.get()
+    running = running_call.get()
+    given = running.given if running is not None and running.owner is turn.session else ""
+    return join_origins(turn.session.conversation.sources, given)
 
 
 def host_of(context: SessionContext) -> SessionHost:

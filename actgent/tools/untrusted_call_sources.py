@@ -42,5 +42,7 @@ class CallSources(FieldRepr):
                 self.outer.note_stored(keys)
 
 
+sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="")
+"""Untrusted sources that the client of an HTTP request named; empty for other work."""
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
 """Untrusted sources of the call that the current task runs; None if its session collects them."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from actgent.journal.record_types import OutcomeRecord
 from actgent.messages import Delivery, Event, Message, Reply, Route
+from actgent.support.untrusted_text import join_origins
 from actgent.tools.outputs.result_text import to_json_text
 
 MIN_POSITION_CHARS = 24
@@ -37,6 +38,7 @@ def remote_reply_record(reply: Reply) -> OutcomeRecord:
         text=reply.text,
         data=to_json_text(reply.data),
         reasoning=to_json_text(reply.reasoning),
+        via=join_origins(reply.origin, reply.via),
     )
 
 
@@ -58,7 +60,15 @@ def _told(
         data_at=data_at,
         is_quoted=bool(text_at and not plain_at),
         reasoning=to_json_text(delivery.reasoning) if isinstance(delivery, Reply) else None,
+        via=sources_besides(delivery, answer),
     )
+
+
+def sources_besides(delivery: Reply | Event | Route, answer: Message) -> str:
+    """Return the label of a delivery in the format of the journal; empty if the answer has the same label."""
+    if (delivery.origin, delivery.via) == (answer.origin, answer.via):
+        return ""
+    return join_origins(delivery.origin, delivery.via)
 
 
 def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:

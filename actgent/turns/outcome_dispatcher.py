@@ -55,7 +55,7 @@ def to_deliveries(
     """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
     Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply
-    has the id of the answer itself. `origin` and `via` are the untrusted sources of replies and events.
+    has the id of the answer itself. `origin` and `via` are the untrusted sources of the answer.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -78,7 +78,8 @@ def to_deliveries(
             event_id = f"{answer_id}/event/{len(deliveries)}"
             deliveries.append(attrs.evolve(outcome, id=event_id, origin=origin, via=via))
         elif isinstance(outcome, Route):
-            deliveries.append(attrs.evolve(outcome, id=f"{answer_id}/route/{len(deliveries)}"))
+            route_id = f"{answer_id}/route/{len(deliveries)}"
+            deliveries.append(attrs.evolve(outcome, id=route_id, origin=origin, via=via))
     return deliveries
 
 

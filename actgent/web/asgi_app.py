@@ -22,9 +22,9 @@ from actgent.client.http.http_request import SOURCES_HEADER
 from actgent.errors import Fenced, SessionMoved
 from actgent.information_flow_labels import label_of, text_of
 from actgent.messages import new_id, traceparent, valid_traceparent
-from actgent.runtime.waits_between_sessions import sources_of_request
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tracing_interface import OpenSpan
+from actgent.tools.untrusted_call_sources import sources_of_request
 
 from .access_tokens import AccessToken, Caller, TokenStore
 from .gateway_context import GatewayContext

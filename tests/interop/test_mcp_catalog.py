@@ -14,11 +14,14 @@ from actgent import (
     ChatMessage,
     File,
     Image,
+    ModelError,
+    Policy,
     ScriptedLLM,
     Text,
     ToolCall,
     ToolContext,
     ToolError,
+    handoff,
     open_runtime,
     tool,
 )
@@ -133,6 +136,32 @@ async def test_results_carry_their_labels(name, arguments, meta):
         result = await client.call_tool(name, arguments)
     assert (result.meta or {}).get("ifc") == meta
     assert result.is_error == ("is_missing" in arguments)
+
+
+def _fail(chat):
+    if chat.messages[-1].role == "tool":
+        raise ModelError("x", model="m")
+    return ToolCall("page", {})
+
+
+@pytest.mark.parametrize("case", ["withheld", "handoff", "error"])
+async def test_answers_that_differ_from_the_last_answer_of_the_model_carry_their_labels(case):
+    """The label applies to withheld values in the answer, to the answer of another agent, and to the error of a turn."""
+    other = BareAgent("other", llm=ScriptedLLM([ToolCall("page", {}), "It was read."]), tools=[page])
+    scripts = {
+        "withheld": [ToolCall("page", {}), "It says: @r1"],
+        "handoff": [ToolCall("handoff_to_other", {})],
+        "error": _fail,
+    }
+    policy = Policy(untrusted="isolate") if case == "withheld" else None
+    tools = [page, handoff(other)]
+    clerk = BareAgent("clerk", llm=ScriptedLLM(scripts[case]), tools=tools, policy=policy)
+    async with connected(MCPCatalog(tools=[]), agents=[other, clerk]) as client:
+        result = await client.call_tool("clerk", {"message": "go"})
+    assert (result.meta or {}).get("ifc") == UNTRUSTED
+    texts = {"withheld": "It says: x", "handoff": "It was read."}
+    assert (case == "error") == result.is_error
+    assert text_of(result) == texts.get(case, text_of(result))
 
 
 @pytest.mark.parametrize("by", ["as_tool", "run"])

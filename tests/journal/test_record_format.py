@@ -9,9 +9,9 @@ from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "38c89c8693d89145"
+DIGEST = "0778ebd1e803f205"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (12, 20)
+VERSIONS = (13, 21)
 
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).

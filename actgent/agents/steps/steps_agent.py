@@ -27,6 +27,7 @@ from actgent.messages import (
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
+from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.sessions.pending.turn_reader import TurnReader
 from actgent.tools.tool_interface import DepsT
 from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
@@ -283,8 +284,11 @@ class Conversation(Generic[DataT_co, DepsT]):
             raise UsageError(
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
-        request = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
-        context_of(self._session).append_unanswered(request)
+        context = context_of(self._session)
+        via = sources_of_caller(context)
+        context.append_unanswered(
+            Message(session_id=context.id, sender=Sender(role, role), parts=(Text(text),), via=via)
+        )
 
     def set_system_prompt(self, text: str) -> None:
         """Replace the system prompt of this conversation. The form of answers is added after it, as with `system_prompt=`."""

@@ -13,7 +13,7 @@ import trio
 from actgent.agents.session import Session, context_of, session_of_context
 from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
-from actgent.information_flow_labels import TRUSTED, Label
+from actgent.information_flow_labels import TRUSTED, Label, label_of
 from actgent.interop.approval_forms import decision_of
 from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
@@ -227,7 +227,7 @@ class AgentCall:
                             await self.report(f"runs {call.name}")
                     case RunEnded():
                         shared.is_over = True
-                        return self._answer(event)
+                        return self._answer(event, TRUSTED if session is None else session.label)
                     case RunSuspended():
                         result = await self._ask_all(event, session, state, shared)
                         if result is not None:
@@ -242,12 +242,17 @@ class AgentCall:
                 self._data = orjson.loads(record.data)
             if isinstance(record, AgentMessageRecord):
                 self._label |= record.message.label
+            elif isinstance(record, OutcomeRecord):
+                self._label |= label_of(record.via)
         return reader.read(item)
 
-    def _answer(self, event: RunEnded) -> CallAnswer:
+    def _answer(self, event: RunEnded, label: Label) -> CallAnswer:
+        """Return the answer or the error of the run; `label` is the label of the session."""
+        label |= self._label
         if event.failed is None:
-            return CallAnswer(text=self._text, data=self._data, label=self._label)
-        return CallAnswer(text=event.reason or f"the agent failed: {event.failed}", is_error=True)
+            return CallAnswer(text=self._text, data=self._data, label=label)
+        reason = event.reason or f"the agent failed: {event.failed}"
+        return CallAnswer(text=reason, is_error=True, label=label)
 
     async def _ask_all(
         self, event: RunSuspended, session: Session | None, state: CallState, shared: TemporarySession

@@ -81,7 +81,13 @@ def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
     if outcome.data_at:
         data = answer[slice(*outcome.data_at)]
     return OutcomeRecord(
-        id=outcome.id, kind=outcome.kind, name=outcome.name, text=text, data=data, reasoning=outcome.reasoning
+        id=outcome.id,
+        kind=outcome.kind,
+        name=outcome.name,
+        text=text,
+        data=data,
+        reasoning=outcome.reasoning,
+        via=outcome.via,
     )
 
 

@@ -164,6 +164,8 @@ MIGRATIONS: Sequence[str] = (
     ALTER TABLE sessions ADD COLUMN annotations text;
     CREATE INDEX annotated ON sessions USING gin ((annotations::jsonb) jsonb_path_ops) WHERE annotations IS NOT NULL;
     """,
+    # Outcomes of answers, changes of the state, system prompts and new sessions have a further field, `via`.
+    "SELECT 1",
 )
 """SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.
 

@@ -97,6 +97,8 @@ MIGRATIONS: Sequence[str] = (
     ALTER TABLE sessions ADD COLUMN annotations TEXT;
     CREATE INDEX annotated ON sessions (agent, session_id) WHERE annotations IS NOT NULL;
     """,
+    # Outcomes of answers, changes of the state, system prompts and new sessions have a further field, `via`.
+    "SELECT 1",
 )
 """Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.
 

@@ -144,4 +144,5 @@ def opened_record(
         asker=given.asker if context.task is None else context.task.asker,
         tags=context.annotations.tags,
         metadata=context.annotations.metadata,
+        via=context.conversation.via,
     )

@@ -142,6 +142,8 @@ class SessionOpener(FieldRepr):
             None if parent is None and task is None else _tree_of(parent, task),
         )
         conversation.system, context.annotations = system, annotations
+        if system is not None:
+            conversation.add_via(sources_of_caller())
         context.public_session = self.make_face(context, deps)
         if running.journal is not None or lifecycle.eviction.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))

@@ -50,6 +50,7 @@ from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import QueuedMessage, SessionContext, can_resume
+from actgent.state.session_state import StateRecord
 from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_registry import ToolRegistry
@@ -164,7 +165,7 @@ class RecordReplayer:
             case AgentMessageRecord():
                 self._say(record)
             case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord():
-                self._context.state.restore(record)
+                self._restore_state(record)
             case MessageEndRecord(message_id=message_id, failed=failed):
                 self._end(message_id, failed)
             case FailureRecord():
@@ -187,13 +188,15 @@ class RecordReplayer:
         match record:
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 self._read_approval(record)
-            case SystemPromptRecord(system=system):
+            case SystemPromptRecord(system=system, via=via):
                 self._context.conversation.system = system
+                self._context.conversation.add_via(via)
             case NextTimerRecord(at=at):
                 self.due = at
             case SessionCreatedRecord(is_described=is_described):
                 self._is_described = is_described
                 self._annotate(record)
+                self._context.conversation.add_via(record.via)
             case SessionAnnotatedRecord():
                 self._annotate(record)
             case ScheduleRecord() | ScheduleFiredRecord() | ScheduleRemovedRecord():
@@ -202,6 +205,11 @@ class RecordReplayer:
                 self._context.cancel_on_arrival(message_id, reason)
             case SessionClosedRecord():
                 self._is_closed = True
+
+    def _restore_state(self, record: StateRecord) -> None:
+        self._context.state.restore(record)
+        if type(record) is StateChangeRecord:
+            self._context.conversation.add_via(record.via)
 
     def _annotate(self, record: SessionCreatedRecord | SessionAnnotatedRecord) -> None:
         if record.tags or record.metadata or self._context.annotations:

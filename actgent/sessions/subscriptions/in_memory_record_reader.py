@@ -11,6 +11,7 @@ from actgent.journal.record_types import (
 )
 from actgent.messages import Event, Message, Reply, Route
 from actgent.sessions.in_memory_records import Entry, RecentRecords
+from actgent.support.untrusted_text import join_origins
 from actgent.tools.outputs.result_text import to_json_text
 
 from .followed_records import FollowedRecord, TurnAssigner
@@ -78,15 +79,19 @@ class RecentHistory:
         return AgentMessageRecord(message=message, stop="end")
 
     def _delivery_record(self, delivery: Reply | Event | Route) -> Record:
-        if isinstance(delivery, Event):
-            return OutcomeRecord(
-                id=delivery.id, kind="event", name=delivery.name, data=to_json_text(delivery.data)
-            )
-        if isinstance(delivery, Route):
-            return OutcomeRecord(
-                id=delivery.id, kind="route", name=delivery.action, data=to_json_text(delivery.data)
-            )
         answer = self._answer
+        via = join_origins(delivery.origin, delivery.via)
+        if not isinstance(delivery, Reply):
+            kind, name = (
+                ("event", delivery.name) if isinstance(delivery, Event) else ("route", delivery.action)
+            )
+            return OutcomeRecord(
+                id=delivery.id,
+                kind=kind,
+                name=name,
+                data=to_json_text(delivery.data),
+                via=via,
+            )
         is_plain = delivery.data is None and delivery.message_type is None and delivery.reasoning is None
         if is_plain and answer is not None and (delivery.id, delivery.text) == (answer.id, answer.text):
             return DeliveryRecord(ids=(delivery.id,))
@@ -97,4 +102,5 @@ class RecentHistory:
             text=delivery.text,
             data=to_json_text(delivery.data),
             reasoning=to_json_text(delivery.reasoning),
+            via=via,
         )

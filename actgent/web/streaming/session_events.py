@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approval, decision_name
+from actgent.information_flow_labels import TRUSTED, Label, label_of
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import (
     REFUSED,
@@ -136,7 +137,8 @@ class EventEncoder:
         if type(record) is OutcomeRecord:
             self._encoded.add(record.id)
             name, data = _delivery_row(record)
-            return [(name, {**data, **({} if self._answer is None else of_label(self._answer.label))})]
+            answered = TRUSTED if self._answer is None else self._answer.label
+            return [(name, {**data, **of_label(answered | label_of(record.via))})]
         if type(record) is CallFinishedRecord:
             self._encoded.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
@@ -146,8 +148,9 @@ class EventEncoder:
     def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
         """Return the events of a model answer, or of tool results without separate records."""
         message = record.message
-        if message.sender.kind == "assistant":
+        if message.sender.kind in ("assistant", "agent"):
             self._answer = message
+        if message.sender.kind == "assistant":
             return [_answer_row(record)]
         new = [each for each in message.tool_results if each.call_id not in self._encoded]
         return [("result", self._result(each, media_ids(number, record))) for each in new]
@@ -348,8 +351,8 @@ class MessageProgress:
     """Requested approvals and open calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
-    _label: json_response_types.Labelled = attrs.field(factory=json_response_types.Labelled)
-    """Field `sources` of the last answer; empty if the answer is trusted."""
+    _label: Label = TRUSTED
+    """Join of the labels of all messages and outcomes of the turn."""
 
     def apply(self, number: int, record: Record) -> None:
         """Update the status from a record. A record that was applied before is ignored."""
@@ -410,14 +413,16 @@ class MessageProgress:
             self._wait_for(())
         elif isinstance(record, AgentMessageRecord):
             self._apply_answer(record)
-        elif isinstance(record, OutcomeRecord) and record.kind == "reply":
-            self.reply = _delivery_row(record)[1]
+        elif isinstance(record, OutcomeRecord):
+            self._label |= label_of(record.via)
+            if record.kind == "reply":
+                self.reply = _delivery_row(record)[1]
 
     def _apply_answer(self, record: AgentMessageRecord) -> None:
         self.usage += record.usage
-        if record.message.sender.kind == "assistant":
+        self._label |= record.message.label
+        if record.message.sender.kind in ("assistant", "agent"):
             self.reply = {"id": record.message.id, "text": record.message.text}
-            self._label = of_label(record.message.label)
 
     def _wait_for(self, ids: tuple[str, ...]) -> None:
         self._waits_for = ids
@@ -437,7 +442,7 @@ class MessageProgress:
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
                 "error": _ended_row(self.ended)[1]["error"],
-                **self._label,
+                **of_label(self._label),
             }
         return {
             "message_id": self.message_id,

@@ -183,7 +183,7 @@ async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
 @pytest.mark.parametrize("by", ["run", "stream"])
 @pytest.mark.parametrize("answer", ["one", "event", "error"])
 async def test_a_repetition_after_the_last_delivery_gets_the_outcome(by, answer):
-    """A repetition that arrives while the handler of the last delivery runs gets the delivered reply, with its label, or the error."""
+    """A repetition during the handler of the last delivery gets the delivered reply with its label, or the error."""
 
     @tool(untrusted=True, effect="pure")
     async def page() -> str:

@@ -1,0 +1,161 @@
+"""A turn that reads texts of another session gets its sources, and a turn that changes another session passes its sources on."""
+
+from collections.abc import Awaitable
+
+import pytest
+
+from actgent import BareAgent, Label, ScriptedLLM, StepsAgent, ToolCall, ToolContext, open_runtime, tool
+from actgent.journal.in_memory_journal import MemoryJournal
+
+from .test_boundaries import PAY, TEXT, page, reader, sink  # noqa: F401 - sink is a fixture
+
+
+async def _observe(session):
+    async with session.observe(after=0) as found:
+        await found.receive()
+
+
+async def _follow(session):
+    async with session.follow(after=0) as found:
+        await found.receive()
+
+
+READS = {
+    "state": lambda session: session.state,
+    "approvals": lambda session: session.approvals,
+    "caller_calls": lambda session: session.caller_calls,
+    "schedules": lambda session: session.schedules,
+    "description": lambda session: session.description,
+    "observations": lambda session: session.observations(),
+    "observe": _observe,
+    "follow": _follow,
+}
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_read_of_another_session(sink, name):  # noqa: F811
+    """A tool that reads texts of an untrusted session makes its own session untrusted."""
+    helper = reader()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look at the other session."""
+        if isinstance(found := READS[name](other), Awaitable):
+            await found
+        return "looked"
+
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(helper)
+        other = await helper.create_session("ada")
+        await helper.run("read", session=other)
+        agent = await runtime.start(sink.agent([ToolCall("look", {}), PAY, "ok"], tools=[look]))
+        await agent.run("go", session=await agent.create_session("ada"))
+    sink.assert_asked("page")
+
+
+async def test_a_session_that_becomes_untrusted_while_it_is_read(sink):  # noqa: F811
+    """The sources are those of the session at the end of the read."""
+    helper = reader()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Observe the other session while it reads a page."""
+        async with other.observe(after=0) as found:
+            await other.chat("read")
+            await other.wait_idle()
+            await found.receive()
+        return "looked"
+
+    async with open_runtime() as runtime:
+        await runtime.start(helper)
+        other = await helper.create_session("ada")
+        agent = await runtime.start(sink.agent([ToolCall("look", {}), PAY, "ok"], tools=[look]))
+        await agent.run("go", session=await agent.create_session("ada"))
+    sink.assert_asked("page")
+
+
+async def test_a_read_of_the_own_session(sink):  # noqa: F811
+    """A tool that reads its own trusted session stays trusted."""
+
+    @tool(effect="pure")
+    async def look(context: ToolContext) -> str:
+        """Look at the session of the call."""
+        return f"{context.session.state} {context.session.description}"
+
+    async with sink.agent([ToolCall("look", {}), PAY, "ok"], tools=[look]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+    assert (session.label, sink.paid, sink.asked) == (Label(), ["mallory"], [])
+
+
+def _writer(write):
+    """An agent that reads a page, and then calls the function `write`."""
+
+    @tool(effect="idempotent", sinks=())
+    async def store() -> str:
+        """Store."""
+        await write()
+        return "stored"
+
+    script = [ToolCall("page", {}), ToolCall("store", {}), "ok"]
+    return BareAgent("writer", llm=ScriptedLLM(script), tools=[page, store])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("change", ["state", "prompt"])
+async def test_a_change_by_an_untrusted_turn(sink, change, is_restarted):  # noqa: F811
+    """A session whose state or system prompt an untrusted turn of another session has written is untrusted, also after a restart."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            payer = await runtime.start(sink.agent([PAY, "ok"], name="payer"))
+
+            async def write():
+                if change == "prompt":
+                    await payer.create_session("ada", session_id="s", prompt=TEXT)
+                else:
+                    session = await payer.create_session("ada", session_id="s")
+                    session.state.dispatch([("note", TEXT)])
+
+            writer = await runtime.start(_writer(write))
+            await writer.run("go")
+            if not is_restarted:
+                await payer.run("pay", session=await payer.open_session("s"))
+        if is_restarted:
+            async with open_runtime(journal=journal) as runtime:
+                payer = await runtime.start(sink.agent([PAY, "ok"], name="payer"))
+                await payer.run("pay", session=await payer.open_session("s"))
+    sink.assert_asked("page")
+
+
+async def test_a_change_by_a_program(sink):  # noqa: F811
+    """A program outside of a turn writes trusted values."""
+    async with sink.agent([PAY, "ok"]) as agent:
+        session = await agent.create_session("ada", prompt="Pay.")
+        session.state.dispatch([("note", "hello")])
+        await agent.run("pay", session=session)
+    assert (sink.paid, session.label) == (["mallory"], Label())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("change", ["prompt", "message"])
+async def test_a_conversation_that_an_untrusted_turn_changes(change, is_restarted):
+    """The system prompt and the messages that an untrusted turn adds to a conversation of steps make it untrusted."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            steps = await runtime.start(StepsAgent("steps", llm=ScriptedLLM(["ok"])))
+            talk = await steps.open_conversation("ada")
+
+            async def write():
+                if change == "prompt":
+                    talk.set_system_prompt(TEXT)
+                else:
+                    talk.add_message("user", TEXT)
+
+            writer = await runtime.start(_writer(write))
+            await writer.run("go")
+            label, session_id = talk.session.label, talk.session.id
+        if is_restarted:
+            async with open_runtime(journal=journal) as runtime:
+                steps = await runtime.start(StepsAgent("steps", llm=ScriptedLLM(["ok"])))
+                label = (await steps.open_session(session_id)).label
+    assert label == Label({"page"})
