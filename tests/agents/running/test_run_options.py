@@ -1,6 +1,5 @@
 """`run` and `stream` with a sender, a priority, a timeout, and a message id that makes them idempotent."""
 
-import json
 from functools import partial
 
 import pytest
@@ -180,42 +179,45 @@ async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
         assert (await agent.run("go", session=session, message_id="m2")).text == "two"
 
 
+@tool(untrusted=True, effect="pure")
+async def page() -> str:
+    """Read a page."""
+    return "text"
+
+
+def _fail(_):
+    raise ValueError("no")
+
+
+LAST_ANSWERS = {"one": "one", "event": '{"messageType": "note", "content": "one"}', "error": _fail}
+
+
+async def _outcome(agent, by, **options):
+    """Return the last delivery of a run or a stream; a failure if it raises the error of the model."""
+    try:
+        return (
+            await agent.run("go", **options) if by == "run" else (await streamed(agent, "go", **options))[-1]
+        )
+    except ModelError as error:
+        return Failure(kind="model", error=error, message_id="m1")
+
+
 @pytest.mark.parametrize("by", ["run", "stream"])
-@pytest.mark.parametrize("answer", ["one", "event", "error"])
+@pytest.mark.parametrize("answer", LAST_ANSWERS)
 async def test_a_repetition_after_the_last_delivery_gets_the_outcome(by, answer):
     """A repetition during the handler of the last delivery gets the delivered reply with its label, or the error."""
-
-    @tool(untrusted=True, effect="pure")
-    async def page() -> str:
-        """Read a page."""
-        return "text"
-
-    def respond(chat):
-        if chat.messages[-1].role != "tool":
-            return ToolCall("page", {})
-        if answer == "error":
-            raise ValueError("no")
-        return json.dumps({"messageType": "note", "content": "one"}) if answer == "event" else answer
-
-    delivered, gate = trio.Event(), trio.Event()
+    delivered, gate, found = trio.Event(), trio.Event(), []
 
     async def hold(_):
         delivered.set()
         await gate.wait()
 
-    found = []
-
     async def repeat():
-        try:
-            if by == "run":
-                found.append(await agent.run("go", session=session, message_id="m1"))
-            else:
-                found.extend(await streamed(agent, "go", session=session, message_id="m1"))
-        except ModelError as error:
-            found.append(Failure(kind="model", error=error, message_id="m1"))
+        found.append(await _outcome(agent, by, session=session, message_id="m1"))
 
     kind = RouterAgent if answer == "event" else BareAgent
-    async with kind("tutor", llm=ScriptedLLM(respond), tools=[page]) as agent:
+    llm = ScriptedLLM([ToolCall("page", {}), LAST_ANSWERS[answer]])
+    async with kind("tutor", llm=llm, tools=[page]) as agent:
         session = await agent.create_session("ada")
         for attach in (session.on_conversation, session.on_event, session.on_exception):
             attach(hold)
@@ -229,8 +231,8 @@ async def test_a_repetition_after_the_last_delivery_gets_the_outcome(by, answer)
     if answer == "error":
         assert "ValueError: no" in str(outcome.error)
     else:
-        assert (outcome.text, outcome.label) == ("one" if answer == "one" else "", Label({"page"}))
-        assert outcome.message_type == (None if answer == "one" else "note")
+        expected = ("one", None) if answer == "one" else ("", "note")
+        assert (outcome.text, outcome.message_type, outcome.label) == (*expected, Label({"page"}))
 
 
 async def test_a_repetition_of_what_has_failed_gets_the_same_error():
