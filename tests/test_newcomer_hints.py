@@ -412,7 +412,7 @@ async def test_invalid_decision_object_is_rejected(decision, words):
 
 
 async def test_sessions_and_agents_that_are_not_there():
-    """The error names the calls that create or list sessions, or the nearest agent. A session of another owner gives the same text."""
+    """The error names the calls that create or list sessions, or the nearest agent. The error for a session of another owner names no owner but the caller's."""
     async with open_runtime() as runtime:
         agent = await runtime.start(clerk())
         await runtime.start(BareAgent("writer", llm=ScriptedLLM([])))
@@ -421,7 +421,7 @@ async def test_sessions_and_agents_that_are_not_there():
             SessionNotFound, match=r"ensure_session\(owner, session_id\) creates it"
         ) as missing:
             await agent.open_session("t")
-        with pytest.raises(WrongOwner, match=r"ensure_session\(owner, session_id\) creates it"):
+        with pytest.raises(WrongOwner, match=r"use another session_id; runtime\.sessions\(owner=\.\.\.\) lists"):
             await agent.open_session("s", owner="eve")
         assert "runtime.sessions()" in str(missing.value)
         with pytest.raises(NotRunning, match=r"'wirter' is not running: did you mean 'writer'\?"):

@@ -351,7 +351,8 @@ class WrongOwner(SessionNotFound):
         self.owner = owner
         """The owner that the caller asked for."""
         self.args = (
-            f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}{_NO_SESSION}",
+            f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}: use another "
+            "session_id; runtime.sessions(owner=...) lists the sessions of an owner",
         )
 
 

@@ -65,7 +65,9 @@ class PortalBlock:
             runtime = await asyncio.wrap_future(self._thread.opened)
         except BaseException:
             self._thread.close(abort=True)
-            await asyncio.wait([asyncio.wrap_future(self._thread.ended)])
+            ended = asyncio.wrap_future(self._thread.ended)
+            await asyncio.wait([ended])
+            ended.exception()  # asyncio logs an exception that is never read, and `opened` has raised it already
             self._thread.join()
             raise
         return AsyncPortal(self._thread, runtime)

@@ -17,12 +17,14 @@ from actgent.errors import (
     SessionMoved,
     Suspended,
 )
+from actgent.errors.text_escaping import quoted, shown
 from actgent.events import MessageAccepted
 from actgent.information_flow_labels import source_name
 from actgent.journal.record_types import NOTHING, Record, TurnOptions
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.conversation import RecordedMessages
 from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
@@ -102,7 +104,7 @@ class MessageAdmission:
         if once:
             message = await self._wait_for_first(context, message)
             if context.has_accepted(message.id):
-                await _join_earlier(context, message, future)
+                await _join_earlier(context, message, future, is_granted=is_granted)
                 return
         if message.on_busy == "reject":
             self._check_busy(context, message)
@@ -561,8 +563,30 @@ def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
     return message if current == message.traceparent else attrs.evolve(message, traceparent=current)
 
 
-async def _join_earlier(context: SessionContext, message: Message, future: TurnFuture | None) -> None:
+def _warn_of_other_content(context: SessionContext, message: Message) -> None:
+    """Log a warning if a message repeats the id of another message: the session drops its content."""
+    queued, messages = context.find_message(message.id), context.conversation.messages
+    if queued is not None:
+        messages = [queued.message]
+    elif isinstance(messages, RecordedMessages):
+        messages = messages[
+            messages.missing :
+        ]  # older messages are in the journal, and reading them would block
+    if any(each.id == message.id and each.parts != message.parts for each in messages):
+        _log.warning(
+            "session %s: a message repeats message_id=%s with another content, and is dropped: use a new message_id for each "
+            "message",
+            shown(context.id),
+            quoted(message.id),
+        )
+
+
+async def _join_earlier(
+    context: SessionContext, message: Message, future: TurnFuture | None, *, is_granted: bool
+) -> None:
     """Let a caller wait for the outcome of an earlier message with the same id."""
+    if not is_granted:  # the repeated result of a tool or task may have another text
+        _warn_of_other_content(context, message)
     if future is not None:
         join(context, message.id, future)
     await trio.lowlevel.checkpoint()

@@ -112,7 +112,7 @@ class Graph:
     def _reference_error(self, step: GraphStep, reference: Reference) -> str:
         name = reference.name
         if name == step.name:
-            return "a step cannot read its own output"
+            return "a step cannot read its own output; if the value is an input of the run, rename the step or the input"
         if name not in self.steps:
             return self._input_reference_error(reference)
         output = self.steps[name].output

@@ -27,8 +27,9 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage
-from actgent.protocols.protocol_interface import SendReply
+from actgent.protocols.protocol_interface import SendReply, WithOutput
 from actgent.state.reducers import merge
+from actgent.structured_output.output_type import Output
 from actgent.support import span_names
 from actgent.tools.outputs.result_text import to_text
 
@@ -112,6 +113,7 @@ class Pipeline(Agent[Any, Any]):
         self._answer = answer
         agents = _agents_by_step(name, written, llm, tools)
         self._agents = {step: agent.name for step, agent in agents.items()}
+        self._outputs = {step.name: step.output or _output_of(agents[step.name]) for step in written}
         super().__init__(
             name,
             llm=PipelineModel(),
@@ -291,8 +293,8 @@ class Pipeline(Agent[Any, Any]):
         )
 
     def _convert_output(self, result: StepResult) -> StepResult:
-        """Return a result with its output converted to the type that the step declares."""
-        output = self.steps[result.name].output
+        """Return a result with its output converted to the type that the step or its agent declares."""
+        output = self._outputs[result.name]
         if output is None or result.status != "done":
             return result
         try:
@@ -404,6 +406,12 @@ def _build_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str, 
         listed = "".join(f"\n  - {each}" for each in problems)
         raise ConfigurationError(f"pipeline {name!r} cannot run:{listed}")
     return graph
+
+
+def _output_of(agent: Agent[Any, Any]) -> Output | None:
+    """Return the type of `Agent(output=...)`; None without it."""
+    protocol = agent._defaults.options.protocol  # noqa: SLF001 - a pipeline is an agent
+    return protocol.output if isinstance(protocol, WithOutput) else None
 
 
 def _agents_by_step(

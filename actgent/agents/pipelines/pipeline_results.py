@@ -78,7 +78,7 @@ def status_of(results: Mapping[str, StepResult]) -> RunStatus:
 
 @attrs.frozen(kw_only=True)
 class PipelineResult(Serializable):
-    """Result of a run; `str(result)` is its text."""
+    """Result of a run; `str(result)` is its text, or its status with the reason of the first failed step."""
 
     status: RunStatus
     """`success`: each step is done or was not needed; `partial`: a step failed; `cancelled` or `error`: some steps are pending."""
@@ -98,7 +98,10 @@ class PipelineResult(Serializable):
     """Usage of the run; `usage.total` includes its steps."""
 
     def __str__(self) -> str:
-        return self.text
+        failed = next((each for each in self.steps.values() if each.status == "failed"), None)
+        if self.text or failed is None:
+            return self.text
+        return f"{self.status}: step {failed.name!r} failed: {failed.reason}"
 
     @property
     def outputs(self) -> dict[str, Any]:

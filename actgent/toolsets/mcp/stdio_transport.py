@@ -36,6 +36,8 @@ SHUTDOWN_TIMEOUT_SECONDS = 1.0
 """Time that a server has to exit after its input was closed, and again after SIGTERM."""
 MAX_STDERR_LINES = 5
 """Number of lines of standard error to keep for errors."""
+MAX_SHOWN_STDERR_CHARS = 120
+"""Maximum length of the standard error in an error, so that a log line does not cut its end."""
 _log = logger_of(__name__)
 
 
@@ -189,7 +191,10 @@ async def _ended(process: trio.Process, stderr_tail: _StderrTail) -> ServerEnded
     with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS):
         await process.wait()
         await stderr_tail.ended.wait()
-    words = f"; its last output: {shown(' / '.join(stderr_tail.lines))}" if stderr_tail.lines else ""
+    output = " / ".join(line.strip() for line in stderr_tail.lines)
+    if len(output) > MAX_SHOWN_STDERR_CHARS:  # the end of a traceback names the error
+        output = f"...{output[-MAX_SHOWN_STDERR_CHARS:]}"
+    words = f"; its last output: {shown(output)}" if output else ""
     return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 

@@ -49,7 +49,7 @@ def test_steps_come_after_what_they_name_and_read(steps, groups):
         ([step("a", after="c"), step("b", after="a"), step("c", after="b")], "in a cycle: "),
         ([step("a", "{b}"), step("b", "{a}")], "in a cycle: "),
         ([step("a", after="a")], "in a cycle: a -> a"),
-        ([step("a", "{a.x}")], "a step cannot read its own output"),
+        ([step("a", "{a.x}")], "own output; if the value is an input of the run, rename the step"),
         ([step("a"), step("b", "{aa.url}")], r"there is no step 'aa' \(did you mean 'a'"),
         ([step("a", output=Found), step("b", "{a.uri}")], "the output= of step 'a' has no 'uri'"),
         ([step("a", output=Found), step("b", when=When.exists("a.uri"))], "has no 'uri'"),

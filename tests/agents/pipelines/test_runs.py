@@ -121,6 +121,23 @@ async def test_the_answer_is_the_named_step_or_the_last_ones():
         assert (await named.process()).data == "<x>"
 
 
+async def test_the_output_type_of_an_agent_is_that_of_its_step():
+    """A step without `output=` returns a value of `Agent(output=...)`."""
+    writer = agent("writer", lambda _: '{"title": "Tea", "words": 3}', output=Article)
+    async with Pipeline("p", steps=[PipelineStep("write", agent=writer, message="Write.")]) as pipeline:
+        result = await pipeline.process({})
+    assert result.outputs["write"] == Article(title="Tea", words=3)
+
+
+async def test_a_failed_run_prints_its_reason():
+    """`str(result)` of a run without an answer is the status with the reason of the first failed step."""
+    steps = [PipelineStep("write", agent=agent("writer", failing(9)), message="Write.")]
+    async with Pipeline("p", steps=steps) as pipeline:
+        result = await pipeline.process({})
+    assert str(result).startswith("partial: step 'write' failed: ")
+    assert result.steps["write"].reason in str(result)
+
+
 async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
     """A step starts when the steps that it needs are done, and does not wait for others."""
     slow, fast = agent("slow", delay=100), agent("fast", delay=10)
