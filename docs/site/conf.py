@@ -103,10 +103,15 @@ GENERATED = {
 """Pages with a line that is replaced by text generated from the code or the folder."""
 
 
+_PROGRAM_LINK = re.compile(r"\]\(\.\./\.\./examples/([\w.]+)\)")
+"""Link to a program. In a clone it leads to the file, and in the site to the program on the page."""
+
+
 def _generate(_app: object, page: str, source: list[str]) -> None:
     if page in GENERATED:
         marker, generate = GENERATED[page]
         source[0] = re.sub(rf"^{marker}.*$", lambda _: generate(), source[0], flags=re.MULTILINE)
+        source[0] = _PROGRAM_LINK.sub(lambda link: f"](#{link[1].replace('.', '-')})", source[0])
 
 
 # --- docstrings -------------------------------------------------------------------------------
