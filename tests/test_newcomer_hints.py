@@ -421,7 +421,7 @@ async def test_sessions_and_agents_that_are_not_there():
             SessionNotFound, match=r"ensure_session\(owner, session_id\) creates it"
         ) as missing:
             await agent.open_session("t")
-        with pytest.raises(WrongOwner, match=r"use another session_id; runtime\.sessions\(owner=\.\.\.\) lists"):
+        with pytest.raises(WrongOwner, match=r"use another session_id; runtime\.sessions\(owner=\.\.\.\)"):
             await agent.open_session("s", owner="eve")
         assert "runtime.sessions()" in str(missing.value)
         with pytest.raises(NotRunning, match=r"'wirter' is not running: did you mean 'writer'\?"):

@@ -350,10 +350,8 @@ class WrongOwner(SessionNotFound):
         super().__init__(agent, session_id)
         self.owner = owner
         """The owner that the caller asked for."""
-        self.args = (
-            f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}: use another "
-            "session_id; runtime.sessions(owner=...) lists the sessions of an owner",
-        )
+        text = f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}"
+        self.args = (f"{text}: use another session_id; runtime.sessions(owner=...) lists those of an owner",)
 
 
 class DepsMissing(UsageError):
