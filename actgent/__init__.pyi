@@ -99,6 +99,9 @@ from .client.agent_server_client import (
 from .client.remote_agent import (
     RemoteAgent as RemoteAgent,
 )
+from .client.remote_memory import (
+    RemoteLongTermMemory as RemoteLongTermMemory,
+)
 from .client.remote_session import (
     RemoteSession as RemoteSession,
 )
@@ -269,6 +272,8 @@ from .memory.longterm import (
     LongTermMemory as LongTermMemory,
     MemoryFilter as MemoryFilter,
     MemoryMatch as MemoryMatch,
+    MemoryOwnerPage as MemoryOwnerPage,
+    MemoryPage as MemoryPage,
     MemoryRecord as MemoryRecord,
 )
 from .memory.memory_interface import (

@@ -318,6 +318,7 @@ class Agent(Generic[DataT_co, DepsT]):
         all_types = validate_types((*types_from(known), *types_of(types)))
         policy = check_policy(policy)
         tools = with_extract(tools, policy, recalls=bool(recall_before_answer))
+        self._long_term_memory = long_term_memory
         memory_parts = long_term_memory_parts(
             with_database(tools, database), long_term_memory, recall_before_answer
         )
@@ -638,6 +639,11 @@ class Agent(Generic[DataT_co, DepsT]):
     def model_clients(self) -> Mapping[str, LLM]:
         """Model clients of the agent by role; `default` is the one of `llm=`. Names and settings are converted to clients."""
         return self._models.open()
+
+    @property
+    def long_term_memory(self) -> LongTermMemoryBase | None:
+        """The value of `long_term_memory=`; None if the agent has no long-term memory."""
+        return self._long_term_memory
 
     @property
     def inbox_bounds(self) -> InboxBounds:

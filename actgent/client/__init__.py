@@ -2,6 +2,7 @@
 
 from .agent_server_client import Client, connect, open_client
 from .remote_agent import RemoteAgent
+from .remote_memory import RemoteLongTermMemory
 from .remote_session import RemoteSession
 from .remote_stream_reader import RemoteReader
 from .session_operations import PastSession
@@ -13,6 +14,7 @@ __all__ = [
     "PastSession",
     "Refused",
     "RemoteAgent",
+    "RemoteLongTermMemory",
     "RemoteReader",
     "RemoteRequest",
     "RemoteSession",

@@ -13,6 +13,8 @@ from actgent.errors import (
     InvalidArguments,
     JournalFull,
     LimitReached,
+    MemoryNotFound,
+    MemoryReplaced,
     MessageTooLarge,
     ModeChangeRejected,
     NotRunning,
@@ -32,6 +34,15 @@ from actgent.errors.text_escaping import quoted
 
 from .transport_interface import Refused, RemoteRequest
 
+_OF_MEMORIES = (
+    "erase_memories",
+    "forget_memory",
+    "get_memory",
+    "get_memories",
+    "get_memory_owners",
+    "update_memory",
+)
+"""Operations of long-term memories."""
 MakeError = Callable[[Refused, RemoteRequest], ActgentError]
 
 
@@ -74,6 +85,9 @@ def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
 
 def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
     """Return the error for a missing object: an approval, agent or session, depending on the request."""
+    if request.operation in _OF_MEMORIES and "agents" not in refused.fields:
+        text = f"memory {quoted(request.part)} does not exist" if request.part else refused.detail
+        return error_with_text(MemoryNotFound, text, memory_id=request.part)
     if request.operation == "post_decision":
         return ApprovalNotFound(request.part, request.session_id)
     if request.operation == "get_agent" or "agent" in refused.fields:
@@ -86,6 +100,13 @@ def _not_hosted(refused: Refused, agent: str) -> NotRunning:
     hosted = refused.fields.get("agents")
     known = [str(each) for each in hosted] if isinstance(hosted, list) else []
     return NotRunning(agent, known, is_elsewhere=True)
+
+
+def _conflict(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the error for a conflict with the current state, such as a memory that was replaced before."""
+    if "replaced_by" in refused.fields:
+        return MemoryReplaced(request.part, str(refused.fields["replaced_by"]))
+    return error_with_text(UsageError, refused.detail)
 
 
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
@@ -134,7 +155,7 @@ _MAKE_ERROR: Mapping[str, MakeError] = {
     "key-reused": _with_text(ConfigurationError),
     "invalid-arguments": _with_text(InvalidArguments),
     "ambiguous": _with_text(UsageError),
-    "conflict": _with_text(UsageError),
+    "conflict": _conflict,
     "unavailable": _unavailable,
     "journal-full": _with_text(JournalFull),
     "unauthorized": _no_access,

@@ -43,6 +43,7 @@ from actgent.tools.tools_run_by_caller import CallerTools
 from .error_conversion import failure_error, suspended
 from .event_subscription import ServerLink, complete_tool_results
 from .json_conversion import DeliveryDecoder, is_rejection, to_approval, to_label, to_reply
+from .remote_memory import RemoteLongTermMemory
 from .remote_session import RemoteSession
 from .remote_stream_reader import PutItem, RemoteReader, open_reader
 from .request_bodies import session_body
@@ -63,6 +64,11 @@ class RemoteAgent:
 
     def __repr__(self) -> str:
         return f"<RemoteAgent {self.name!r}>"
+
+    @property
+    def long_term_memory(self) -> RemoteLongTermMemory:
+        """The long-term memories of the agent, without a request. The first request raises if the agent has none."""
+        return RemoteLongTermMemory(self._link, self.name)
 
     # --- sessions ------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int
         "q": query,
         **{name: getattr(wanted, name) for name in _PLAIN},
         "status": wanted.state,
-        "since": _to_date(wanted.since),
-        "until": _to_date(wanted.until),
+        "since": format_date(wanted.since),
+        "until": format_date(wanted.until),
         "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),
         "after": after,
         "limit": limit,
@@ -47,7 +47,7 @@ def trends_query(
     by: Group, *, since: float | None, until: float | None, **names: str | None
 ) -> dict[str, Any]:
     """Return the query parameters of a request for statistics. Parameters that are None are left out."""
-    given = {"by": by, "since": _to_date(since), "until": _to_date(until), **names}
+    given = {"by": by, "since": format_date(since), "until": format_date(until), **names}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -65,5 +65,6 @@ def _to_trend(item: Mapping[str, Any]) -> Trend:
     return Trend(**{name: value for name, value in item.items() if name in known})
 
 
-def _to_date(seconds: float | None) -> str | None:
+def format_date(seconds: float | None) -> str | None:
+    """Convert a Unix time in seconds to RFC 3339; None stays None."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

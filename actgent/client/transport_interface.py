@@ -21,7 +21,9 @@ Operation = Literal[
     "close",
     "delegate",
     "erase",
+    "erase_memories",
     "find_messages",
+    "forget_memory",
     "get_agent",
     "get_approvals",
     "get_calls",
@@ -30,6 +32,7 @@ Operation = Literal[
     "get_export",
     "get_feedback",
     "get_run",
+    "get_memory",
     "get_messages",
     "get_observations",
     "get_past",
@@ -40,6 +43,8 @@ Operation = Literal[
     "interrupt",
     "list_agents",
     "list_all_schedules",
+    "get_memories",
+    "get_memory_owners",
     "list_of_session",
     "list_schedules",
     "list_sessions",
@@ -53,6 +58,7 @@ Operation = Literal[
     "schedule",
     "send_dead_letter",
     "unschedule",
+    "update_memory",
 ]
 """Operations of the gateway, by the `operationId` of its OpenAPI document.
 

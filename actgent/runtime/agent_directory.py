@@ -12,6 +12,7 @@ from actgent.actors.inbox import InboxBounds
 from actgent.errors import NotRunning, SessionExists
 from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.model_interface import LLM
+from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.protocols.protocol_interface import Profile
 from actgent.sessions.session_context import SessionContext
 from actgent.support.field_repr import FieldRepr
@@ -68,6 +69,10 @@ class Listed(typing.Protocol):
     @property
     def inbox_bounds(self) -> InboxBounds:
         """Bounds of the inbox."""
+
+    @property
+    def long_term_memory(self) -> LongTermMemoryBase | None:
+        """Long-term memory of the agent; None if it has none."""
 
     def __actgent_use__(self) -> SessionOpener:
         """Return the session opener of the running agent. The first call builds the agent's actor."""

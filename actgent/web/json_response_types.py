@@ -57,6 +57,7 @@ MessageID = Annotated[str, Keywords({"description": "Id of the message.", "examp
 ApprovalID = Annotated[
     str, Keywords({"description": "Id of the approval.", "examples": ["9f2c41d0.order-17"]})
 ]
+MemoryID = Annotated[str, Keywords({"description": "Id of the memory.", "examples": ["m0f3c9a52d1b7e864"]})]
 ToolName = Annotated[str, Keywords({"description": "Name of the tool.", "examples": ["refund"]})]
 Date = Annotated[
     str,
@@ -123,6 +124,8 @@ class Problem(TypedDict):
     """The request may have had its effect."""
     broken: NotRequired[Literal[True]]
     """The connection to a node of the cluster broke."""
+    replaced_by: NotRequired[str]
+    """Id of the memory that replaces the one of the request."""
     held: NotRequired[Literal[True]]
     """A node of the cluster holds the session back after crashes."""
 
@@ -640,6 +643,92 @@ class AgentDocument(TypedDict):
     inbox: InboxStatistics
     sessions: Count
     """Number of sessions in memory."""
+    has_long_term_memory: bool
+    """True if the agent has a long-term memory, which `/agents/{a}/memories` lists."""
+
+
+class MemoryDocument(TypedDict):
+    """A long-term memory of an owner."""
+
+    id: MemoryID
+    text: str
+    """Content of the memory."""
+    kind: Annotated[str, Keywords({"examples": ["fact"]})]
+    """`fact`, `episode`, `procedure`, or any other word."""
+    owner: Annotated[str, Keywords({"examples": ["ada"]})]
+    """Name of the owner."""
+    owner_kind: SenderKind
+    """Kind of the owner. A user and an agent of the same name are different owners."""
+    sources: Sequence[str]
+    """Untrusted sources on which the text depends, such as `web`; empty if it is trusted."""
+    readers: Sequence[str] | None
+    """Names of the owners that may read the text; null allows all owners."""
+    importance: Annotated[float, Keywords({"minimum": 0, "maximum": 1})]
+    """Importance for ranking and eviction."""
+    is_kept: bool
+    """True if the memory is protected from eviction."""
+    is_shared: bool
+    """True if sessions of all owners can recall the memory."""
+    agent: str
+    """Name of the agent that stored the memory; empty if a program stored it."""
+    session_id: str
+    """Id of the session that the memory comes from; empty if unknown."""
+    message_id: str
+    """Id of the message that the memory comes from; empty if unknown."""
+    created_at: Date | None
+    """Time of creation; null if the clock was far off."""
+    last_used_at: Date | None
+    """Time of the last recall, or of creation."""
+    uses: Count
+    """Number of recalls."""
+    valid_from: Date | None
+    """Time from which the memory is valid; null has no start."""
+    valid_until: Date | None
+    """Time from which the memory is no longer valid; null has no end."""
+    metadata: JSONObject
+    """Values for programs, by name."""
+    replaces: str | None
+    """Id of the memory that this one replaces; null if it is the first version."""
+    replaced_by: str | None
+    """Id of the memory that replaces this one; null if it is current."""
+
+
+class MemoryLink(TypedDict):
+    """A link between two memories, as seen from one of them."""
+
+    id: MemoryID
+    relation: Annotated[str, Keywords({"examples": ["related_to"]})]
+    """Meaning of the link."""
+    is_from_here: bool
+    """True if the link leads from this memory to the other memory."""
+
+
+class MemoryVersions(TypedDict):
+    """All versions of a long-term memory, and its links."""
+
+    versions: Sequence[MemoryDocument]
+    """Versions of the memory, the first one first."""
+    links: Sequence[MemoryLink]
+    """Links to other current memories."""
+
+
+class MemoryOwner(TypedDict):
+    """An owner of long-term memories."""
+
+    owner: Annotated[str, Keywords({"examples": ["ada"]})]
+    """Name of the owner."""
+    owner_kind: SenderKind
+    memories: Count
+    """Number of current memories."""
+
+
+class Erasure(TypedDict):
+    """Numbers of erased objects of an owner."""
+
+    memories: Count
+    """Number of erased memories, with their earlier versions."""
+    sessions: Count
+    """Number of erased sessions without a parent session. Their child sessions are erased too."""
 
 
 class AgentStatisticsDocument(TypedDict):

@@ -26,6 +26,9 @@ from actgent.errors import (
     JournalError,
     JournalFull,
     LimitReached,
+    MemoriesFailed,
+    MemoryNotFound,
+    MemoryReplaced,
     MessageTooLarge,
     ModeChangeRejected,
     NotRunning,
@@ -168,6 +171,9 @@ def _bound(error: LimitReached) -> Mapping[str, Any]:
 _ROWS = (
     _Row(SessionNotFound, "not-found"),
     _Row(ApprovalNotFound, "not-found"),
+    _Row(MemoryNotFound, "not-found"),
+    _Row(MemoryReplaced, "conflict", lambda error: {"replaced_by": error.by}),
+    _Row(MemoriesFailed, "unavailable"),
     _Row(SessionExists, "session-exists"),
     _Row(SessionClosed, "session-closed"),
     _Row(SessionBusy, "session-busy"),
@@ -211,7 +217,7 @@ def problem_of(error: Exception) -> Problem | None:
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)
     if row is None:
         return None
-    if isinstance(error, SessionNotFound | ApprovalNotFound):
+    if isinstance(error, SessionNotFound | ApprovalNotFound | MemoryNotFound):
         return missing()
     detail = (
         ""

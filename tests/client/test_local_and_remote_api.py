@@ -15,10 +15,12 @@ from actgent import (
     DeadlineExceeded,
     Edit,
     Failure,
+    LongTermMemory,
     MessageTooLarge,
     ModelError,
     Reject,
     RemoteAgent,
+    RemoteLongTermMemory,
     RemoteSession,
     Reply,
     Respond,
@@ -379,6 +381,11 @@ MISSING = {
         "an agent is put together where it runs",
     )
     | {"process": "run gives the reply, and the session and its observations tell the rest"},
+    LongTermMemory: dict.fromkeys(
+        "remember recall associate dissociate mark marks change_together reindex".split(),
+        "agents and programs write memories where they run",
+    )
+    | dict.fromkeys("page get owners export".split(), "browse(), history() and owner_page() read them"),
 }
 """Members that a client does not have, with the reason."""
 LEFT_OUT = {
@@ -393,11 +400,15 @@ LEFT_OUT = {
     "deps",
     "history",
     "parent",
+    "wanted",
 }
 """Arguments that exist only on the server."""
 
 
-@pytest.mark.parametrize(("local", "remote"), [(Session, RemoteSession), (Agent, RemoteAgent)])
+@pytest.mark.parametrize(
+    ("local", "remote"),
+    [(Session, RemoteSession), (Agent, RemoteAgent), (LongTermMemory, RemoteLongTermMemory)],
+)
 def test_client_has_all_methods_of_the_runtime(local, remote):
     """Each public method of the local class exists in the remote class with the same arguments.
 

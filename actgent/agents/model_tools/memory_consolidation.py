@@ -23,7 +23,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import ModelResponse
 from actgent.llm.model_settings import LLMSettings
-from actgent.memory.longterm import LongTermMemory, MemoryMatch
+from actgent.memory.longterm import LongTermMemory, MemoryMatch, metadata_of, readers_of
 from actgent.memory.notice_delimiters import neutralize
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
@@ -33,7 +33,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.turns.agent_core import AgentCore
 
-from .memory_tools import MemoriesOpen, day_of, metadata_of, owner_for, readers_of
+from .memory_tools import MemoriesOpen, day_of, owner_for
 
 MAX_PART_TOKENS = 8_000
 """Maximum tokens of a conversation in one model call, estimated as in `memory/token_budget.py`. Longer parts are split over several messages."""

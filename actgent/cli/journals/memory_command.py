@@ -11,9 +11,7 @@ import attrs
 from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.journal.journal_interface import Journal
-from actgent.journal.record_types import SessionCreatedRecord
-from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.owner_sessions import root_sessions_of
 from actgent.memory.longterm import LongTermMemory, MemoryFilter, MemoryRecord
 from actgent.messages import Sender
 
@@ -116,19 +114,12 @@ async def forget_memories(
 async def _erase_sessions(location: str, owner: Sender) -> int:
     """Erase the sessions of an owner with their child sessions, summaries and snapshots. Return the number of erased sessions."""
     async with open_for_writing(location) as journal:
+        own = set(await root_sessions_of(journal, owner))
         found = await journal.sessions()
-        roots = {each.key for each in found if each.owner == owner.name and each.parent_id is None}
-        own = {key for key in roots if await _is_owned_by(journal, key, owner)}
         erased = [each for each in found if each.key in own or each.root in own]
         for each in erased:
             await journal.delete(each.session_id, agent=each.agent)
     return len(erased)
-
-
-async def _is_owned_by(journal: Journal, key: SessionKey, owner: Sender) -> bool:
-    """Return True if the session's owner is this user or agent. Session lists hold only names, which a user and an agent may share."""
-    (first, *_) = await journal.read(key.session_id, agent=key.agent, limit=1)
-    return isinstance(first, SessionCreatedRecord) and first.owner == owner
 
 
 async def export_memories(location: str, terminal: Terminal, *, owner: str) -> int:

@@ -21,7 +21,9 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "close": ("POST", "/sessions/{session}/close"),
     "delegate": ("POST", "/sessions/{session}/tasks"),
     "erase": ("DELETE", "/sessions/{session}"),
+    "erase_memories": ("DELETE", "/agents/{agent}/memories"),
     "find_messages": ("GET", "/search"),
+    "forget_memory": ("DELETE", "/agents/{agent}/memories/{part}"),
     "get_agent": ("GET", "/agents/{part}"),
     "get_approvals": ("GET", "/approvals"),
     "get_calls": ("GET", "/sessions/{session}/calls"),
@@ -30,6 +32,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "get_export": ("GET", "/sessions/{session}/export"),
     "get_feedback": ("GET", "/sessions/{session}/messages/{part}/feedback"),
     "get_run": ("GET", "/sessions/{session}/runs/{part}"),
+    "get_memory": ("GET", "/agents/{agent}/memories/{part}"),
     "get_messages": ("GET", "/sessions/{session}/messages"),
     "get_observations": ("GET", "/sessions/{session}/observations"),
     "get_past": ("GET", "/sessions/{session}/at/{part}"),
@@ -40,6 +43,8 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "interrupt": ("POST", "/sessions/{session}/interrupt"),
     "list_agents": ("GET", "/agents"),
     "list_all_schedules": ("GET", "/schedules"),
+    "get_memories": ("GET", "/agents/{agent}/memories"),
+    "get_memory_owners": ("GET", "/agents/{agent}/memory-owners"),
     "list_of_session": ("GET", "/sessions/{session}/approvals"),
     "list_schedules": ("GET", "/sessions/{session}/schedules"),
     "list_sessions": ("GET", "/sessions"),
@@ -53,6 +58,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "schedule": ("POST", "/sessions/{session}/schedules"),
     "send_dead_letter": ("POST", "/dead-letters/{part}/redelivery"),
     "unschedule": ("DELETE", "/sessions/{session}/schedules/{part}"),
+    "update_memory": ("PATCH", "/agents/{agent}/memories/{part}"),
 }
 """HTTP verb and path below `/v1` of each operation, as in the gateway's OpenAPI document."""
 EVENT_STREAM_TYPE = "text/event-stream"
@@ -137,7 +143,8 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
         headers["content-type"] = "application/json"
         if sources := join_origins(request.sources, sources_of_caller()):
             headers[SOURCES_HEADER] = quote(sources, safe=_SAFE_IN_SOURCES)
-    full_path = path.format(session=quote(request.session_id, safe=""), part=quote(request.part, safe=""))
+    segments = {"agent": request.agent, "session": request.session_id, "part": request.part}
+    full_path = path.format_map({name: quote(value, safe="") for name, value in segments.items()})
     return HTTPRequest(verb=verb, path=full_path, query=urlencode(query), headers=headers, body=body)
 
 

@@ -22,6 +22,8 @@ from .memory_records import (
     Association,
     MemoryFilter,
     MemoryMatch,
+    MemoryOwnerPage,
+    MemoryPage,
     MemoryRecord,
     check_metadata,
     checked_id,
@@ -34,7 +36,7 @@ from .memory_records import (
 from .memory_spans import begin_memory_span, note_records
 from .memory_store import Found, MemoryStore
 from .named_months import named_months
-from .owner_visibility import Scope, check_owner
+from .owner_visibility import Scope, check_owner, owner_key
 from .store_access import MAX_GROUP, StoreAccess
 from .store_commands import (
     Associate,
@@ -325,22 +327,27 @@ class LongTermMemory(LongTermMemoryBase):
     ) -> list[MemoryMatch]:
         """Search memories, and note the use of the found ones. The arguments are those of `recall`."""
         scope = Scope(owner, with_shared=with_shared)
-        words = searched_words(clean(query))
-        vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
-        search = Search(
-            scope=scope,
-            words=words,
-            vector=vector,
-            wanted=wanted,
-            periods=named_months(query),
-            at=self._now() if at is None else at,
-            limit=limit,
-        )
+        search = await self._search(query, scope, wanted, self._now() if at is None else at, limit)
         best = await self._store.read(MemoryStore.search, search)
         await self._store.note_uses([number for number, _ in best], at=self._now())
         for _ in scope.check(recalled.memory for _, recalled in best):
             pass
         return [recalled for _, recalled in best]
+
+    async def _search(
+        self, query: str, scope: Scope, wanted: MemoryFilter, at: float | None, limit: int
+    ) -> Search:
+        words = searched_words(clean(query))
+        vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
+        return Search(
+            scope=scope,
+            words=words,
+            vector=vector,
+            wanted=wanted,
+            periods=named_months(query),
+            at=at,
+            limit=limit,
+        )
 
     async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryRecord:
         """Return one memory by its id, current or replaced.
@@ -387,6 +394,47 @@ class LongTermMemory(LongTermMemoryBase):
         found = await self._store.read(_page, scope, wanted, after_id, limit)
         return list(scope.check(each.memory for each in found))
 
+    async def browse(
+        self,
+        query: str = "",
+        *,
+        owner: Sender | str,
+        wanted: MemoryFilter = EVERYTHING,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> MemoryPage:
+        """Return current memories of an owner for a review, without counting this as a use.
+
+        Unlike `recall`, it also returns memories that are not valid now. A query returns one page with the best matches.
+        Without a query, the pages have all memories, newest first.
+
+        Args:
+            query: Text to search for; without words, all memories are returned.
+            owner: Owner of the memories. Shared memories of other owners are left out.
+            wanted: Filter for the memories.
+            after: `following` of the previous page, also if its memories were forgotten since; None returns the first page.
+            limit: Maximum number of memories.
+
+        Raises:
+            ConfigurationError: `limit` is below 1, `after` is invalid, or the query's vector has another length than the stored ones.
+            MemoriesFailed: The memories cannot be read.
+        """
+        if limit < 1:
+            raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):  # noqa: PLR2004 - an int64
+            raise ConfigurationError(f"after= must be `following` of an earlier page, not {after!r:.80}")
+        scope = Scope(_sender(owner), with_shared=False)
+        if searched_words(clean(query)):
+            best = await self._store.read(
+                MemoryStore.search, await self._search(query, scope, wanted, None, limit)
+            )
+            return MemoryPage(memories=tuple(scope.check(each.memory for _, each in best)), following=None)
+        before = None if after is None else int(after)
+        found = await self._store.read(_newest, scope, wanted, before, limit + 1)
+        memories = tuple(scope.check(each.memory for each in found[:limit]))
+        following = str(found[limit - 1].number) if len(found) > limit else None
+        return MemoryPage(memories=memories, following=following)
+
     async def export(self, owner: Sender | str) -> list[MemoryRecord]:
         """Return all memories of an owner, replaced ones included, oldest first."""
         scope = Scope(_sender(owner), with_shared=False)
@@ -400,6 +448,25 @@ class LongTermMemory(LongTermMemoryBase):
     async def owners(self) -> list[tuple[Sender, int]]:
         """Return all owners with the number of their current memories."""
         return await self._store.read(MemoryStore.owners)
+
+    async def owner_page(self, *, after: str | None = None, limit: int = 100) -> MemoryOwnerPage:
+        """Return a page of the owners with the number of their current memories.
+
+        Args:
+            after: `following` of the previous page; None returns the first page.
+            limit: Maximum number of owners.
+
+        Raises:
+            ConfigurationError: `limit` is below 1.
+            MemoriesFailed: The memories cannot be read.
+        """
+        if limit < 1:
+            raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
+        found = await self._store.read(MemoryStore.owners, after or "", limit + 1)
+        owners = tuple(found[:limit])
+        return MemoryOwnerPage(
+            owners=owners, following=owner_key(owners[-1][0]) if len(found) > limit else None
+        )
 
     # --- several changes at once ----------------------------------------------------------
 
@@ -520,6 +587,12 @@ def _page(
     store: MemoryStore, scope: Scope, wanted: MemoryFilter, after: str | None, limit: int
 ) -> list[Found]:
     return store.page(scope, wanted, after=0 if after is None else store.number_of(scope, after), limit=limit)
+
+
+def _newest(
+    store: MemoryStore, scope: Scope, wanted: MemoryFilter, before: int | None, limit: int
+) -> list[Found]:
+    return store.newest(scope, wanted, before=before, limit=limit)
 
 
 def _all_of(store: MemoryStore, owner: Sender, after: int, limit: int) -> list[Found]:

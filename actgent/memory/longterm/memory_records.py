@@ -93,6 +93,26 @@ class MemoryMatch:
 
 
 @attrs.frozen(kw_only=True)
+class MemoryPage:
+    """One page of memories for a person who reviews them."""
+
+    memories: tuple[MemoryRecord, ...]
+    """Current memories."""
+    following: str | None
+    """Value of `after` for the next page; None on the last page."""
+
+
+@attrs.frozen(kw_only=True)
+class MemoryOwnerPage:
+    """One page of the owners that have current memories."""
+
+    owners: tuple[tuple[Sender, int], ...]
+    """Owners with the number of their current memories."""
+    following: str | None
+    """Value of `after` for the next page; None on the last page."""
+
+
+@attrs.frozen(kw_only=True)
 class MemoryFilter:
     """Filter for memories. A memory must fulfil all conditions.
 

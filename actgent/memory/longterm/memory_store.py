@@ -586,6 +586,13 @@ class MemoryStore(SQLConnection):
         condition, values = _condition(scope, wanted)
         return self._read(f"{condition} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, limit))
 
+    def newest(self, scope: Scope, wanted: MemoryFilter, *, before: int | None, limit: int) -> list[Found]:
+        """Return current memories with a number below `before`, newest first. None begins with the newest."""
+        condition, values = _condition(scope, wanted)
+        if before is not None:
+            condition, values = f"{condition} AND m.number < ?", [*values, before]
+        return self._read(f"{condition} ORDER BY m.number DESC LIMIT ?", (*values, limit))
+
     def number_of(self, scope: Scope, memory_id: str) -> int:
         """Return the internal number of a memory, by which indexes and pages refer to it.
 
@@ -641,10 +648,18 @@ class MemoryStore(SQLConnection):
         rows = self.run("SELECT name, value FROM marks WHERE owner = ?", (owner_key(owner),))
         return {name: value for name, value in rows if name.startswith(prefix)}
 
-    def owners(self) -> list[tuple[Sender, int]]:
-        """Return the owners that have current memories, with the number of these memories."""
+    def owners(self, after: str = "", limit: int | None = None) -> list[tuple[Sender, int]]:
+        """Return the owners that have current memories, with the number of these memories, ordered by their keys.
+
+        Args:
+            after: Key of the owner after which the result begins; empty begins with the first owner.
+            limit: Maximum number of owners; None has no maximum.
+        """
+        many = "" if limit is None else f" LIMIT {limit:d}"
         rows = self.run(
-            "SELECT owner, count(*) FROM memories AS m WHERE m.replaced_by IS NULL GROUP BY owner ORDER BY owner"
+            "SELECT owner, count(*) FROM memories AS m WHERE m.replaced_by IS NULL AND m.owner > ? "  # noqa: S608 - a number
+            f"GROUP BY owner ORDER BY owner{many}",
+            (after,),
         )
         return [(owner_of_key(key), count) for key, count in rows]
 

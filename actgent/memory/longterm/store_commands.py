@@ -116,7 +116,7 @@ class Search:
     wanted: MemoryFilter
     periods: Sequence[Period] = ()
     """Periods that the question names."""
-    at: float
-    """Unix time in seconds at which the memories must be valid."""
+    at: float | None
+    """Unix time in seconds at which the memories must be valid; None also finds expired and future memories."""
     limit: int
     """Maximum number of results."""

@@ -241,6 +241,7 @@ def of_agent(
         "limits": as_document(turns.options.limits or turns.limits),
         "inbox": as_document(known.inbox),
         "sessions": known.sessions,
+        "has_long_term_memory": agent is not None and agent.long_term_memory is not None,
     }
 
 

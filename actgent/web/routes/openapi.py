@@ -32,6 +32,7 @@ _PATH_VARIABLES: Mapping[str, tuple[str, str]] = {
     "m": ("Id of the message.", "0197c2d6a1f4"),
     "media_id": ("Number of a record, and index of the picture or file in the record.", "12-0"),
     "l": ("Id of the dead letter.", "9f2c41d0a1b2-0000002a"),
+    "memory": ("Id of the memory.", "m0f3c9a52d1b7e864"),
     "n": ("Number of the record.", "12"),
     "s": ("Id of the schedule.", "reminder"),
     "t": ("Id of the task.", "research"),

@@ -33,6 +33,8 @@ export interface Agent {
   inbox: InboxStatistics;
   /** Number of sessions in memory. */
   sessions: number;
+  /** True if the agent has a long-term memory, which `/agents/{a}/memories` lists. */
+  has_long_term_memory: boolean;
 }
 
 /** An agent that another agent calls as a tool, hands conversations over to, routes to, or runs as a step. */
@@ -597,6 +599,14 @@ export interface EndedEvent {
   data: MessageEnded;
 }
 
+/** Numbers of erased objects of an owner. */
+export interface Erasure {
+  /** Number of erased memories, with their earlier versions. */
+  memories: number;
+  /** Number of erased sessions without a parent session. Their child sessions are erased too. */
+  sessions: number;
+}
+
 export interface ErrorDescription {
   /** Name of the exception class. */
   class: string;
@@ -948,6 +958,95 @@ export interface LoginToken {
   owner: string;
   /** Time at which the token expires. */
   expires_at: string | null;
+}
+
+/** A long-term memory of an owner. */
+export interface Memory {
+  /** Id of the memory. */
+  id: string;
+  /** Content of the memory. */
+  text: string;
+  /** `fact`, `episode`, `procedure`, or any other word. */
+  kind: string;
+  /** Name of the owner. */
+  owner: string;
+  /** Kind of the owner. A user and an agent of the same name are different owners. */
+  owner_kind: "user" | "assistant" | "agent" | "tool" | "system";
+  /** Untrusted sources on which the text depends, such as `web`; empty if it is trusted. */
+  sources: Array<string>;
+  /** Names of the owners that may read the text; null allows all owners. */
+  readers: Array<string> | null;
+  /** Importance for ranking and eviction. */
+  importance: number;
+  /** True if the memory is protected from eviction. */
+  is_kept: boolean;
+  /** True if sessions of all owners can recall the memory. */
+  is_shared: boolean;
+  /** Name of the agent that stored the memory; empty if a program stored it. */
+  agent: string;
+  /** Id of the session that the memory comes from; empty if unknown. */
+  session_id: string;
+  /** Id of the message that the memory comes from; empty if unknown. */
+  message_id: string;
+  /** Time of creation; null if the clock was far off. */
+  created_at: string | null;
+  /** Time of the last recall, or of creation. */
+  last_used_at: string | null;
+  /** Number of recalls. */
+  uses: number;
+  /** Time from which the memory is valid; null has no start. */
+  valid_from: string | null;
+  /** Time from which the memory is no longer valid; null has no end. */
+  valid_until: string | null;
+  /** Values for programs, by name. */
+  metadata: JSONObject;
+  /** Id of the memory that this one replaces; null if it is the first version. */
+  replaces: string | null;
+  /** Id of the memory that replaces this one; null if it is current. */
+  replaced_by: string | null;
+}
+
+/** A link between two memories, as seen from one of them. */
+export interface MemoryLink {
+  /** Id of the memory. */
+  id: string;
+  /** Meaning of the link. */
+  relation: string;
+  /** True if the link leads from this memory to the other memory. */
+  is_from_here: boolean;
+}
+
+/** An owner of long-term memories. */
+export interface MemoryOwner {
+  /** Name of the owner. */
+  owner: string;
+  owner_kind: "user" | "assistant" | "agent" | "tool" | "system";
+  /** Number of current memories. */
+  memories: number;
+}
+
+/** One page of a list. */
+export interface MemoryOwnerPage {
+  /** The items of the page. */
+  items: Array<MemoryOwner>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
+/** One page of a list. */
+export interface MemoryPage {
+  /** The items of the page. */
+  items: Array<Memory>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
+/** All versions of a long-term memory, and its links. */
+export interface MemoryVersions {
+  /** Versions of the memory, the first one first. */
+  versions: Array<Memory>;
+  /** Links to other current memories. */
+  links: Array<MemoryLink>;
 }
 
 /** A message of a session. */
@@ -1344,6 +1443,8 @@ export interface Problem {
   may_be_done?: true;
   /** The connection to a node of the cluster broke. */
   broken?: true;
+  /** Id of the memory that replaces the one of the request. */
+  replaced_by?: string;
   /** A node of the cluster holds the session back after crashes. */
   held?: true;
 }
@@ -2098,6 +2199,16 @@ export interface TurnSuspended {
   waits_for: Array<string>;
 }
 
+export interface UpdateMemoryBody {
+  text?: string;
+  kind?: string;
+  importance?: number;
+  /** True protects the memory from eviction. */
+  is_kept?: boolean;
+  /** Time from which the memory is no longer valid; null has no end. */
+  valid_until?: string | null;
+}
+
 /** Tokens and cost of model calls. */
 export interface Usage {
   input_tokens: number;
@@ -2771,6 +2882,113 @@ export interface Operations {
     answer: Trends;
     events: never;
   };
+  /** List the current memories of an owner, the newest first. With `q`, return one page with the best matches. */
+  get_memories: {
+    path: {
+      a: string;
+    };
+    query: {
+      /** Text to search for. */
+      q?: string;
+      /** Only memories of this kind. */
+      kind?: string;
+      /** Date and time with a time zone, such as 2026-11-27T09:00:00Z. */
+      since?: string;
+      /** Date and time with a time zone, such as 2026-11-27T09:00:00Z. */
+      until?: string;
+      /** Owner of the memories; default: the owner of the token. Another owner requires the scope admin. */
+      owner?: string;
+      /** Kind of the owner; default `user`. */
+      owner_kind?: "user" | "assistant" | "agent" | "tool" | "system";
+      /** `next` of the page before. */
+      after?: string;
+      /** Maximum number of items; default 100. */
+      limit?: number;
+    };
+    body: undefined;
+    answer: MemoryPage;
+    events: never;
+  };
+  /** Erase all that the long-term memory has stored about an owner: memories, versions, vectors, links and keys. */
+  erase_memories: {
+    path: {
+      a: string;
+    };
+    query: {
+      /** Owner whose memories are erased. It must be given. */
+      owner?: string;
+      /** Kind of the owner; default `user`. */
+      owner_kind?: "user" | "assistant" | "agent" | "tool" | "system";
+      /** Also erase the owner's sessions; requires the scope admin. */
+      sessions?: "true";
+    };
+    body: undefined;
+    answer: Erasure;
+    events: never;
+  };
+  /** List the owners that have memories, with the numbers of their current memories. */
+  get_memory_owners: {
+    path: {
+      a: string;
+    };
+    query: {
+      /** `next` of the page before. */
+      after?: string;
+      /** Maximum number of items; default 100. */
+      limit?: number;
+    };
+    body: undefined;
+    answer: MemoryOwnerPage;
+    events: never;
+  };
+  /** Get all versions of a memory, and its links. The id of any version selects them. */
+  get_memory: {
+    path: {
+      a: string;
+      memory: string;
+    };
+    query: {
+      /** Owner of the memories; default: the owner of the token. Another owner requires the scope admin. */
+      owner?: string;
+      /** Kind of the owner; default `user`. */
+      owner_kind?: "user" | "assistant" | "agent" | "tool" | "system";
+    };
+    body: undefined;
+    answer: MemoryVersions;
+    events: never;
+  };
+  /** Replace a memory by a changed one, and return the new one. The old one stays in its history. */
+  update_memory: {
+    path: {
+      a: string;
+      memory: string;
+    };
+    query: {
+      /** Owner of the memories; default: the owner of the token. Another owner requires the scope admin. */
+      owner?: string;
+      /** Kind of the owner; default `user`. */
+      owner_kind?: "user" | "assistant" | "agent" | "tool" | "system";
+    };
+    body: UpdateMemoryBody;
+    answer: Memory;
+    events: never;
+  };
+  /** Delete a memory with all of its versions, vectors and links. */
+  forget_memory: {
+    path: {
+      a: string;
+      memory: string;
+    };
+    query: {
+      /** Owner of the memories; default: the owner of the token. Another owner requires the scope admin. */
+      owner?: string;
+      /** Kind of the owner; default `user`. */
+      owner_kind?: "user" | "assistant" | "agent" | "tool" | "system";
+    };
+    body: undefined;
+    answer: undefined;
+    events: never;
+  };
   /** List dead letters, the newest first. */
   get_dead_letters: {
     path: Record<string, never>;
@@ -2932,6 +3150,12 @@ export const OPERATIONS = {
   list_rate_limiters: ["GET", "/v1/rate-limiters", false],
   find_messages: ["GET", "/v1/search", false],
   get_trends: ["GET", "/v1/trends", false],
+  get_memories: ["GET", "/v1/agents/{a}/memories", false],
+  erase_memories: ["DELETE", "/v1/agents/{a}/memories", false],
+  get_memory_owners: ["GET", "/v1/agents/{a}/memory-owners", false],
+  get_memory: ["GET", "/v1/agents/{a}/memories/{memory}", false],
+  update_memory: ["PATCH", "/v1/agents/{a}/memories/{memory}", true],
+  forget_memory: ["DELETE", "/v1/agents/{a}/memories/{memory}", false],
   get_dead_letters: ["GET", "/v1/dead-letters", false],
   send_dead_letter: ["POST", "/v1/dead-letters/{l}/redelivery", false],
   list_agents: ["GET", "/v1/agents", false],

@@ -15,9 +15,12 @@ from actgent import (
     LongTermMemory,
     ScriptedLLM,
     Sender,
+    ToolCall,
     open_runtime,
+    tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.memory.longterm import label_of_memory
 from actgent.testing import CrashingJournal
 
 IDLE = 100.0
@@ -125,6 +128,34 @@ async def test_memories_have_the_readers_of_the_conversation(memories, autojump_
         assert await readers() == {"Home: Rome": "ada"}
         await say("Rome has rain", Label(), "s4")
         assert await readers() == {"Home: Rome": "ada", "Rome has rain": "ada"}
+
+
+async def test_memories_have_the_sources_of_the_observed_conversation(memories, autojump_clock):
+    """A memory names the tool whose result the conversation has from outside. A correction keeps the sources."""
+
+    @tool(outside=True, effect="pure")
+    async def web() -> str:
+        """Read a page."""
+        return "It rains."
+
+    script = ["Hello.", ToolCall("web", {}), "I see.", "I see."]
+    clerk = BareAgent("clerk", llm=ScriptedLLM(script), tools=[web])
+    Consolidation(clerk, memories, llm=ScriptedLLM(Reader()), idle=IDLE)
+
+    async def sources():
+        return {each.text: label_of_memory(each).sources for each in await memories.page(owner="ada")}
+
+    async with clerk:
+        first = await clerk.create_session("ada")
+        await first.chat("Tea: green")
+        await first.wait_idle()
+        await first.chat("Home: London")  # does not postpone the schedule of the first message
+        await trio.sleep(2 * IDLE)
+        assert await sources() == {"Tea: green": {"web"}, "Home: London": {"web"}}
+        second = await clerk.create_session("ada")
+        await second.chat("Home: Paris", label=Label({"mail:eve"}))
+        await trio.sleep(2 * IDLE)
+        assert await sources() == {"Tea: green": {"web"}, "Home: Paris": {"mail:eve", "web"}}
 
 
 async def test_owners_are_apart(memories, autojump_clock):

@@ -236,6 +236,42 @@ async def test_pages_continue_after_the_last_memory(memories):
     assert len(await memories.export("ada")) == 8
 
 
+async def test_browsing_has_all_memories_newest_first_and_counts_no_use(memories):
+    """A page continues after a memory that was forgotten since. A search also finds memories that are not valid now."""
+    made = [await memories.remember(f"note {number}", owner="ada") for number in range(5)]
+    await memories.remember("note of Bob", owner="bob", is_shared=True)
+    first = await memories.browse(owner="ada", limit=2)
+    await memories.forget(first.memories[-1].id, owner="ada")
+    second = await memories.browse(owner="ada", limit=2, after=first.following)
+    third = await memories.browse(owner="ada", limit=2, after=second.following)
+    found = [each.id for page in (first, second, third) for each in page.memories]
+    assert (found, third.following) == ([each.id for each in reversed(made)], None)
+    expired = await memories.remember("a late train", owner="ada", valid_until=1.0)
+    assert await memories.recall("train", owner="ada") == []
+    assert [each.id for each in (await memories.browse("train", owner="ada")).memories] == [expired.id]
+    assert {each.uses for each in await memories.page(owner="ada")} == {0}
+    for wrong in ({"limit": 0}, {"after": "x"}, {"after": "1" * 30}):
+        with pytest.raises(ConfigurationError):
+            await memories.browse(owner="ada", **wrong)
+
+
+async def test_owners_are_listed_in_pages(memories):
+    """The pages have each owner once, with the number of the current memories."""
+    for number in range(5):
+        made = await memories.remember("one", owner=f"owner {number}")
+        await memories.update(made.id, "two", owner=f"owner {number}")
+    await memories.remember("three", owner=Sender("owner 0", "agent"))
+    found, after = [], None
+    while True:
+        page = await memories.owner_page(after=after, limit=2)
+        found += page.owners
+        if (after := page.following) is None:
+            break
+    assert sorted(found, key=str) == sorted(await memories.owners(), key=str)
+    assert len(found) == 6
+    assert {count for _, count in found} == {1}
+
+
 async def test_capacity_evicts_the_memory_of_least_worth(url, clock):
     """A new memory evicts the owner's least important and longest unused one, never one with `is_kept`."""
     async with LongTermMemory(url, capacity=3, half_life=10, now=clock) as memories:

@@ -1,0 +1,204 @@
+"""`RemoteLongTermMemory`: the long-term memories of a remote agent, with the methods of `LongTermMemory`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.errors import ConfigurationError, MemoryNotFound
+from actgent.memory.longterm import (
+    EVERYTHING,
+    Association,
+    MemoryFilter,
+    MemoryOwnerPage,
+    MemoryPage,
+    MemoryRecord,
+)
+from actgent.messages import Sender, new_secret
+
+from .event_subscription import ServerLink
+from .json_conversion import to_seconds
+from .search_conversion import format_date
+from .transport_interface import Operation, RemoteRequest
+
+_SAME = (
+    *("id", "text", "kind", "importance", "is_kept", "is_shared", "agent", "session_id", "message_id"),
+    *("uses", "metadata", "replaces", "replaced_by"),
+)
+"""Fields of a memory that have the same name and value in JSON."""
+
+
+class RemoteLongTermMemory:
+    """The long-term memories of a remote agent. Another owner than the token's requires the scope admin."""
+
+    def __init__(self, link: ServerLink, agent: str) -> None:
+        self.agent = agent
+        """Name of the agent."""
+        self._link = link
+
+    def __repr__(self) -> str:
+        return f"<RemoteLongTermMemory of {self.agent!r}>"
+
+    async def browse(
+        self,
+        query: str = "",
+        *,
+        owner: Sender | str,
+        wanted: MemoryFilter = EVERYTHING,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> MemoryPage:
+        """Return current memories of an owner for a review: the best matches of a query, or pages, newest first.
+
+        Args:
+            query: Text to search for; without words, all memories are returned.
+            owner: Owner of the memories.
+            wanted: Filter for the memories: one kind, and times of creation.
+            after: `following` of the previous page; None returns the first page.
+            limit: Maximum number of memories.
+
+        Raises:
+            ConfigurationError: `wanted` has a condition that a server does not support.
+            MemoryNotFound: The agent has no long-term memory.
+            PermissionDenied: The token may not read the memories of another owner.
+        """
+        found = {"q": query, "kind": _kind_of(wanted), "after": after, "limit": limit}
+        times = {"since": format_date(wanted.since), "until": format_date(wanted.until)}
+        page = await self._send("get_memories", owner, query=found | times)
+        return MemoryPage(memories=tuple(map(_to_memory, page["items"])), following=page["next"])
+
+    async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
+        """Return all versions of a memory, from the first one to the current one. The id of any version selects them.
+
+        Raises:
+            MemoryNotFound: The owner has no memory with this id.
+        """
+        found = await self._send("get_memory", owner, memory_id)
+        return [_to_memory(each) for each in found["versions"]]
+
+    async def associations(self, memory_id: str, *, owner: Sender | str) -> list[Association]:
+        """Return the links between a memory and other current memories, in both directions.
+
+        Raises:
+            MemoryNotFound: The owner has no memory with this id.
+        """
+        found = await self._send("get_memory", owner, memory_id)
+        return [Association(each["id"], each["relation"], each["is_from_here"]) for each in found["links"]]
+
+    async def update(
+        self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
+    ) -> MemoryRecord:
+        """Replace a memory by a new one, and return the new one. The old one stays readable as history.
+
+        Args:
+            memory_id: Id of the memory to replace.
+            text: New text; None keeps the text.
+            owner: Owner of the memory.
+            key: A second call with the same key replaces nothing, and returns the result of the first.
+            changes: Further fields to change: `kind`, `importance`, `is_kept` and `valid_until`.
+
+        Raises:
+            MemoryNotFound: The owner has no memory with this id.
+            MemoryReplaced: The memory was replaced before. The error contains the id of the newer one.
+            ConfigurationError: An argument is invalid.
+        """
+        body = changes if text is None else {**changes, "text": text}
+        if body.get("valid_until") is not None:
+            body["valid_until"] = format_date(body["valid_until"])
+        return _to_memory(
+            await self._send("update_memory", owner, memory_id, body=body, key=key or new_secret())
+        )
+
+    async def forget(self, *ids: str, owner: Sender | str) -> int:
+        """Delete memories with their history by ids, and return their number. Unknown ids are ignored.
+
+        Raises:
+            ConfigurationError: No id is given. `erase` deletes all memories of an owner.
+        """
+        if not ids:
+            raise ConfigurationError("forget() takes ids of memories; erase(owner) deletes all memories")
+        return sum([await self._forget_one(each, owner) for each in ids])
+
+    async def _forget_one(self, memory_id: str, owner: Sender | str) -> bool:
+        try:
+            await self._send("forget_memory", owner, memory_id, is_done_if_missing=True)
+        except MemoryNotFound:
+            return False
+        return True
+
+    async def erase(self, owner: Sender | str, *, sessions: bool = False) -> int:
+        """Delete all data of an owner (memories, history, indexes, links, keys and marks), and return the number of memories.
+
+        Args:
+            owner: Owner whose memories are deleted.
+            sessions: True closes and erases the owner's sessions of all agents first, so that no agent stores their content
+                again. It requires the scope admin.
+
+        Raises:
+            PermissionDenied: The token may not do this.
+        """
+        query = {"sessions": "true"} if sessions else {}
+        found = await self._send("erase_memories", owner, query=query)
+        return int(found["memories"])
+
+    async def owner_page(self, *, after: str | None = None, limit: int = 100) -> MemoryOwnerPage:
+        """Return a page of the owners with the number of their current memories. It requires the scope admin."""
+        query = {"after": after, "limit": limit}
+        request = RemoteRequest(operation="get_memory_owners", agent=self.agent, query=_without_none(query))
+        page = await self._link.requests.send(request)
+        owners = [(Sender(each["owner"], each["owner_kind"]), each["memories"]) for each in page["items"]]
+        return MemoryOwnerPage(owners=tuple(owners), following=page["next"])
+
+    async def _send(
+        self,
+        operation: Operation,
+        owner: Sender | str,
+        memory_id: str = "",
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        key: str = "",
+        is_done_if_missing: bool = False,
+    ) -> Any:
+        """Send a request about memories of an owner, and return its answer.
+
+        `is_done_if_missing` is True if a missing memory proves, on a retry, that an earlier try succeeded.
+        """
+        sender = owner if isinstance(owner, Sender) else Sender.named(owner)
+        request = RemoteRequest(
+            operation=operation,
+            agent=self.agent,
+            part=memory_id,
+            query=_without_none({**(query or {}), "owner": sender.name, "owner_kind": sender.kind}),
+            body=body,
+            key=key,
+        )
+        return await self._link.requests.send(request, done_by=("not-found",) if is_done_if_missing else ())
+
+
+def _without_none(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _kind_of(wanted: MemoryFilter) -> str | None:
+    """Return the kind that a filter requires; None if it allows all kinds.
+
+    Raises:
+        ConfigurationError: The filter has another condition than one kind and times of creation.
+    """
+    kinds = tuple(wanted.kinds)
+    if len(kinds) > 1 or wanted != MemoryFilter(kinds=wanted.kinds, since=wanted.since, until=wanted.until):
+        raise ConfigurationError(
+            "browse() of a remote agent filters by one kind, since= and until= of MemoryFilter"
+        )
+    return kinds[0] if kinds else None
+
+
+def _to_memory(item: Mapping[str, Any]) -> MemoryRecord:
+    """Convert the JSON of a memory."""
+    return MemoryRecord(
+        **{name: item[name] for name in _SAME},
+        owner=Sender(item["owner"], item["owner_kind"]),
+        created_at=to_seconds(item["created_at"]),
+        last_used=to_seconds(item["last_used_at"]),
+        valid_from=None if item["valid_from"] is None else to_seconds(item["valid_from"]),
+        valid_until=None if item["valid_until"] is None else to_seconds(item["valid_until"]),
+    )
