@@ -9,6 +9,7 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
+from actgent.journal.cluster_interface import ClusterStatus
 from actgent.journal.journal_interface import SessionSummary
 from actgent.limits_and_schedules.argument_checks import check_seconds
 from actgent.messages import Sender
@@ -24,6 +25,7 @@ from .remote_agent import RemoteAgent
 from .request_bodies import annotation_query
 from .request_sender import RequestSender
 from .search_conversion import search_query, to_search_page, to_trends, trends_query
+from .server_status_conversion import to_cluster_status
 from .session_operations import SessionOperations, to_summary
 from .transport_interface import RemoteRequest, Transport
 
@@ -155,6 +157,14 @@ class Client(SessionOperations):
             NotRunning: No agent or actor of this name runs on the server.
         """
         await self._link.requests.send(RemoteRequest(operation="send_dead_letter", part=letter.id))
+
+    async def cluster_status(self) -> ClusterStatus | None:
+        """Return the nodes and partitions of the server's cluster, and the agents without a node. Requires the scope admin.
+
+        None if the server is not in a cluster.
+        """
+        answer = await self._link.requests.send(RemoteRequest(operation="get_cluster"))
+        return None if answer["cluster"] is None else to_cluster_status(answer["cluster"])
 
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
         """Return the open approvals of all sessions that the token reaches, at most `limit`."""

@@ -27,6 +27,7 @@ Operation = Literal[
     "get_agent",
     "get_approvals",
     "get_calls",
+    "get_cluster",
     "get_dead_letters",
     "get_events",
     "get_export",

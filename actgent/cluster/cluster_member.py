@@ -13,7 +13,7 @@ from actgent.client.event_subscription import ServerLink
 from actgent.client.remote_session import RemoteSession
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.cluster_interface import ClusterStatistics
+from actgent.journal.cluster_interface import ClusterStatistics, ClusterStatus
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.record_types import RatingRecord
@@ -30,6 +30,7 @@ from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
 from .cluster_node import Node, node_name
 from .cross_pool_delegation import PoolApplication, PoolLinks
+from .operations.cluster_status import read_cluster_status
 from .operations.node_metrics import OnSeconds
 from .partition_ownership import PartitionState
 from .relay_client import NodeTransport
@@ -95,6 +96,7 @@ class ClusterMember:
         self.left = node.journal.left
         self.lender = LimitLeaseClient(node.journal.allowances.lend)
         self._listeners = listeners
+        self._status_lock = trio.Lock()
 
     async def serve(
         self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -170,6 +172,11 @@ class ClusterMember:
     def statistics(self) -> ClusterStatistics:
         """Return the statistics of this node."""
         return self.node.statistics()
+
+    async def read_status(self) -> ClusterStatus:
+        """Return the status of the cluster. Concurrent calls read one after another: each opens a database connection."""
+        async with self._status_lock:
+            return await read_cluster_status(self._url, self.node.pool)
 
     def unready_reasons(self) -> Collection[str]:
         """Return why a load balancer should send requests to other nodes. Empty if this node is ready."""

@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from actgent.errors import JournalError
+from actgent.journal.cluster_interface import PoolLayout
 from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner, SeenNode
-from actgent.journal.postgres.pool_layout import PoolLayout
 from actgent.support.safe_logging import LogVariable, logger_of
 
 HEARTBEAT_SECONDS = 1.0

@@ -5,8 +5,9 @@ The package of the cluster is not imported here. It registers its opener as the 
 """
 
 import importlib.util
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import datetime
 from typing import Any, Protocol
 
 import attrs
@@ -26,6 +27,9 @@ LEAVE_GRACE_SECONDS = 30.0
 
 Unfinished turns resume on other nodes.
 """
+
+ACTIVE = "active"
+"""State of the generation of a pool that its nodes serve."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -54,6 +58,76 @@ class ClusterStatistics(FieldRepr):
     """Number of connections of the membership to the database since the start; more than 1 after a reconnect."""
 
 
+@attrs.frozen(kw_only=True)
+class PoolLayout:
+    """Newest generation of a pool."""
+
+    generation: int
+    partitions: int
+    writes: int
+    """Record format that all nodes of the pool write."""
+    state: str = ACTIVE
+
+
+@attrs.frozen(kw_only=True)
+class NodeStatus:
+    """A live node."""
+
+    name: str
+    address: str
+    """Base URL of the node for other nodes."""
+    agents: tuple[str, ...]
+    """Names of the agents that the node hosts."""
+    release: str
+    reads: int
+    """Newest record format that the node reads."""
+    is_leaving: bool
+    """True if the node is handing over its partitions."""
+    partitions: int
+    """Number of partitions that the node owns."""
+
+
+@attrs.frozen(kw_only=True)
+class PartitionStatus:
+    """Status of one partition."""
+
+    partition: int
+    owner: str
+    """Name of the node that last acquired the partition; empty if no node ever did."""
+    epoch: int
+    """Ownership epoch; it grows with each change of the owner."""
+    since: datetime
+    """Time of the last acquisition."""
+    is_served: bool
+    """True if the owner is alive and has not given the partition back."""
+    pending: int
+    """Number of messages that wait for an owner."""
+    unfinished: int
+    """Number of sessions of the partition with an unfinished turn or queued messages."""
+    lag: float
+    """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterStatus:
+    """Status of a pool."""
+
+    layout: PoolLayout
+    nodes: Sequence[NodeStatus]
+    partitions: Sequence[PartitionStatus]
+    unhosted: dict[str, int]
+    """Number of open sessions by agent, for the agents that no live node hosts."""
+    suspects: int
+    """Number of sessions that were unfinished when their process died and have not finished since."""
+    dead: int
+    """Number of dead-lettered messages and requests."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if a node is alive, every partition is served, and a live node hosts the agent of every open session."""
+        return bool(self.nodes) and not self.unhosted and all(each.is_served for each in self.partitions)
+
+
 class Membership(Protocol):
     """The interface of a cluster node for its runtime."""
 
@@ -79,6 +153,13 @@ class Membership(Protocol):
 
     def statistics(self) -> ClusterStatistics:
         """Return the state and the counters of this node, for metrics and status pages."""
+
+    async def read_status(self) -> ClusterStatus:
+        """Read the status of the cluster: nodes, partitions, and agents without a node.
+
+        Raises:
+            JournalFailed: The database cannot be read.
+        """
 
     def unready_reasons(self) -> Collection[str]:
         """Return reasons why a load balancer should use other nodes; empty if the node is ready."""

@@ -250,6 +250,7 @@ class AsyncPortalClient(AsyncProxy):
     schedules = AsyncioMethod(Client.schedules)
     search = AsyncioMethod(Client.search)
     trends = AsyncioMethod(Client.trends)
+    cluster_status = AsyncioMethod(Client.cluster_status)
     dead_letters = AsyncioMethod(Client.dead_letters)
     send_again = AsyncioMethod(Client.send_again)
 

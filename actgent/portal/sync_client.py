@@ -244,6 +244,7 @@ class PortalClient(Proxy):
     schedules = SyncMethod(Client.schedules)
     search = SyncMethod(Client.search)
     trends = SyncMethod(Client.trends)
+    cluster_status = SyncMethod(Client.cluster_status)
     dead_letters = SyncMethod(Client.dead_letters)
     send_again = SyncMethod(Client.send_again)
 

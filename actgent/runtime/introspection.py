@@ -9,7 +9,7 @@ import trio
 
 from actgent.actors.inbox import InboxStatistics
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound
-from actgent.journal.cluster_interface import ClusterStatistics, Membership
+from actgent.journal.cluster_interface import ClusterStatistics, ClusterStatus, Membership
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
@@ -138,6 +138,14 @@ class Introspection:
     def cluster(self) -> ClusterStatistics | None:
         """Return the statistics of this cluster node: partitions, takeovers, fenced writes, delays; None without a cluster."""
         return None if self.membership is None else self.membership.statistics()
+
+    async def cluster_status(self) -> ClusterStatus | None:
+        """Return the nodes and partitions of this node's cluster, and the agents without a node; None without a cluster.
+
+        Raises:
+            JournalFailed: The database cannot be read.
+        """
+        return None if self.membership is None else await self.membership.read_status()
 
     async def schedules(
         self, *, after: SetSchedule | None = None, limit: int = 100

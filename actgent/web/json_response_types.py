@@ -770,6 +770,8 @@ class Statistics(TypedDict):
     """Number of sessions by state, for admins."""
     dead_letters: NotRequired[Count]
     """Number of dead letters, for admins."""
+    node: NotRequired[str]
+    """Name of the cluster node that answers, for admins; only of a cluster node."""
 
 
 class Liveness(TypedDict):
@@ -829,6 +831,71 @@ class WebhookDocument(TypedDict):
     """Sessions whose delivery is retried."""
     failed: Sequence[FailedDelivery]
     """Notifications that could not be delivered."""
+
+
+class NodeDocument(TypedDict):
+    """A live node of a cluster."""
+
+    name: str
+    address: Annotated[str, Keywords({"examples": ["http://10.0.0.7:8301"]})]
+    """URL at which other nodes reach the node."""
+    agents: Sequence[AgentName]
+    """Names of the agents that the node hosts."""
+    release: Annotated[str, Keywords({"examples": ["0.1.0"]})]
+    """Version of actgent."""
+    reads: Count
+    """Newest record format that the node reads."""
+    is_leaving: bool
+    """True if the node is transferring its partitions to other nodes."""
+    partitions: Count
+    """Number of partitions that the node owns."""
+
+
+class PartitionDocument(TypedDict):
+    """A partition of a cluster: the sessions with some of the ids."""
+
+    partition: Count
+    """Number of the partition."""
+    owner: str
+    """Name of the node that last acquired the partition; empty if no node ever did."""
+    epoch: Count
+    """Ownership epoch; it grows with each change of the owner."""
+    since: Date | None
+    """Time of the last acquisition."""
+    is_served: bool
+    """True if the owner is alive and has not released the partition."""
+    pending: Count
+    """Number of messages that wait for an owner."""
+    unfinished: Count
+    """Number of sessions with an unfinished turn or queued messages."""
+    lag: Amount
+    """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
+
+
+class ClusterDocument(TypedDict):
+    """Status of a cluster, as `actgent cluster status` prints it."""
+
+    is_whole: bool
+    """True if a node is alive, every partition is served, and a live node hosts the agent of every open session."""
+    generation: Count
+    """Number of changes of the number of partitions, plus 1."""
+    record_format: Count
+    """Record format that all nodes write."""
+    nodes: Sequence[NodeDocument]
+    partitions: Sequence[PartitionDocument]
+    unhosted: dict[str, Count]
+    """Number of open sessions by agent, for the agents that no live node hosts."""
+    suspects: Count
+    """Number of sessions that were unfinished when their node died and have not finished since."""
+    dead: Count
+    """Number of dead-lettered messages and requests."""
+
+
+class ClusterAnswer(TypedDict):
+    """The cluster of the server."""
+
+    cluster: ClusterDocument | None
+    """Null if the server is not in a cluster."""
 
 
 class DeadLetterDocument(TypedDict):

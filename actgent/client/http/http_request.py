@@ -27,6 +27,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "get_agent": ("GET", "/agents/{part}"),
     "get_approvals": ("GET", "/approvals"),
     "get_calls": ("GET", "/sessions/{session}/calls"),
+    "get_cluster": ("GET", "/cluster"),
     "get_dead_letters": ("GET", "/dead-letters"),
     "get_events": ("GET", "/sessions/{session}/events"),
     "get_export": ("GET", "/sessions/{session}/export"),

@@ -2,16 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 
-import attrs
 import trio
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import quoted
+from actgent.journal.cluster_interface import ClusterStatus, PartitionStatus, PoolLayout
 from actgent.journal.postgres import (
     ClusterTables,
-    NodeStatus,
     mark_leaving,
     partition_of_slot,
     pool_layout as layouts,
@@ -22,47 +20,6 @@ DRAIN_SECONDS = 60.0
 """Seconds for which `drain` waits until the node has given its partitions back."""
 POLL_SECONDS = 0.2
 """Poll interval in seconds of `drain`."""
-
-
-@attrs.frozen(kw_only=True)
-class PartitionStatus:
-    """Status of one partition."""
-
-    partition: int
-    owner: str
-    """Name of the node that last acquired the partition; empty if no node ever did."""
-    epoch: int
-    """Ownership epoch; it grows with each change of the owner."""
-    since: datetime
-    """Time of the last acquisition."""
-    is_served: bool
-    """True if the owner is alive and has not given the partition back."""
-    pending: int
-    """Number of messages that wait for an owner."""
-    unfinished: int
-    """Number of sessions of the partition with an unfinished turn or queued messages."""
-    lag: float
-    """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
-
-
-@attrs.frozen(kw_only=True)
-class ClusterStatus:
-    """Status of a pool."""
-
-    layout: layouts.PoolLayout
-    nodes: Sequence[NodeStatus]
-    partitions: Sequence[PartitionStatus]
-    unhosted: dict[str, int]
-    """Number of open sessions by agent, for the agents that no live node hosts."""
-    suspects: int
-    """Number of sessions that were unfinished when their process died and have not finished since."""
-    dead: int
-    """Number of dead-lettered messages and requests."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if a node is alive, every partition is served, and a live node hosts the agent of every open session."""
-        return bool(self.nodes) and not self.unhosted and all(each.is_served for each in self.partitions)
 
 
 async def read_cluster_status(journal: str, pool: str) -> ClusterStatus:
@@ -124,7 +81,7 @@ def _find(name: str, known: Sequence[str]) -> str:
     raise ConfigurationError(f"there is no node {quoted(name)}: {nearest(name, known)}")
 
 
-def _join(tables: ClusterTables, layout: layouts.PoolLayout) -> list[PartitionStatus]:
+def _join(tables: ClusterTables, layout: PoolLayout) -> list[PartitionStatus]:
     """Return the status of each partition: its owner, and its pending messages and unfinished sessions."""
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}

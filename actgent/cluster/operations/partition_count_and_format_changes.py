@@ -2,7 +2,8 @@
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.postgres import NodeStatus, pool_layout as layouts, read_cluster_tables
+from actgent.journal.cluster_interface import NodeStatus
+from actgent.journal.postgres import pool_layout as layouts, read_cluster_tables
 
 
 async def finish_upgrade(journal: str, pool: str) -> int:

@@ -4,7 +4,6 @@ from . import pool_layout
 from .cluster_tables import (
     ClusterTables,
     DeadMessage,
-    NodeStatus,
     drop_dead,
     mark_leaving,
     note_retried,
@@ -26,7 +25,6 @@ __all__ = [
     "ClusterTables",
     "DeadMessage",
     "NodeRow",
-    "NodeStatus",
     "NodeTable",
     "PartitionOwner",
     "PartitionedJournal",

@@ -12,6 +12,7 @@ import psycopg.sql
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.journal.cluster_interface import NodeStatus
 from actgent.support.postgres_address import split_schema
 
 from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
@@ -55,24 +56,6 @@ class PartitionRow:
     since: datetime
     is_given_back: bool
     """True if the owner has released the partition."""
-
-
-@attrs.frozen(kw_only=True)
-class NodeStatus:
-    """A live node."""
-
-    name: str
-    address: str
-    """Base URL of the node for other nodes."""
-    agents: tuple[str, ...]
-    """Names of the agents that the node hosts."""
-    release: str
-    reads: int
-    """Newest record format that the node reads."""
-    is_leaving: bool
-    """True if the node is handing over its partitions."""
-    partitions: int
-    """Number of partitions that the node owns."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,10 +11,12 @@ from typing import Any
 import attrs
 import psycopg.sql
 
+from actgent.journal.cluster_interface import PoolLayout
+
 from .connections import Connection, one_row
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .ownership_table import OwnershipTable, channel_of
-from .pool_layout import PoolLayout, layout_of
+from .pool_layout import layout_of
 
 _BEAT = """
 INSERT INTO nodes (pool, name, address, agents, release, reads, lock_key, heartbeat, is_leaving) VALUES

@@ -9,12 +9,13 @@ import psycopg.sql
 import trio
 
 from actgent.errors import JournalFailed
+from actgent.journal.cluster_interface import PoolLayout
 from actgent.support.storage_thread import StorageThread
 
 from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
 from .node_liveness_locks import LOCK_OF_NODE
 from .partition_mapping import Taken
-from .pool_layout import IS_TAKEN_FROM, PoolLayout, layout_of
+from .pool_layout import IS_TAKEN_FROM, layout_of
 
 CHANNEL_BYTES = 63
 """Maximum bytes of a channel name in PostgreSQL."""

@@ -15,6 +15,7 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
+from actgent.journal.cluster_interface import PoolLayout
 from actgent.journal.group_commit import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_feed_backlog import FeedReader
@@ -28,7 +29,7 @@ from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
 from .ownership_table import HostTable, OwnershipTable
 from .partition_mapping import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
-from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
+from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, check_layout, layout_of
 from .rate_limit_leases import AllowanceTable
 from .schema import migrate_schema
 from .session_crash_counts import SuspectTable

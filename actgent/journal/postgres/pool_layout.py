@@ -12,6 +12,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted, quoted
+from actgent.journal.cluster_interface import ACTIVE, PoolLayout
 
 from .cluster_tables import run_connected
 from .connections import Connection, in_transaction
@@ -19,8 +20,8 @@ from .partition_mapping import check_partitions, partition_of_slot, slots_of
 
 READS = 2
 """Newest record format that this release reads, and the format of new pools. Format 1 was used with RabbitMQ."""
-ACTIVE, MOVING, PAST = "active", "moving", "past"
-"""States of a generation. ACTIVE: nodes serve it. MOVING: its partitions are being created, and no node may run.
+MOVING, PAST = "moving", "past"
+"""States of a generation that no node serves. MOVING: its partitions are being created, and no node may run.
 PAST: a later generation replaced it.
 """
 T = TypeVar("T")
@@ -38,17 +39,6 @@ IS_TAKEN_FROM = (
 """SQL that returns a row if a node of this journal, generation and format may acquire partitions. It locks the
 layout until the end of the transaction.
 """
-
-
-@attrs.frozen(kw_only=True)
-class PoolLayout:
-    """Newest generation of a pool."""
-
-    generation: int
-    partitions: int
-    writes: int
-    """Record format that all nodes of the pool write."""
-    state: str = ACTIVE
 
 
 def layout_of(columns: tuple[int, int, int, str]) -> PoolLayout:

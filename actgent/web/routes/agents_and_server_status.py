@@ -116,6 +116,8 @@ async def statistics(call: HTTPCall) -> JSON[json_response_types.Statistics]:
         counts = await access.journal.counts()
         document["sessions"] = {state: counts.get(state, 0) for state in STATES}
         document["dead_letters"] = len(access.runtime.dead_letters)
+        if (node := access.runtime.cluster()) is not None:
+            document["node"] = node.node
     return JSON(document)
 
 

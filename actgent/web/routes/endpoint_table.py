@@ -4,6 +4,7 @@ from . import (
     agents_and_server_status,
     all_sessions_overview,
     approvals_and_modes,
+    cluster_and_toolsets,
     dead_letters,
     events,
     login,
@@ -30,6 +31,7 @@ ENDPOINTS = tuple(
         search_and_statistics,
         memories,
         dead_letters,
+        cluster_and_toolsets,
         agents_and_server_status,
         login,
     )

@@ -19,6 +19,7 @@ const PAGES = [
   { name: "Trends", letter: "r", load: async () => (await import("./pages/trends.js")).Trends },
   { name: "Dead letters", place: "dead-letters", letter: "d", scope: "admin", load: async () => (await import("./pages/dead-letters.js")).DeadLetters },
   { name: "Webhooks", letter: "w", scope: "admin", load: async () => (await import("./pages/webhooks.js")).Webhooks },
+  { name: "Cluster", letter: "c", scope: "admin", isShown: (now) => Boolean(now?.node), load: async () => (await import("./pages/cluster.js")).Cluster },
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
@@ -192,7 +193,7 @@ function Frame({ onOut }) {
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
     </header>
     <nav aria-label="Pages">
-      ${PAGES.filter((each) => !each.scope || may(each.scope)).map(
+      ${PAGES.filter((each) => (!each.scope || may(each.scope)) && (!each.isShown || each.isShown(now.data))).map(
         (each) => html`<a href="#/${each.place}" aria-current=${each === listed ? "page" : undefined}>
           ${each.name}${each.place in counts && html`<span class="n ${each.place === "approvals" && counts.approvals ? "hot" : ""}">${count(counts[each.place])}</span>`}
         </a>`,

@@ -462,6 +462,30 @@ export interface ClosedEvent {
   data: SessionClosed;
 }
 
+/** Status of a cluster, as `actgent cluster status` prints it. */
+export interface Cluster {
+  /** True if a node is alive, every partition is served, and a live node hosts the agent of every open session. */
+  is_whole: boolean;
+  /** Number of changes of the number of partitions, plus 1. */
+  generation: number;
+  /** Record format that all nodes write. */
+  record_format: number;
+  nodes: Array<Node>;
+  partitions: Array<Partition>;
+  /** Number of open sessions by agent, for the agents that no live node hosts. */
+  unhosted: Record<string, number>;
+  /** Number of sessions that were unfinished when their node died and have not finished since. */
+  suspects: number;
+  /** Number of dead-lettered messages and requests. */
+  dead: number;
+}
+
+/** The cluster of the server. */
+export interface ClusterAnswer {
+  /** Null if the server is not in a cluster. */
+  cluster: Cluster | null;
+}
+
 /** Result of a replay with the current code of the agent. */
 export interface Comparison {
   /** Number of a record of the session. */
@@ -1183,6 +1207,23 @@ export interface NextRequest {
   request: ModelRequest | null;
 }
 
+/** A live node of a cluster. */
+export interface Node {
+  name: string;
+  /** URL at which other nodes reach the node. */
+  address: string;
+  /** Names of the agents that the node hosts. */
+  agents: Array<string>;
+  /** Version of actgent. */
+  release: string;
+  /** Newest record format that the node reads. */
+  reads: number;
+  /** True if the node is transferring its partitions to other nodes. */
+  is_leaving: boolean;
+  /** Number of partitions that the node owns. */
+  partitions: number;
+}
+
 /** Data of an event without fields. */
 export type Nothing = Record<string, never>;
 
@@ -1284,6 +1325,26 @@ export interface PartialAnswer {
   begin: number;
   /** The new text. */
   text: string;
+}
+
+/** A partition of a cluster: the sessions with some of the ids. */
+export interface Partition {
+  /** Number of the partition. */
+  partition: number;
+  /** Name of the node that last acquired the partition; empty if no node ever did. */
+  owner: string;
+  /** Ownership epoch; it grows with each change of the owner. */
+  epoch: number;
+  /** Time of the last acquisition. */
+  since: string | null;
+  /** True if the owner is alive and has not released the partition. */
+  is_served: boolean;
+  /** Number of messages that wait for an owner. */
+  pending: number;
+  /** Number of sessions with an unfinished turn or queued messages. */
+  unfinished: number;
+  /** Maximum seconds since the last record of an unfinished session; 0 if there are none. */
+  lag: number;
 }
 
 /** A session as it was after a record. */
@@ -2051,6 +2112,8 @@ export interface Statistics {
   sessions?: Partial<Record<"idle" | "working" | "suspended" | "closed", number>>;
   /** Number of dead letters, for admins. */
   dead_letters?: number;
+  /** Name of the cluster node that answers, for admins; only of a cluster node. */
+  node?: string;
 }
 
 /** A task that a session has delegated to another agent. */
@@ -3007,6 +3070,14 @@ export interface Operations {
     answer: DeadLetter;
     events: never;
   };
+  /** Return the nodes and partitions of the cluster, and the agents without a node; null if the server is not in a cluster. */
+  get_cluster: {
+    path: Record<string, never>;
+    query: Record<string, never>;
+    body: undefined;
+    answer: ClusterAnswer;
+    events: never;
+  };
   /** List the running agents. */
   list_agents: {
     path: Record<string, never>;
@@ -3158,6 +3229,7 @@ export const OPERATIONS = {
   forget_memory: ["DELETE", "/v1/agents/{a}/memories/{memory}", false],
   get_dead_letters: ["GET", "/v1/dead-letters", false],
   send_dead_letter: ["POST", "/v1/dead-letters/{l}/redelivery", false],
+  get_cluster: ["GET", "/v1/cluster", false],
   list_agents: ["GET", "/v1/agents", false],
   get_agent: ["GET", "/v1/agents/{a}", false],
   statistics: ["GET", "/v1/statistics", false],

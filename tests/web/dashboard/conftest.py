@@ -41,6 +41,16 @@ SETTLED = (
     """document.querySelector("main h1") && !document.querySelector("main").innerText.includes("Loading")"""
 )
 
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+FOUND = f"""axe.run(document, {json.dumps(RULES)}).then(found => found.violations.flatMap(
+  each => each.nodes.map(node => [each.id, node.target.join(" "), node.failureSummary].join(" | "))))"""
+WIDTHS = (1280, 390)
+SCHEMES = ("light", "dark")
+
 
 def load(name, path):
     """Import a test module from its file."""
@@ -165,3 +175,24 @@ async def stage():
     """Yield the address of a gateway with the played scene, and the paths of the dashboard's pages by name."""
     async with scene.open_scene(client_of) as link:
         yield link, scene.PAGES
+
+
+@pytest.fixture
+async def axe(screen):
+    """Return a function that lists the accessibility findings of the shown page, in both widths and themes."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: npm ci in tests/web/dashboard")
+
+    async def look():
+        found = []
+        await screen.run(AXE.read_text(encoding="utf-8") + "; 0")
+        for width in WIDTHS:
+            for scheme in SCHEMES:
+                measured = await screen.tab.look(width, scheme)
+                assert measured["isDark"] == (scheme == "dark")
+                if measured["overflow"] > 0:
+                    found.append(f"{width}, {scheme}: {measured['overflow']} pixels too wide")
+                found += [f"{width}, {scheme}: {each}" for each in await screen.run(FOUND)]
+        return found
+
+    return look

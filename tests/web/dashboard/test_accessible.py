@@ -1,41 +1,5 @@
 """Accessibility of each page: WCAG 2.2 A and AA as far as axe-core can check, and operation by keyboard."""
 
-import json
-from pathlib import Path
-
-import pytest
-
-AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
-RULES = {
-    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
-    "resultTypes": ["violations"],
-}
-FOUND = f"""axe.run(document, {json.dumps(RULES)}).then(found => found.violations.flatMap(
-  each => each.nodes.map(node => [each.id, node.target.join(" "), node.failureSummary].join(" | "))))"""
-WIDTHS = (1280, 390)
-SCHEMES = ("light", "dark")
-
-
-@pytest.fixture
-async def axe(screen):
-    """Return a function that lists the accessibility findings of the shown page, in both widths and themes."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: npm ci in tests/web/dashboard")
-
-    async def look():
-        found = []
-        await screen.run(AXE.read_text(encoding="utf-8") + "; 0")
-        for width in WIDTHS:
-            for scheme in SCHEMES:
-                measured = await screen.tab.look(width, scheme)
-                assert measured["isDark"] == (scheme == "dark")
-                if measured["overflow"] > 0:
-                    found.append(f"{width}, {scheme}: {measured['overflow']} pixels too wide")
-                found += [f"{width}, {scheme}: {each}" for each in await screen.run(FOUND)]
-        return found
-
-    return look
-
 
 async def test_each_page_is_accessible(stage, screen, axe):
     """No page and no dialog has a finding, in both widths and in both themes."""

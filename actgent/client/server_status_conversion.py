@@ -1,0 +1,37 @@
+"""Conversion of the server's JSON about its cluster to the values of `Runtime`."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import attrs
+
+from actgent.journal.cluster_interface import ClusterStatus, NodeStatus, PartitionStatus, PoolLayout
+
+from .json_conversion import to_seconds
+
+T = TypeVar("T")
+
+
+def to_cluster_status(document: Mapping[str, Any]) -> ClusterStatus:
+    """Convert the JSON of a cluster to a `ClusterStatus`."""
+    partitions = document["partitions"]
+    return ClusterStatus(
+        layout=PoolLayout(
+            generation=document["generation"], partitions=len(partitions), writes=document["record_format"]
+        ),
+        nodes=[_of_fields(NodeStatus, each, agents=tuple(each["agents"])) for each in document["nodes"]],
+        partitions=[
+            _of_fields(PartitionStatus, each, since=datetime.fromtimestamp(to_seconds(each["since"]), UTC))
+            for each in partitions
+        ],
+        unhosted=document["unhosted"],
+        suspects=document["suspects"],
+        dead=document["dead"],
+    )
+
+
+def _of_fields(cls: type[T], document: Mapping[str, Any], **converted: Any) -> T:
+    """Create an object from the fields of a document. Fields of later servers are ignored."""
+    names = [field.name for field in attrs.fields(cls)]  # type: ignore[arg-type]  # attrs classes have no common base
+    return cls(**{name: document[name] for name in names} | converted)
