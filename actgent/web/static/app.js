@@ -17,6 +17,7 @@ const PAGES = [
   { name: "Provider limits", place: "rate-limiters", letter: "l", load: async () => (await import("./pages/rate-limiters.js")).RateLimiters },
   { name: "Search", letter: "f", load: async () => (await import("./pages/search.js")).Search },
   { name: "Trends", letter: "r", load: async () => (await import("./pages/trends.js")).Trends },
+  { name: "Memories", letter: "m", load: async () => (await import("./pages/memories.js")).Memories },
   { name: "Dead letters", place: "dead-letters", letter: "d", scope: "admin", load: async () => (await import("./pages/dead-letters.js")).DeadLetters },
   { name: "Webhooks", letter: "w", scope: "admin", load: async () => (await import("./pages/webhooks.js")).Webhooks },
   { name: "Cluster", letter: "c", scope: "admin", isShown: (now) => Boolean(now?.node), load: async () => (await import("./pages/cluster.js")).Cluster },
@@ -202,7 +203,7 @@ function Frame({ onOut }) {
     <main id="main" tabindex="-1">
       ${!token.data && !token.error && html`<${Loading} what=${page.name.toLowerCase()} />`}
       ${token.error && !token.data && html`<${Failed} error=${token.error} what="Permissions of the token" again=${token.again} />`}
-      ${token.data && html`<${Shown} key=${page === SESSION || page === TRACE ? page.place + at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
+      ${token.data && html`<${Shown} key=${page === SESSION || page === TRACE ? page.place + at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} token=${token.data} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
     ${help && html`<${Help} token=${token.data} onClose=${() => setHelp(false)} />`}
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is unknown or has expired." onKey=${signedIn} /></${Modal}>`}`;

@@ -129,8 +129,8 @@ export function useLink() {
 }
 
 // A paged list. The first page is polled while the tab is visible; the other pages are loaded on request.
-export function usePages(load, inputs) {
-  const first = usePolled((signal) => load({}, { signal }), inputs);
+export function usePages(load, inputs, options) {
+  const first = usePolled((signal) => load({}, { signal }), inputs, options);
   const [more, setMore] = useState({ items: [], next: null, error: null });
   useEffect(() => setMore({ items: [], next: null, error: null }), inputs);
   const next = more.items.length ? more.next : first.data?.next;

@@ -7,6 +7,7 @@ from actgent import (
     ApprovalRequest,
     BareAgent,
     Limits,
+    LongTermMemory,
     ProviderUnavailable,
     RateLimitedModel,
     RateLimiter,
@@ -37,6 +38,8 @@ PAGES = {
     "rate-limiters": "#/rate-limiters",
     "search": "#/search?q=invoice",
     "trends": "#/trends",
+    "memory-owners": "#/memories",
+    "memories": "#/memories?agent=scout&owner=ada",
     "dead-letters": "#/dead-letters",
     "webhooks": "#/webhooks",
     "journals": "#/journal",
@@ -79,7 +82,23 @@ def clerk(chat):
     return "The invoice counts four pallets.\nYou say that two have come: shall I write a credit note?"
 
 
-def agents():
+async def remember(memories):
+    """Store memories of ada: one from a web page, one with an earlier version, one that is expired."""
+    lives = await memories.remember("Ada lives in London", owner="ada", kind="fact", importance=0.9)
+    await memories.remember(
+        "Invoice 4711 counts four pallets",
+        owner="ada",
+        kind="episode",
+        agent="clerk",
+        session_id="invoice-4711",
+        metadata={"actgent.sources": "web, mail:bob"},
+    )
+    await memories.remember("Ada is on holiday", owner="ada", valid_until=1_700_000_000.0)
+    await memories.update(lives.id, "Ada lives in Paris", owner="ada", is_kept=True)
+    await memories.remember("Grace writes letters", owner="grace")
+
+
+def agents(memories):
     rate_limiter = RateLimiter(requests_per_minute=600, tokens_per_minute=200_000)
     clerk_agent = BareAgent(
         "clerk",
@@ -92,7 +111,11 @@ def agents():
     )
     return [
         clerk_agent,
-        BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True)),
+        BareAgent(
+            "scout",
+            llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True),
+            long_term_memory=memories,
+        ),
         BareAgent(
             "lead",
             llm=ScriptedLLM(lambda chat: ToolCall("find_invoice", {"number": len(chat.messages)})),
@@ -141,8 +164,9 @@ async def play(client):
 async def open_scene(client_of):
     """Yield the address of a gateway with the played scene, and an admin key."""
     secret, token = new_token("root", owner="root", scopes=("admin",))
-    async with open_runtime(journal="memory:", index=True) as runtime:
-        for agent in agents():
+    async with LongTermMemory() as memories, open_runtime(journal="memory:", index=True) as runtime:
+        await remember(memories)
+        for agent in agents(memories):
             await runtime.start(agent)
         limits = GatewayLimits(grace=1, rate=1000, burst=1000)
         async with open_gateway(runtime, bind="127.0.0.1:0", tokens=[token], limits=limits) as gateway:

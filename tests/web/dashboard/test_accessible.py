@@ -9,6 +9,18 @@ async def test_each_page_is_accessible(stage, screen, axe):
     for name, place in pages.items():
         await screen.go(place)
         assert await axe() == [], name
+    await screen.go(pages["memories"])
+    await screen.until("document.querySelector('.hit')")
+    await screen.run("document.querySelectorAll('.hit .btn')[0].click()")
+    await screen.until("document.querySelector('.hit textarea')")
+    assert await axe() == [], "correct a memory"
+    for place in ("main > .row .bad", ".hit .btn.bad"):
+        await screen.run(f"document.querySelector('{place}').click()")
+        await screen.until("document.querySelector('dialog[open]')")
+        assert await axe() == [], place
+        await screen.press("Escape")
+        await screen.until("!document.querySelector('dialog')")
+    await screen.go(pages["journal"])
     await screen.press("F")
     await screen.until("document.querySelector('dialog[open] textarea')")
     assert await axe() == [], "fork"
@@ -35,6 +47,7 @@ async def test_empty_pages_are_accessible(serving, screen, axe):
             "schedules",
             "budgets",
             "rate-limiters",
+            "memories",
             "dead-letters",
             "webhooks",
             "journal",
@@ -70,7 +83,7 @@ async def test_shortcuts_open_pages(stage, screen):
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
-    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "d": "dead-letters", "w": "webhooks", "j": "journal"}  # fmt: skip
+    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "m": "memories", "d": "dead-letters", "w": "webhooks", "j": "journal"}  # fmt: skip
     for letter, place in letters.items():
         await screen.press("g", letter)
         await screen.until(f"document.querySelector('nav [aria-current]').hash === '#/{place}'")

@@ -1,5 +1,8 @@
 """Each page shows content of models, tools, users and programs as text."""
 
+from urllib.parse import quote
+
+import pytest
 import trio
 import trio.testing
 
@@ -7,6 +10,7 @@ from actgent import (
     ApprovalRequest,
     BareAgent,
     Limits,
+    LongTermMemory,
     ProviderUnavailable,
     ScriptedLLM,
     ToolCall,
@@ -40,11 +44,30 @@ def talk(chat):
     return ToolCall("act", {"words": IMAGE + QUOTED}) if is_result else ToolCall("look", {})
 
 
-async def test_untrusted_text_is_shown_as_text(serving, screen):
+@pytest.fixture
+async def memories():
+    """Yield memories whose texts, kinds, sources, readers, agents and sessions are hostile."""
+    label = {"actgent.sources": IMAGE, "actgent.readers": quote(QUOTED, safe="")}
+    async with LongTermMemory() as opened:
+        old = await opened.remember(
+            IMAGE + QUOTED, owner=TAG, kind=IMAGE, agent=QUOTED, session_id=TAG, metadata=label
+        )
+        made = await opened.update(old.id, QUOTED + IMAGE, owner=TAG)
+        other = await opened.remember(IMAGE, owner=TAG)
+        await opened.associate(made.id, other.id, IMAGE, owner=TAG)
+        yield opened
+
+
+async def test_untrusted_text_is_shown_as_text(serving, screen, memories):
     """Ids, owners, messages, arguments, results, questions, state, errors and schedules are shown literally."""
     agents = [
         BareAgent(
-            "clerk", llm=ScriptedLLM(talk), tools=[look, act], role=IMAGE, limits=Limits(tokens=100_000)
+            "clerk",
+            llm=ScriptedLLM(talk),
+            tools=[look, act],
+            role=IMAGE,
+            limits=Limits(tokens=100_000),
+            long_term_memory=memories,
         ),
         BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable(IMAGE)])),
     ]
@@ -76,3 +99,16 @@ async def test_untrusted_text_is_shown_as_text(serving, screen):
             await screen.until("document.querySelector('main').innerText.includes('onerror=')")
             assert await screen.run("document.querySelectorAll('main img, main script').length") == 0, page
             assert "pwned" not in await screen.run("document.title"), page
+        await screen.go("#/memories")
+        await screen.until("document.querySelector('tbody a').textContent.includes('onerror=')")
+        await screen.run("document.querySelector('tbody a').click()")
+        await screen.until("document.querySelectorAll('.hit').length === 2")
+        await screen.run("document.querySelectorAll('.hit .link').forEach(each => each.click())")
+        await screen.until("document.querySelector('.hits').innerText.includes('→')")
+        for button in ("main > .row .bad", ".hit .btn.bad"):
+            await screen.run(f"document.querySelector('{button}').click()")
+            await screen.until("document.querySelector('dialog[open]').innerText.includes('onerror=')")
+            await screen.press("Escape")
+            await screen.until("!document.querySelector('dialog')")
+        assert await screen.run("document.querySelectorAll('main img, main script').length") == 0
+        assert "pwned" not in await screen.run("document.title")
