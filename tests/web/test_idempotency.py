@@ -103,6 +103,14 @@ async def test_concurrent_requests_with_one_key_create_once(served):
         assert len((await ada.get("/v1/sessions")).json()["items"]) == 1
 
 
+async def test_empty_key_is_rejected(served):
+    """A client that sends an empty key would get no idempotency, so the request fails."""
+    async with served.client() as ada:
+        answer = await ada.post("/v1/sessions", json={"agent": "clerk"}, headers={"idempotency-key": ""})
+        assert (answer.status_code, answer.json()["type"]) == (422, "/errors/invalid")
+        assert (await ada.get("/v1/sessions")).json()["items"] == []
+
+
 async def test_keys_of_two_owners_are_independent(served):
     """The same key of another owner is another request."""
     async with served.client() as ada, served.client("bob") as bob:

@@ -75,6 +75,20 @@ async def test_document_states_required_bodies_and_parameters(served):
     assert sum(bodies) >= 15
 
 
+async def test_integers_may_have_a_fraction_of_zero(served):
+    """JSON Schema counts 3.0 as an integer. So the server reads limits and record numbers in this form, up to the documented maximum."""
+    async with served.client() as ada:
+        for session_id, calls, status in (("s1", 3.0, 201), ("s1", 3, 200), ("s2", 1e300, 422)):
+            body = {"agent": "clerk", "limits": {"model_calls": calls, "seconds": 60.5}}
+            assert (await ada.put(f"/v1/sessions/{session_id}", json=body)).status_code == status, calls
+        await ada.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=30"})
+        for at, status in ((1.0, 201), (1e300, 422)):
+            forked = await ada.post("/v1/sessions/s1/fork", json={"at": at})
+            assert forked.status_code == status, at
+        compared = await ada.post("/v1/sessions/s1/compare", json={"at": 2.0})
+        assert (compared.status_code, compared.json()["number"]) == (200, 2)
+
+
 def walk(value, place="#"):
     """Yield each location of a document with its value."""
     yield place, value

@@ -176,13 +176,13 @@ class HTTPCall:
 
     @property
     def idempotency_key(self) -> str:
-        """The `Idempotency-Key` of the request; empty if it has none.
+        """The `Idempotency-Key` of the request; an empty text if the request has no key.
 
         Raises:
-            Problem: The key has characters that are not allowed in ids.
+            Problem: The key is empty, or has characters that are not allowed in ids.
         """
-        key = self.header("idempotency-key")
-        return check_client_id("idempotency-key:", key) if key else ""
+        key = self.headers.get("idempotency-key")
+        return "" if key is None else check_client_id("idempotency-key:", key)
 
     def chosen_id(self, field: str) -> str | None:
         """Return the id that the client chooses for its object: the `Idempotency-Key` or a body field; None if neither is set.

@@ -18,7 +18,7 @@ from actgent.web.streaming.session_events import encoder_at
 from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .shared_schemas import AGENT, LIMIT, NUMBER
+from .shared_schemas import AGENT, LIMIT, NUMBER, list_pattern
 
 WHOLE = {
     "type": "string",
@@ -189,6 +189,7 @@ ENDPOINTS = (
             "agent": AGENT,
             "types": {
                 "type": "string",
+                "pattern": list_pattern(get_args(ObservedType)),
                 "description": f"Comma-separated types, of {', '.join(get_args(ObservedType))}; all if missing.",
             },
             "turn": {"type": "string", "description": "Id of a message: only observations of its turn."},
@@ -207,6 +208,7 @@ ENDPOINTS = (
         query={
             "watch": {
                 "type": "string",
+                "pattern": list_pattern(WATCHED),
                 "description": f"Comma-separated kinds, of {', '.join(WATCHED)}; `heads` if missing.",
             }
         },

@@ -30,7 +30,18 @@ from actgent.web.streaming.sse import StreamedEvents
 from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall
 from .events import STREAM_HEADERS, after_of, streamed_session
 from .json_serializers import message_to_json, of_rating
-from .shared_schemas import AFTER, AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
+from .shared_schemas import (
+    AFTER,
+    AGENT,
+    ID,
+    LIMIT,
+    LOCATION,
+    METADATA,
+    ON_BUSY,
+    PLACE,
+    PRIORITY,
+    list_pattern,
+)
 
 MAX_WAIT_SECONDS = 300
 """Maximum of the header `Prefer: wait=`, in seconds."""
@@ -131,7 +142,7 @@ _MESSAGE = {
 _PREFER = {"Prefer": "`wait=30` waits up to 30 seconds for the outcome."}
 _ROLES = {
     "type": "string",
-    "pattern": "^(user|assistant|agent|tool|system)(,(user|assistant|agent|tool|system))*$",
+    "pattern": list_pattern(("user", "assistant", "agent", "tool", "system")),
     "description": "Only messages of these senders: user, assistant, agent, tool, system.",
 }
 _RATING = {

@@ -103,7 +103,7 @@ async def get_state(call: HTTPCall) -> JSON[json_response_types.SessionState]:
 async def post_compare(call: HTTPCall) -> JSON[json_response_types.Comparison]:
     """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
     head = await call.head()
-    number = call.body.get("at", head.records)
+    number = int(call.body.get("at", head.records))
     if not 1 <= number <= head.records:
         raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
     comparing = partial(
@@ -175,7 +175,7 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
     """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
     head, body, access = await call.head(), call.body, call.gateway.access
     key = call.idempotency_key
-    number = body.get("at", head.records)
+    number = int(body.get("at", head.records))
     wanted = body.get("session_id") or (fork_id(call, key) if key else None)
     if not 1 <= number <= head.records:
         raise Problem("invalid", f"at must be a record number from 1 to {head.records}")

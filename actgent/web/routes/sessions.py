@@ -1,5 +1,6 @@
 """Endpoints of sessions: create, list, get, interrupt, close and erase."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from starlette.responses import Response
@@ -122,7 +123,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
     """
     body, access = call.body, call.gateway.access
     owner, opener = _owner_of(call), access.known_opener(call.body["agent"])
-    limits = Limits(**body["limits"]) if "limits" in body else None
+    limits = _limits_of(body) if "limits" in body else None
     annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
     _check_mode(opener, body.get("mode"))
     await _check_receiver(call)
@@ -199,6 +200,17 @@ def _created_session(call: HTTPCall, head: SessionSummary) -> json_response_type
     return {**of_head(head), "notify": {"url": notify[0], "events": notify[1:], "secret": secret}}
 
 
+def _limits_of(body: Mapping[str, Any]) -> Limits:
+    """Return the limits of a request body. JSON integers may have a fraction of zero: 24.0 is 24."""
+    kinds = SESSION_LIMITS["properties"]
+    return Limits(
+        **{
+            name: int(value) if kinds[name]["type"] == "integer" else value
+            for name, value in body["limits"].items()
+        }
+    )
+
+
 def _owner_of(call: HTTPCall) -> str:
     """Return the owner of the session to create. Raise `Problem` if the caller may not choose this owner."""
     owner: str = call.body.get("owner", call.caller.owner)
@@ -241,7 +253,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     is_known = bool(asker) and opened is not None and check_asker(opened.asker, asker)
     if head.owner != owner:
         raise taken
-    bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
+    bounds = dict(_limits_of(body).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
     # Earlier versions did not record the request of a POST with an idempotency key.

@@ -1,7 +1,7 @@
 """JSON Schemas that several endpoints share, and validation of ids that clients choose."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args
 
@@ -67,10 +67,17 @@ SECONDS: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum"
 DECISIONS = ("approve", "reject", "edit", "respond")
 SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")
 LOCATION: Mapping[str, str] = {"Location": "Path of the created object."}
+MAX_SAFE_INTEGER = 2**53 - 1
+"""Largest integer that JSON parsers with 64-bit floats read without loss."""
 SESSION_LIMITS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        field.name: field.metadata["form"] for field in attrs.fields(Limits) if field.name in SHARED
+        field.name: {
+            **field.metadata["form"],
+            **({"maximum": MAX_SAFE_INTEGER} if field.metadata["form"]["type"] == "integer" else {}),
+        }
+        for field in attrs.fields(Limits)
+        if field.name in SHARED
     },
     "additionalProperties": False,
 }
@@ -107,6 +114,12 @@ ANNOTATION_FILTERS: Mapping[str, Any] = {
 }
 """Query parameters that select sessions by their tags and metadata."""
 _CLIENT_ID = re.compile(CLIENT_ID)
+
+
+def list_pattern(words: Sequence[str]) -> str:
+    """Return the pattern of comma-separated lists of these words."""
+    word = f"({'|'.join(words)})"
+    return f"^{word}(,{word})*$"
 
 
 def date_in(query: Mapping[str, Any], name: str) -> float | None:
