@@ -393,12 +393,14 @@ class MessageAdmission:
         """Remove a message that was not accepted from inbox and session, and record the rejection if its record may exist."""
         if acceptance.place is not None:
             self._inbox.give_back(acceptance.place)
-        if (log := acceptance.log) is not None:
-            self._record_rejection(context, acceptance, log)
-            log.flush_soon()
-        context.remove_rejected(acceptance)
-        self._lifecycle.unload_if_finished(context)
-        self._sessions.mark_idle(context)
+        try:
+            if (log := acceptance.log) is not None:
+                self._record_rejection(context, acceptance, log)
+                log.flush_soon()
+        finally:  # a journal that has stopped raises, and callers of `wait_idle` must not wait for this message
+            context.remove_rejected(acceptance)
+            self._lifecycle.unload_if_finished(context)
+            self._sessions.mark_idle(context)
 
     def _record_rejection(self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog) -> None:
         """Add a journal record that ends a rejected message, because the journal may have recorded it as accepted.

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced, JournalFailed
@@ -95,6 +96,33 @@ async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
         with trio.move_on_after(1):
             await writer.commit(changed(1))
     assert "bobs" in caplog.text
+
+
+async def test_a_waiter_returns_if_a_message_was_not_stored_before_the_close(autojump_clock):
+    """`wait_idle()` returns after the runtime has closed while the write of a message hung."""
+    journal, returned = StubbornJournal(), []
+    agent = BareAgent("helper", llm=ScriptedLLM([]))
+
+    async def send(session):
+        with pytest.raises(JournalFailed):
+            await session.chat("hello")
+
+    async def wait(session):
+        await session.wait_idle()
+        returned.append(session.id)
+
+    with trio.fail_after(100):
+        async with trio.open_nursery() as callers:
+            async with journal.running(), open_runtime(journal=journal) as runtime:
+                await runtime.start(agent)
+                session = await agent.create_session("ada", session_id="s1")
+                journal.writing = 1e6
+                callers.start_soon(send, session)
+                await trio.testing.wait_all_tasks_blocked()
+                callers.start_soon(wait, session)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not returned
+    assert returned == ["s1"]
 
 
 INTERRUPTED = textwrap.dedent("""
