@@ -65,6 +65,8 @@ class SessionLog(FieldRepr):
     _is_closed: bool = False
     is_unused: bool = False
     """True if no caller received the session, so its id can be used again after the close."""
+    has_withdrawn_child: bool = False
+    """True if the journal may have a child session that is not in memory, because its creation failed or was cancelled."""
     is_temporary: bool = False
     """True if the session serves a single request, and the journal erases it at its end."""
     _is_paused: bool = False

@@ -264,6 +264,8 @@ class SessionOpener(FieldRepr):
             self.running.lifecycle.unload_when_idle(context)
             return
         may_be_there = context.log is not None and context.log.withdraw()
+        if may_be_there and context.parent is not None and context.parent.log is not None:
+            context.parent.log.has_withdrawn_child = True
         self.running.lifecycle.discard(context)
         if may_be_there:
             opening = PendingOpen(erases=True, under=self._pending_opens.get(context.id))

@@ -109,7 +109,9 @@ class _Closing(FieldRepr):
         """Journal, if it may contain descendants that are not in memory; None if all descendants are known."""
         log = self._context.log
         are_left = any(self._is_left(each) for each in self._below)
-        return self._journal if log is not None and (log.creation is None or are_left) else None
+        if log is None or not (log.creation is None or log.has_withdrawn_child or are_left):
+            return None
+        return self._journal
 
     def _is_left(self, below: SessionContext) -> bool:
         """Return True if a descendant belongs to another agent that has ended and may have been restarted."""

@@ -1,0 +1,59 @@
+"""Child sessions whose creation failed: their parent is closed only after they are closed or erased."""
+
+from contextlib import suppress
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.errors import JournalFailed
+from actgent.journal.in_memory_journal import MemoryJournal
+
+
+class FailingJournal(MemoryJournal):
+    """A journal that can fail after it has stored a write, and then fails to roll it back."""
+
+    doubts_next = is_in_doubt = False
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        """Ids of the open sessions after each write."""
+
+    async def _write(self, rows, heads, epoch):
+        await super()._write(rows, heads, epoch)
+        self.open.append({key.session_id for key, head in self._stored_heads.items() if not head.closed})
+        if self.doubts_next:
+            self.doubts_next, self.is_in_doubt = False, True
+            raise JournalFailed("the confirmation is lost")
+
+    async def _read_heads(self, keys):
+        if self.is_in_doubt:
+            raise JournalFailed("the disk failed")
+        return await super()._read_heads(keys)
+
+    async def _roll_back(self, key, head, epoch):
+        if self.is_in_doubt:
+            raise JournalFailed("the disk failed")
+        await super()._roll_back(key, head, epoch)
+
+
+async def test_a_parent_is_not_closed_before_a_child_whose_creation_failed(autojump_clock):
+    """No write leaves the child open below its closed parent, so that a crash cannot resume the child."""
+    journal = FailingJournal()
+    desk, helper = (BareAgent(name, llm=ScriptedLLM([])) for name in ("desk", "helper"))
+    with trio.fail_after(100):
+        async with journal.running(), open_runtime(journal=journal) as runtime:
+            await runtime.start(desk)
+            await runtime.start(helper)
+            session = await desk.create_session("ada", session_id="parent")
+            journal.doubts_next = True
+            with pytest.raises(JournalFailed):
+                await session.delegate("helper", "work", task_id="child")
+            with suppress(JournalFailed):
+                await session.aclose()
+            await trio.sleep(5)
+            journal.is_in_doubt = False
+    assert {"parent", "child"} in journal.open
+    assert journal.open[-1] == set()
+    assert {"child"} not in journal.open
