@@ -476,8 +476,7 @@ class GroupedJournal(StoredJournal):
         Drop their failed steps, which would create the sessions again without their first record.
         """
         self._heads.erase(gone)
-        for key in gone:
-            self._queue.failed.pop(key, None)
+        self._queue.drop_failed(gone)
         self._pages.forget_counts()
         self._feed.publish_erased(gone)
 

@@ -273,6 +273,16 @@ class StepQueue:
             self._answer(queued)
         return is_any_retained
 
+    def drop_failed(self, erased: Iterable[SessionKey]) -> None:
+        """Drop the failed steps of erased sessions, and those that create their child sessions."""
+        if not self.failed:
+            return
+        gone = set(erased)
+        for key, steps in [*self.failed.items()]:
+            if key in gone or (steps[0].begins and find_parent(steps[0]) in gone):
+                del self.failed[key]
+                gone.add(key)
+
     def note_possibly_erased(self) -> None:
         """Mark the sessions with failed steps as possibly erased."""
         self.possibly_erased = {key for key, steps in self.failed.items() if not steps[0].begins}

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.errors import JournalFailed
+from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
 
 
@@ -57,3 +57,33 @@ async def test_a_parent_is_not_closed_before_a_child_whose_creation_failed(autoj
     assert {"parent", "child"} in journal.open
     assert journal.open[-1] == set()
     assert {"child"} not in journal.open
+
+
+class FullJournal(MemoryJournal):
+    """A journal whose disk can be full. A full disk still erases."""
+
+    is_full = False
+
+    async def _write(self, rows, heads, epoch):
+        if self.is_full:
+            await trio.sleep(1)
+            raise JournalFull("the disk is full")
+        await super()._write(rows, heads, epoch)
+
+
+async def test_a_deleted_session_leaves_no_child_whose_creation_failed(autojump_clock):
+    """The creation is not written after the deletion, when the disk has room again."""
+    journal = FullJournal()
+    desk, helper = (BareAgent(name, llm=ScriptedLLM([])) for name in ("desk", "helper"))
+    with trio.fail_after(100):
+        async with journal.running(), open_runtime(journal=journal) as runtime:
+            await runtime.start(desk)
+            await runtime.start(helper)
+            session = await desk.create_session("ada", session_id="parent")
+            journal.is_full = True
+            with trio.move_on_after(0.1):
+                await session.delegate("helper", "work")
+            await runtime.delete_session("parent", agent="desk")
+            journal.is_full = False
+            await trio.sleep(5)
+            assert await journal.sessions() == []
