@@ -192,11 +192,6 @@ class ApprovalLedger(FieldRepr):
     # --- for snapshots -------------------------------------------------------
 
     @property
-    def is_settled(self) -> bool:
-        """True if nothing is left to do: no approval is open, no decided call lacks a result, and no turn is suspended."""
-        return not (self.open or self._verdicts or self.is_suspended)
-
-    @property
     def decisions(self) -> Mapping[str, Decision]:
         """Remembered decisions by approval id, oldest first."""
         return self._decisions

@@ -135,9 +135,7 @@ class RecordReplayer:
     def is_between_turns(self) -> bool:
         """True if the session is open and no turn is unfinished after the records that were read."""
         goes_on = self._turn is not None or self._unkept is not None or self._asking is not None
-        if goes_on or self._is_closed:
-            return False
-        return self._context.approvals is None or self._context.approvals.is_settled
+        return not (goes_on or self._is_closed)
 
     @property
     def accepted(self) -> tuple[MessageAcceptedRecord, ...]:
