@@ -69,12 +69,14 @@ class Notes:
     close_begun: dict[str, int] = attrs.field(factory=dict)
     """Lives in which `aclose()` of a session began and was not refused, by session id."""
     removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    """Time and life in which the last removal of a schedule or task returned, or its call was cancelled, by text or id."""
+    """Time and life in which the last removal of a schedule or task returned, or its call failed or was cancelled, by text or id."""
     whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
     """Lives that ended by themselves, without a stop or a restart, and some time after the last fault of the journal, by number.
 
     The values are the times from which all background work is complete, and of the end.
     """
+    repaired_lives: set[int] = attrs.field(factory=set)
+    """Lives that ended or died some time after the last fault of the journal, by number. Then no write is in doubt."""
     due: dict[str, tuple[float, float]] = attrs.field(factory=dict)
     """Times at which schedules are due and at which they were set, by text."""
     closed_in_journal: set[str] = attrs.field(factory=set)
@@ -88,7 +90,7 @@ class Notes:
     timed: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and state of each schedule and task, by its text or id.
 
-    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" if the journal failed,
+    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" and "kept" if the journal failed,
     "cancelled" if the call of a schedule was cancelled, "set" if it returned, "removed" and "sent" if the removal returned True and False.
     """
     limits: dict[str, int] = attrs.field(factory=dict)

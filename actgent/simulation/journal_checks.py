@@ -6,6 +6,7 @@ from actgent.journal.group_commit import Head
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import MessageAcceptedRecord, Record
 from actgent.journal.session_list_queries import SessionKey
+from actgent.limits_and_schedules.durable_timer import first_time
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
@@ -71,7 +72,10 @@ async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
         reducers=context.reducers,
     )
     await restore_loaded(LoadedSession(records), restored, journal)
-    facts = _facts_of(context), _facts_of(restored)
+    summary = await journal.head(*context.key)
+    facts = _facts_of(context) | _work_of(context), _facts_of(restored)
+    if summary is not None:
+        facts[1].update({"suspended turn": summary.suspended, "next timer": summary.due})
     return [
         f"its {name} in memory is {facts[0][name]}, in the journal {facts[1][name]}"
         for name in facts[0]
@@ -95,8 +99,13 @@ async def _restore(
     }
 
 
+def _work_of(context: SessionContext) -> dict[str, object]:
+    """Return what the summary of a session says about its work, by which the next start finds it."""
+    return {"suspended turn": context.suspension is not None, "next timer": first_time(context.timers)}
+
+
 def _facts_of(context: SessionContext) -> dict[str, object]:
-    ledger = context.ledger()
+    ledger, unwritten = context.ledger(), context.unwritten_turn
     return {
         "history": digest_of(list(context.conversation.messages), dict(context.seen_state)),
         "schedules": sorted(context.schedules.scheduled),
@@ -104,4 +113,5 @@ def _facts_of(context: SessionContext) -> dict[str, object]:
         "timers": sorted(context.timers.keys() - {TASK_TIMER}),
         "open approvals": sorted(ledger.open),
         "suspension": ledger.is_suspended,
+        "unwritten turn": None if unwritten is None else unwritten.message_id,
     }

@@ -4,8 +4,9 @@ import itertools
 import sys
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentModels
 from actgent.agents.session import Session
-from actgent.errors import JournalError
+from actgent.errors import ActgentError, JournalError
 from actgent.journal.group_commit import Head
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
@@ -29,20 +30,28 @@ from actgent.sessions.session_context import SessionContext
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst
+from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst, root_of
 from .invariant_checks import check_run
 from .journal_checks import check_loaded, check_snapshot, check_stored_trees, check_summary
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
-from .seed_plan import Settings, draw_plan
+from .seed_plan import MAX_SESSIONS, Settings, draw_plan
 from .seeded_choices import Choices, EventKey
-from .simulated_callers import Callers
+from .simulated_callers import CLOSE_CONTINUES, Callers
 from .simulated_program import Program, load_program, own_modules
 from .simulated_storage import Storage
-from .simulated_world import World
+from .simulated_world import Verdict, World
 
 REPAIR_SECONDS = 30.0
 """Time after the last failure of the journal in which background work is repeated and completed."""
+RETURN_SECONDS = 60.0
+"""Time after the close of a runtime in which all calls must return."""
+CALLER_GONE = "the caller is gone"
+"""Part of the error of a task whose caller has ended. A caller that receives this error has not ended."""
+CANCEL_SECONDS = 0.001
+"""Time in which a close cancels the turn of its session."""
+STOP_DURING_CLOSE = 0.4
+"""Probability of a stop while a close continues in the background, in seeds with stops."""
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
 
@@ -120,6 +129,7 @@ class _Run:
         self.notes = Notes(limits=dict(self.plan.limits))
         self.is_last = False
         self._program: Program | None = None
+        self._open_runtime: Runtime | None = None
         self._differences: list[str] = []
         """Differences between summaries or snapshots of the journal and its records at the end."""
         self._kill_at = ""
@@ -162,12 +172,7 @@ class _Run:
                 while self._wrapped:
                     del self._wrapped.pop().execute
                 world.record("life", f"life {number} {verdict}", is_shown=False)
-                if verdict == "ended" and not self.storage.has_failed:
-                    self.notes.ended_lives.add(number)
-                if verdict == "ended" and not self._has_stopped:
-                    repaired_at = max(began_at, self.storage.failed_at) + REPAIR_SECONDS
-                    if repaired_at < world.now:
-                        self.notes.whole_lives[number] = (repaired_at, world.now)
+                self._note_end(number, verdict, began_at)
                 if verdict in ("stuck", "endless"):
                     self._report(f"life {number} is {verdict}: {result}")
                     break
@@ -179,6 +184,20 @@ class _Run:
                 if verdict != "ended" or result is not None:
                     self._report(f"the journal cannot be read at the end: {verdict} {result!r}")
             return self._outcome()
+
+    def _note_end(self, number: int, verdict: Verdict, began_at: float) -> None:
+        """Note which promises a life has kept, because nothing prevented it."""
+        has_ended, notes = verdict == "ended", self.notes
+        repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
+        is_repaired = repaired_at < self.world.now and not self.storage.slow_chance
+        if has_ended and not self.storage.has_failed:
+            notes.ended_lives.add(number)
+        if is_repaired:
+            notes.repaired_lives.add(number)
+        if is_repaired and has_ended and not self._has_stopped:
+            notes.whole_lives[number] = (repaired_at, self.world.now)
+        if number in notes.whole_lives or number in notes.ended_lives:
+            self._check_closes(number)
 
     def _prepare_life(self, number: int, *, is_reading: bool = False) -> None:
         world, choices, plan = self.world, self.world.choices, self.plan
@@ -215,6 +234,14 @@ class _Run:
         if self._kill_at == "power":
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
+    def _check_closes(self, number: int) -> None:
+        """Report each session whose close began in a life in which nothing prevented it, and that is still open."""
+        if self.storage.slow_chance:
+            return
+        for session_id, life in self.notes.close_begun.items():
+            if life == number and self.storage.find_open(session_id):
+                self._report(f"aclose() of {session_id} began in life {number}, but did not complete in it")
+
     def _check_stored(self, heads: Mapping[SessionKey, Head]) -> None:
         """Report sessions that a crash at this moment would leave in a wrong state."""
         for problem in check_stored_trees(heads):
@@ -236,56 +263,74 @@ class _Run:
     async def _life(self) -> None:
         world, choices = self.world, self.world.choices
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
+        # Some stops cancel the block of the runtime from outside, as Ctrl-C does.
+        cancels_block = choices.pick("the stop cancels the block", (True, False))
+        users: Callers | None = None
         async with trio.open_nursery() as outside:
-            async with self._runtime() as (program, journal, runtime):
-                agents = program.agents
-                users = Callers(
-                    world,
-                    self.plan,
-                    self.story,
-                    self.notes,
-                    program=program,
-                    runtime=runtime,
-                    is_last=self.is_last,
-                    report=self.wrong,
-                    note_stored=self._note_stored,
-                    on_return=lambda: self._kill_point("returned"),
-                )
-                finished = {key: trio.Event() for key in range(self.plan.sessions)}
-                with trio.CancelScope() as working:
-                    if may_stop:
-                        working.deadline = trio.current_time() + 10 ** (
-                            choices.fraction("stop after") * 5.5 - 3.5
-                        )
-                        if choices.pick("stop at a write", (True, False)):
-                            self._stop_at_write(working, choices.number("writes before the stop", 1, 20))
-                    async with trio.open_nursery() as inside:
+            with trio.CancelScope() as block:
+                async with self._runtime() as (program, journal, runtime):
+                    users = self._make_callers(program, runtime)
+                    with trio.CancelScope() as body:
+                        scope = block if cancels_block else body
+                        if may_stop:
+                            self._stop_later(scope)
+                        if self.plan.chance["stop"] and not self.is_last:
+                            world.watch(partial(self._stop_during_close, scope))
                         # Callers outside keep calling while the runtime stops.
-                        callers = (
-                            outside
-                            if may_stop and choices.pick("callers continue", (True, False))
-                            else inside
-                        )
-                        if self._kill_at == "time":
-                            inside.start_soon(self._kill_later)
-                        if not self.is_last and self.plan.chance["restart"]:
-                            self._has_stopped = True
-                            callers.start_soon(users.restart_agents)
-                        for agent in program.all_agents:
-                            callers.start_soon(users.decide_approvals, agent, finished)
-                        for number, event in finished.items():
-                            callers.start_soon(
-                                users.use_session, agents[number % len(agents)], f"s{number}", event
-                            )
-                        for event in finished.values():
-                            await event.wait()
-                        inside.cancel_scope.cancel()
-                if working.cancelled_caught:
-                    world.record("stop", "the runtime stops")
-                    self._has_stopped = True
-                elif not self._has_stopped:
-                    await self._check_loaded(journal, runtime)
+                        continues = may_stop and choices.pick("callers continue", (True, False))
+                        await self._run_callers(users, program, outside if continues else None)
+                    if body.cancelled_caught:
+                        world.record("stop", "the runtime stops")
+                        self._has_stopped = True
+                    elif not self._has_stopped:
+                        await self._check_loaded(journal, runtime)
+            if block.cancelled_caught:
+                world.record("stop", "the block of the runtime was cancelled")
+                self._has_stopped = True
+            if users is not None and outside.child_tasks:
+                await self._check_returned(users)
             outside.cancel_scope.cancel()
+
+    def _make_callers(self, program: Program, runtime: Runtime) -> Callers:
+        return Callers(
+            self.world,
+            self.plan,
+            self.story,
+            self.notes,
+            program=program,
+            runtime=runtime,
+            is_last=self.is_last,
+            report=self.wrong,
+            note_stored=self._note_stored,
+            last_failure=lambda: self.storage.failed_at,
+            on_return=lambda: self._kill_point("returned"),
+        )
+
+    async def _run_callers(self, users: Callers, program: Program, outside: trio.Nursery | None) -> None:
+        """Let all callers use the program until their work is done. They run in the nursery `outside`, if it is given."""
+        finished = {key: trio.Event() for key in range(self.plan.sessions)}
+        async with trio.open_nursery() as inside:
+            callers = outside or inside
+            if self._kill_at == "time":
+                inside.start_soon(self._kill_later)
+            if not self.is_last and self.plan.chance["restart"]:
+                self._has_stopped = True
+                callers.start_soon(users.restart_agents)
+            for agent in program.all_agents:
+                callers.start_soon(users.decide_approvals, agent, finished)
+            for number, event in finished.items():
+                agent = program.agents[number % len(program.agents)]
+                callers.start_soon(users.use_session, agent, f"s{number}", event)
+            for event in finished.values():
+                await event.wait()
+            inside.cancel_scope.cancel()
+
+    async def _check_returned(self, users: Callers) -> None:
+        """Report calls that still wait some time after the runtime has closed. Nothing would end them."""
+        running = set(users.running_calls)
+        await trio.sleep(RETURN_SECONDS)
+        for call in running.intersection(users.running_calls):
+            self.wrong(f"{call.name} did not return, although the runtime had closed")
 
     async def _check_loaded(self, journal: Journal, runtime: Runtime) -> None:
         """Compare the idle sessions in memory with their records, after failed writes were repeated."""
@@ -308,15 +353,25 @@ class _Run:
             for problem in found:
                 self.wrong(f"{summary.session_id}: {problem}")
 
-    def _stop_at_write(self, working: trio.CancelScope, countdown: int) -> None:
-        """Stop the runtime of this life at one of its writes to the journal."""
+    def _stop_during_close(self, scope: trio.CancelScope, moment: str) -> None:
+        """Stop some lives while a close continues in the background."""
+        if moment == CLOSE_CONTINUES and self.world.choices.happens("stop during a close", STOP_DURING_CLOSE):
+            scope.cancel()
+
+    def _stop_later(self, scope: trio.CancelScope) -> None:
+        """Cancel a scope of this life after some time, at a write to the journal, or after a caller has cancelled a call."""
+        choices = self.world.choices
+        scope.deadline = trio.current_time() + 10 ** (choices.fraction("stop after") * 5.5 - 3.5)
+        wanted = choices.pick("stop at", ("", "write", "cancelled"))
         moments = itertools.count(1)
+        countdown = choices.number("writes before the stop", 1, 20) if wanted == "write" else 1
 
-        def stop(_: str) -> None:
-            if next(moments) == countdown:
-                working.cancel()
+        def stop(moment: str) -> None:
+            if moment.endswith(wanted) and next(moments) == countdown:
+                scope.cancel()
 
-        self.world.watch(stop)
+        if wanted:
+            self.world.watch(stop)
 
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[tuple[Program, Journal, Runtime]]:
@@ -325,6 +380,8 @@ class _Run:
         wrapped = dict[int, None]()
         for agent in program.all_agents:
             agent.on_session(self._attach)
+            if agent in program.agents:
+                agent.on_session(self._make_opener(agent, len(program.agents)))
             if self.plan.inbox:
                 bounds = agent._bounds.inbox._replace(session_capacity=self.plan.inbox)
                 agent._bounds = attrs.evolve(agent._bounds, inbox=bounds)
@@ -336,6 +393,7 @@ class _Run:
             if self.world.choices.pick("journal is checked before the start", (True, False, False)):
                 await self._check_restorable(journal)
             async with open_runtime(journal=journal) as runtime:
+                self._open_runtime = runtime
                 await _start(runtime, program.agents)
                 yield program, journal, runtime
 
@@ -438,6 +496,7 @@ class _Run:
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
         self._check_open(chat.session, "a model was asked")
+        await self._check_not_closing(chat.session)
         if chat.session in notes.limits:
             for owner, session_id in self.story.found:
                 if session_id == chat.session:
@@ -452,6 +511,14 @@ class _Run:
         self._kill_point("model")
         if self.world.life.is_dead:
             await self.world.wait_for_death()
+
+    async def _check_not_closing(self, session_id: str) -> None:
+        """Report a request of a session that is closed in memory. The close must cancel its turn within a few steps."""
+        running = () if self._open_runtime is None else self._open_runtime._agents()
+        found = (each.sessions.get(session_id) for each in running)
+        if any(each is not None and each.closed for each in found):
+            await trio.sleep(CANCEL_SECONDS)
+            self.wrong(f"a model was asked for {session_id} after its close had begun")
 
     # --- handlers --------------------------------------------------------------------------------
 
@@ -470,6 +537,8 @@ class _Run:
                 )
                 notes.results.setdefault((session.id, result.call_id), set()).add((result.id, result.status))
                 self._check_open(session.id, "its handlers received a result")
+                if CALLER_GONE in (result.error or ""):
+                    self.wrong(f"a result of {session.id} says that the caller of its task is gone")
                 if notes.is_valid(session.id, notes.era(session.id)):
                     notes.told_results[result.call_id] = (session.id, result.status)
                     self._note_stored("result", result.call_id, session.agent_name, session.id)
@@ -506,6 +575,20 @@ class _Run:
                 notes.final[failure.message_id] = failure.kind
                 self._note_stored("failure", failure.message_id, session.agent_name, session.id)
             self._kill_point("handled")
+
+    def _make_opener(self, agent: Agent, agents: int) -> Callable[[Session], Awaitable[None]]:
+        """Return an `on_session` handler that opens another session of the agent, while callers may open it too."""
+        choices, life = self.world.choices, self.world.life
+
+        async def open_other(session: Session) -> None:
+            if life.number == 1 or self.is_last or root_of(session.id) != session.id:
+                return
+            if choices.pick(f"handler of {session.id} opens another session", (True, False, False, False)):
+                number = (int(session.id[1:]) + agents) % MAX_SESSIONS
+                with suppress(ActgentError):
+                    await agent.open_session(f"s{number}")
+
+        return open_other
 
     def _check_open(self, session_id: str, what: str) -> None:
         """Report work of a session after its close or its erasure has returned."""

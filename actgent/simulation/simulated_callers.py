@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from actgent.agents.agent import Agent
@@ -48,10 +49,14 @@ ENQUEUE_SECONDS = 5.0
 """Time limit of `chat()` in seeds with slow writes."""
 MAX_CALL_SECONDS = 10_000.0
 """Maximum duration of a call that does not wait for an answer. Slow writes take minutes."""
+SUPERSEDED_SECONDS = 20.0
+"""Time after which an urgent message has ended a suspended turn."""
 DEADLINE_SECONDS = 100.0
 """Remaining time of an approval below which some approvers decide as it expires."""
 _SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
 """Times after which calls are cancelled."""
+CLOSE_CONTINUES = "close continues"
+"""Moment at which the call of a close has failed or was cancelled, and the close continues in the background."""
 _MOMENTS = ("before write", "after write")
 """Moments at which calls are cancelled and other calls begin: most wrong orders are visible only there."""
 _RARELY = (True, False, False, False)
@@ -64,6 +69,13 @@ _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
 )
 _RETRIED = (InboxFull, SessionBusy, NotRunning, JournalError, SessionNotFound)
 """Errors after which a client sends its message again. The session is not found if its agent was restarted."""
+
+
+@attrs.frozen(eq=False)
+class RunningCall:
+    """Call of a caller that has not returned."""
+
+    name: str
 
 
 class Callers:
@@ -82,16 +94,18 @@ class Callers:
         report: Callable[[str], None],
         note_stored: Callable[[ObservationKind, str, str, str], None],
         on_return: Callable[[], None],
+        last_failure: Callable[[], float],
     ) -> None:
         """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail.
 
         `note_stored` gets the kind, the name, the agent and the session of each observation whose record must be stored.
-        `on_return` is called after each call that has returned; it may kill the life.
+        `on_return` is called after each call that has returned; it may kill the life. `last_failure` returns the time of the
+        last failure of the journal.
         """
         self.world, self.plan, self.story, self.notes = world, plan, story, notes
         self._program, self._runtime = program, runtime
         self._is_last, self._report, self._on_return = is_last, report, on_return
-        self._note_stored = note_stored
+        self._note_stored, self._last_failure = note_stored, last_failure
         self._life = world.life
         self._chance: dict[FaultKind, float] = dict.fromkeys(plan.chance, 0.0) if is_last else plan.chance
         self._settles = not (is_last or plan.chance["restart"]) and world.choices.pick(
@@ -101,6 +115,8 @@ class Callers:
         notes.in_flight.clear()
         self._deciding: dict[str, list[float]] = {}
         """Times at which running decisions of approvals began, by approval id."""
+        self.running_calls: dict[RunningCall, None] = {}
+        """Calls that have not returned, oldest first."""
         self._opening: dict[str, int] = {}
         """Number of running calls that open a session, by session id."""
 
@@ -126,13 +142,28 @@ class Callers:
                 countdown = choices.pick(f"{name}: cancelled at write", (1, 1, 1, 2, 3))
             else:
                 seconds = choices.pick(f"{name}: patience", options)
-        with trio.move_on_after(seconds) as scope, self._at_moment(moment, countdown, scope.cancel):
+        with (
+            self._running(name),
+            trio.move_on_after(seconds) as scope,
+            self._at_moment(moment, countdown, scope.cancel),
+        ):
             yield scope
         if scope.cancelled_caught and not is_long and not moment and seconds == limit:
             self._report(f"{name} took more than {limit:g} s")
         self._on_return()
         if scope.cancelled_caught:
             self.world.record("cancel", f"{name}: the caller cancels", is_shown=False)
+            self.world.note_moment("cancelled")
+
+    @contextmanager
+    def _running(self, name: str) -> Iterator[None]:
+        """Note a call as running during the block."""
+        call = RunningCall(name)
+        self.running_calls[call] = None
+        try:
+            yield
+        finally:
+            del self.running_calls[call]
 
     @contextmanager
     def _at_moment(self, moment: str, countdown: int, fn: Callable[[], object]) -> Iterator[None]:
@@ -299,7 +330,7 @@ class Callers:
         world, notes, text = self.world, self.notes, self.plan.messages[message_id]
         self.story.session(agent.name, session.id).said[message_id] = text
         notes.sent[message_id] = session.id
-        options, waits = self._draw_options(message_id)
+        options, waits = self._draw_options(message_id, session)
         shown = "".join(f", {name}={value}" for name, value in options.items())
         world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
         begun = notes.first_sent.setdefault(message_id, len(world.events))
@@ -308,6 +339,7 @@ class Callers:
         notes.note_sending(message_id)
         if self._chance["slow"] and not waits:
             options["enqueue_timeout"] = ENQUEUE_SECONDS
+        asked = {each.id for each in session.approvals if each.session_id == session.id}
         notes.in_flight[message_id] += 1
         is_first = notes.in_flight[message_id] == 1
         try:
@@ -335,12 +367,30 @@ class Callers:
             return waits
         if is_first:  # a repetition also waits for the first call
             self._check_duration(session.id, started, options)
+        if options.get("priority") == "urgent":
+            await self._check_superseded(session, asked)
         if self._is_alive and notes.is_valid(session.id, era):
             notes.accepted[message_id] = session.id
             self._note_stored("acceptance", message_id, agent.name, session.id)
             if not waits and not options:
                 notes.order.append((begun, len(world.events), message_id, session.id))
         return True
+
+    async def _check_superseded(self, session: Session, asked: set[str]) -> None:
+        """Report approvals of a suspended turn that are open some time after an urgent message was accepted.
+
+        `asked` are the ids of the approvals that were open before the call.
+        """
+        if not asked or self._chance["slow"] or self._chance["restart"]:
+            return
+        began = self.world.now
+        await trio.sleep(SUPERSEDED_SECONDS)
+        if began - SUPERSEDED_SECONDS < self._last_failure():
+            return
+        with suppress(ActgentError):
+            self._runtime._check_open()
+            if asked & {each.id for each in session.approvals} and self._is_alive:
+                self._report(f"an urgent message did not end the suspended turn of {session.id}")
 
     def _give_up(self, message_id: str, session_id: str, era: int, *, is_certain: bool) -> None:
         """Let a client that was refused or cancelled never send its message again, in some seeds.
@@ -358,11 +408,15 @@ class Callers:
             self.world.record("call", f"ada gives {message_id} up")
             notes.given_up[message_id] = (self.world.now, self._life.number, is_certain)
 
-    def _draw_options(self, message_id: str) -> tuple[dict[str, Any], bool]:
-        """Draw the options of `chat()`. Also return True if the caller waits for the answer."""
+    def _draw_options(self, message_id: str, session: Session) -> tuple[dict[str, Any], bool]:
+        """Draw the options of `chat()`. Also return True if the caller waits for the answer.
+
+        Half of the messages to a suspended turn that have options are urgent.
+        """
         options: dict[str, Any] = {}
         if self._happens(f"priority of {message_id}", "priority"):
-            options = dict(self.world.choices.pick(f"options of {message_id}", _MESSAGE_OPTIONS))
+            urgent = _MESSAGE_OPTIONS[:1] * (len(_MESSAGE_OPTIONS) if session.approvals else 0)
+            options = dict(self.world.choices.pick(f"options of {message_id}", _MESSAGE_OPTIONS + urgent))
         waits = not options and self.world.choices.pick(f"waits for {message_id}", (True, False, False))
         return options, waits
 
@@ -433,24 +487,31 @@ class Callers:
     async def _close(self, session: Session) -> None:
         notes, era = self.notes, self.notes.era(session.id)
         notes.closing.add(session.id)
-        is_known = True
+        is_known = continues = True
         try:
             async with self._patience(f"close of {session.id}"):
                 await session.aclose()
                 if self._is_alive and notes.is_valid(session.id, era):
                     notes.closed.add(session.id)
                     self._note_stored("close", session.id, session.agent_name, session.id)
+                continues = False
         except ActgentError as error:
-            is_known = isinstance(error, JournalError)
+            is_known = continues = isinstance(error, JournalError)
         if is_known and self._is_alive and notes.is_valid(session.id, era):
             notes.close_begun.setdefault(session.id, self._life.number)
+        if continues and self._is_alive:
+            self.world.note_moment(CLOSE_CONTINUES)
 
     async def _wait_idle(self, agent: Agent, session_id: str) -> None:
         """Wait until a session is idle.
 
         Report a problem if a decision about its approvals is still being written then.
         """
-        with suppress(ActgentError), trio.move_on_after(SLOW_SECONDS) as scope:
+        with (
+            self._running(f"wait_idle() of {session_id}"),
+            suppress(ActgentError),
+            trio.move_on_after(SLOW_SECONDS) as scope,
+        ):
             session = await agent.open_session(session_id)
             await session.wait_idle()
             if scope.cancel_called or not self._is_alive or self.plan.loaded < self.plan.sessions:
@@ -464,6 +525,8 @@ class Callers:
     async def decide_approvals(self, agent: Agent, finished: Mapping[int, trio.Event]) -> None:
         """Decide the open approvals of an agent at random times, some of them by two approvers at once."""
         choices = self.world.choices
+        if not (self._is_last or self._settles) and choices.pick("approvers are absent", _RARELY):
+            return
         while not all(event.is_set() for event in finished.values()):
             await trio.sleep(choices.pick("approver delay", (0.5, 5, 60, 900)))
             decided = set(self.notes.decided)
@@ -528,7 +591,8 @@ class Callers:
             )
             if set_up is not None:
                 self.notes.schedule_ids[text] = set_up.id
-                self.notes.due[text] = (set_up.at - START, self.world.now)
+                if not self.plan.inbox:  # a full inbox delays the message
+                    self.notes.due[text] = (set_up.at - START, self.world.now)
             if set_up is not None and self._happens(f"{name}: removal", "schedule"):
                 await self._pause(f"{name}: removal after", (0, 0.01, 1))
                 self.world.record("schedule", f"ada removes {text}")
@@ -603,7 +667,10 @@ class Callers:
             async with self._patience(key) as scope:
                 result = await call()
         except JournalError:
-            state = "failed" if begins == "setting" else begins
+            if begins == "setting":
+                state = "failed"
+            elif not key.startswith(TASK_PREFIX):
+                state = "kept"
         except ActgentError:
             pass
         else:
@@ -614,7 +681,7 @@ class Callers:
         if not self._is_alive:
             return None
         notes.timed[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
-        if begins == "removing" or state == "cancelled":
+        if begins == "removing" or state in ("failed", "cancelled"):
             notes.removal_ended[key] = (self.world.now, self._life.number)
         return result
 

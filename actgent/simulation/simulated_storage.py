@@ -17,8 +17,9 @@ import trio
 
 from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.group_commit import Head, Row
+from actgent.journal.group_commit.read_batching import Found
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.journal_interface import Journal
+from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal, close_all_locks
 
@@ -28,7 +29,12 @@ JournalKind = Literal["memory", "sqlite"]
 SECTOR_BYTES = 512
 """A torn write ends at a multiple of this size."""
 DELAYS_SECONDS = (0, 0, 0.0002, 0.002, 0.03)
+READ_DELAYS_SECONDS = (0, 0, 0, 0.0002, 0.002)
 SLOW_WRITE_SECONDS = (1, 20, 300)
+OUTAGE_SECONDS = (0, 0, 0, 3, 15)
+"""Times for which the disk stays broken after a failure."""
+OUTAGE_CHANCE = 0.8
+"""Probability that an operation fails while the disk is broken."""
 OnWrite = Callable[[str], None]
 """Called with `before write` or `after write` at each write; may kill the life, or cancel calls."""
 
@@ -50,6 +56,10 @@ class Storage:
         self.on_write: OnWrite = lambda _: None
         self.on_change: Callable[[Mapping[SessionKey, Head]], None] = lambda _: None
         """Called with the summaries of all sessions after each change of the stored data. Memory only."""
+        self._is_full = False
+        """True if the current outage is a full disk, which still erases."""
+        self._broken_until = -math.inf
+        """Time in seconds at which the current outage ends."""
         self.power_cut_at = 0
         """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
         self._stored: MemoryJournal | None = None
@@ -116,14 +126,32 @@ class Storage:
         head = None if self._stored is None else self._stored._stored_heads.get(SessionKey(agent, session_id))
         return ("", 0) if head is None else (head.series, head.records)
 
+    def find_open(self, session_id: str) -> list[Head]:
+        """Return the summaries of the sessions with this id that are open and have no open child session. Memory only."""
+        heads = {} if self._stored is None else self._stored._stored_heads
+        parents = {(each.parent_agent, each.parent_id) for each in heads.values() if not each.closed}
+        return [
+            each
+            for key, each in heads.items()
+            if key.session_id == session_id and not each.closed and tuple(key) not in parents
+        ]
+
     def fault(self, what: str = "journal") -> Exception | None:
-        """Decide whether a journal operation fails. Return the error, or None if the operation succeeds."""
-        if not self.world.choices.happens(f"{what} fails", self.fault_chance):
+        """Decide whether a journal operation fails. Return the error, or None if the operation succeeds.
+
+        Some failures begin an outage, in which most operations fail.
+        """
+        choices, is_broken = self.world.choices, self.world.now < self._broken_until
+        if is_broken and self._is_full and what == "erasure":
+            return None
+        chance = OUTAGE_CHANCE if is_broken and self.fault_chance else self.fault_chance
+        if not choices.happens(f"{what} fails", chance):
             return None
         self.has_failed, self.failed_at = True, self.world.now
-        return self.world.choices.pick(
-            f"{what} error", (JournalFull("the disk is full"), JournalFailed("the disk failed"))
-        )
+        if not is_broken:
+            self._broken_until = self.world.now + choices.pick("outage", OUTAGE_SECONDS)
+            self._is_full = choices.pick(f"{what} error", (True, False))
+        return JournalFull("the disk is full") if self._is_full else JournalFailed("the disk failed")
 
 
 class _MemoryJournal(MemoryJournal):
@@ -169,7 +197,24 @@ class _MemoryJournal(MemoryJournal):
             self._reads_to_fail = world.choices.pick("reads that fail", (0, 1, 2))
             raise error
 
+    async def _wait_read(self) -> None:
+        """Wait as long as a read of the disk takes."""
+        await trio.sleep(self._storage_of_seed.world.choices.pick("read delay", READ_DELAYS_SECONDS))
+
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        await self._wait_read()
+        return await super()._read_some(keys)
+
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+        await self._wait_read()
+        return await super()._read_tails(keys)
+
+    async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
+        await self._wait_read()
+        return await super()._keep_snapshot(key, snapshot, epoch)
+
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
+        await self._wait_read()
         if self._reads_to_fail:
             self._reads_to_fail -= 1
             await trio.lowlevel.checkpoint()

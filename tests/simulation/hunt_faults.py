@@ -114,6 +114,15 @@ def with_program(journal: str) -> Callable[[int], Any]:
     return lambda seed: play(seed, settings)
 
 
+def has_kinds(seed: int, kinds: Iterable[str]) -> bool:
+    """Return True if the plan of a seed has all these kinds of faults. It does not run the seed."""
+    from actgent.simulation.seed_plan import Settings, draw_plan
+    from actgent.simulation.seeded_choices import Choices
+
+    plan = draw_plan(Choices(seed), Settings(program=Path()), usual_snapshot_records=0)
+    return all(plan.chance[kind] for kind in kinds)  # type: ignore[index] # text of the command line
+
+
 def hunt_one(name: str, seeds: Iterable[int], *, journal: str, seconds: float) -> dict[str, Any]:
     """Plant a fault, and run seeds until one fails. Return the last seed, its problems and the CPU time in seconds."""
     for edit in PLANTED_FAULTS[name].edits:
@@ -154,6 +163,11 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--journal", default="memory")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit of the CPU time of one fault")
+    parser.add_argument(
+        "--kinds",
+        default="",
+        help="kinds of faults, such as close,stop: run only seeds that have all of them",
+    )
     parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
     parser.add_argument("--reach", action="store_true")
     parser.add_argument("--one", help="name of one fault, which this process hunts")
@@ -167,6 +181,9 @@ def main() -> None:
         if options.within is not None:
             reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]
             seeds = [each for each in reached if each in seeds]
+        if options.kinds:
+            kinds = options.kinds.split(",")
+            seeds = (each for each in seeds if has_kinds(each, kinds))
         write_line(json.dumps(hunt_one(options.one, seeds, journal=options.journal, seconds=options.seconds)))
     else:
         given = sys.argv[1 : len(sys.argv) - len(options.words)] if options.words else sys.argv[1:]

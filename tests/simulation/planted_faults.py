@@ -126,7 +126,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "if True:",
     ),
     "failed records of an erased session are written": _fault(
-        "erase", _GROUP, "            self._queue.failed.pop(key, None)\n", "            pass\n"
+        "erase", _GROUP, "        self._queue.drop_failed(gone)\n", "        pass\n"
     ),
     "records of an erased session begin it again": _fault(
         "erase",
@@ -135,7 +135,15 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "        gone = [key for key, steps in ()",
     ),
     "failed records after an erasure in doubt begin a session": _fault(
-        "erase", _GROUP, "        self._queue.note_possibly_erased()\n", "        pass\n"
+        "erase",
+        _GROUP,
+        "        self._queue.note_possibly_erased()\n",
+        "        pass\n",
+        Edit(
+            _QUEUE,
+            "        gone = [key for key, steps in by_session.items()",
+            "        gone = [key for key, steps in ()",
+        ),
     ),
     # --- interrupting ---
     "two callers stop one queued message": _fault(
@@ -252,8 +260,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a message that waited for room is accepted by a closed session": _fault(
         "admission",
         _ADMIT,
-        "            place = acceptance.place\n            self._check_reachable(context)\n",
-        "            place = acceptance.place\n",
+        "        if context.closed:\n            raise context.refusal\n        runner = ",
+        "        runner = ",
     ),
     "a message is accepted by a session that closed during its write": _fault(
         "admission",
@@ -470,8 +478,9 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a snapshot is taken in a suspended turn": _fault(
         "memory",
         "sessions/restore/record_replayer.py",
-        "        return self._context.approvals is None or self._context.approvals.is_settled\n",
-        "        return True\n",
+        "        return not (goes_on or self._is_closed)\n",
+        "        is_suspended = self._context.approvals is not None and self._context.approvals.is_suspended\n"
+        "        return is_suspended or not (goes_on or self._is_closed)\n",
     ),
     "a session with a child leaves memory": _fault(
         "memory",
@@ -552,7 +561,6 @@ MISSED: dict[str, str] = {
     "a child of an agent that has ended is closed in memory": "not found below seed 453",
     "failed records of an erased session are written": "reached, but no difference was observed",
     "records of an erased session begin it again": "reached, but no difference was observed",
-    "failed records after an erasure in doubt begin a session": "reached by 13 seeds: the journal must also have failed for a record of the same session without a waiting caller",
     "a stopping agent starts another turn": "reached by 36 seeds: no difference was observed",
     "a suspended turn that is about to resume is not ended by a stop": "reached, but no difference was observed",
     "a turn that waits again is recorded as resumed": "not reached: of two approvals of one turn, the first decision must be written while the write of the other fails",

@@ -85,7 +85,12 @@ async def fetch_without_network(page: str) -> str:
 """The same with a body for simulations."""
 
 WORKSHOP = '''
+import time
+
 from actgent import ApprovalRequest, BareAgent, ToolContext, tool
+
+IS_STRICT = int(time.time()) % 3 == 0
+"""True if this process asks for more approvals than others, as after a change of the program."""
 
 
 @tool(effect="once")
@@ -94,7 +99,7 @@ async def refund(order: str, euros: int, context: ToolContext) -> str:
     return f"refunded {euros} euros"
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", approval=IS_STRICT)
 async def book(order: str) -> str:
     """Book an order."""
     return "booked"
