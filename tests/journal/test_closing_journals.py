@@ -4,6 +4,7 @@ import logging
 import sys
 import textwrap
 import threading
+from contextlib import suppress
 
 import pytest
 import trio
@@ -85,6 +86,25 @@ async def test_an_unresponsive_storage_does_not_block_the_close(autojump_clock, 
     assert any("1 step of 1 session unwritten" in each and "adas" in each for each in told) is (
         what == "writing"
     )
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_step_that_is_accepted_during_the_close_is_written(make_writer, steps):
+    """The close either rejects or writes a step that another task enqueues some steps of the event loop later."""
+    journal, accepted = MemoryJournal(), []
+
+    async def enqueue(writer):
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        with suppress(JournalFailed):
+            writer.enqueue_write(changed(1))
+            accepted.append(1)
+
+    async with trio.open_nursery() as callers, journal.running():
+        writer = make_writer(journal, await journal.acquire(), "adas")
+        await writer.commit(changed(0))
+        callers.start_soon(enqueue, writer)
+    assert sum(len(rows) for rows in journal._stored_rows.values()) == 1 + len(accepted)
 
 
 async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):

@@ -178,9 +178,12 @@ class GroupedJournal(StoredJournal):
             self._retry_failed_steps()
             try:
                 await self._flush(ALL_SESSIONS)
+                while self._queue.steps:  # of callers that were cancelled together with the block
+                    await self._flush(ALL_SESSIONS)
             except ActgentError as error:
                 logger.error("the queued steps could not be written when the journal was closed: %s", error)  # noqa: TRY400 - expected errors
         await self._lock_storage()
+        self._epoch, self._has_stopped = 0, True  # from now on, a step is rejected instead of lost
         try:
             await self._release()
         finally:
