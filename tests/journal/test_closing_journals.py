@@ -132,16 +132,19 @@ async def test_a_waiter_returns_if_a_message_was_not_stored_before_the_close(aut
         returned.append(session.id)
 
     with trio.fail_after(100):
-        async with trio.open_nursery() as callers:
-            async with journal.running(), open_runtime(journal=journal) as runtime:
-                await runtime.start(agent)
-                session = await agent.create_session("ada", session_id="s1")
-                journal.writing = 1e6
-                callers.start_soon(send, session)
-                await trio.testing.wait_all_tasks_blocked()
-                callers.start_soon(wait, session)
-                await trio.testing.wait_all_tasks_blocked()
-                assert not returned
+        async with (
+            trio.open_nursery() as callers,
+            journal.running(),
+            open_runtime(journal=journal) as runtime,
+        ):
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s1")
+            journal.writing = 1e6
+            callers.start_soon(send, session)
+            await trio.testing.wait_all_tasks_blocked()
+            callers.start_soon(wait, session)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not returned
     assert returned == ["s1"]
 
 
