@@ -17,7 +17,6 @@ import trio
 
 from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.group_commit import Head, Row
-from actgent.journal.group_commit.read_batching import Found
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.session_list_queries import SessionKey
@@ -201,11 +200,11 @@ class _MemoryJournal(MemoryJournal):
         """Wait as long as a read of the disk takes."""
         await trio.sleep(self._storage_of_seed.world.choices.pick("read delay", READ_DELAYS_SECONDS))
 
-    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+    async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Any]:
         await self._wait_read()
         return await super()._read_some(keys)
 
-    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
+    async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Any]:
         await self._wait_read()
         return await super()._read_tails(keys)
 
