@@ -124,7 +124,7 @@ class MessageAdmission:
         if once and not (future is not None and future.is_sent_away):
             context.add_accepted_id(message.id)
         if context.log is None:  # journal writes already give other tasks time to run
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            await self._inbox.yield_to_turns()
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Accept the first message of a session, and make its beginning the description of the session.

@@ -227,7 +227,8 @@ class SessionOpener(FieldRepr):
                 await self._begin(context, description, message_metadata)
             else:  # nothing to restore: only a cancellation of the caller removes the session again
                 try:
-                    await trio.lowlevel.checkpoint()
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    await self.running.inbox.yield_to_turns()
                 except BaseException:
                     await self.withdraw(context)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
                     raise

@@ -328,3 +328,40 @@ async def test_a_session_stays_awake_while_something_is_done_in_it(call, monkeyp
             "unschedule": [],
         }[call]
         assert len(session.schedules) == (0 if call == "unschedule" else 1)
+
+
+# --- series of calls -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["create", "chat"])
+async def test_a_series_of_calls_lets_other_tasks_run(call, autojump_clock):
+    """Other tasks run after at most 16 new sessions or messages, although the virtual time does not advance."""
+    runs = 0
+
+    async def count_runs():
+        nonlocal runs
+        while True:
+            await trio.lowlevel.checkpoint()
+            runs += 1
+
+    async with BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)) as agent, trio.open_nursery() as nursery:
+        sessions = [await agent.create_session("ada") for _ in range(160)]
+        nursery.start_soon(count_runs)
+        runs_before = runs
+        for session in sessions:
+            await (agent.create_session("ada") if call == "create" else session.chat("hi"))
+        assert runs - runs_before >= 9
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_call_of_a_series_can_be_cancelled():
+    """Calls that do not yield to other tasks still raise in a cancelled scope, and leave no session."""
+    async with BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)) as agent:
+        session = await agent.create_session("ada")
+        for number in range(40):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await (agent.create_session("ada") if number % 2 else session.chat("hi"))
+            assert scope.cancelled_caught
+        assert len(known(agent)[0]) == 1
+        assert await said_in(session) == []
