@@ -189,8 +189,11 @@ _NAMES = {
     "portal.asyncio_client": ("AsyncPortalClient",),
     "portal.portal_streams": ("AsyncPortalStream", "PortalStream"),
     "memory.memory_interface": ("Memory", "ModelView"),
-    "memory.history_processors.semantic_compression": ("SemanticCompression",),
-    "memory.history_processors.relevance_filters": ("RelevanceFilter", "TimeDecay"),
+    "memory.history_processors.semantic_compression": (
+        "RelevanceFilter",
+        "SemanticCompression",
+        "TimeDecay",
+    ),
     "memory.longterm": (
         "Association",
         "LongTermMemory",

@@ -257,12 +257,10 @@ from .llm.wrapper_models import (
     RateLimitedModel as RateLimitedModel,
     RetryingModel as RetryingModel,
 )
-from .memory.history_processors.relevance_filters import (
-    RelevanceFilter as RelevanceFilter,
-    TimeDecay as TimeDecay,
-)
 from .memory.history_processors.semantic_compression import (
+    RelevanceFilter as RelevanceFilter,
     SemanticCompression as SemanticCompression,
+    TimeDecay as TimeDecay,
 )
 from .memory.history_processors.truncation import (
     Truncation as Truncation,

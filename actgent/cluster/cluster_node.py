@@ -7,10 +7,12 @@ The state machine in `partition_ownership.py` decides on commands; this module e
     operator, signal ► Ownership.drain_all, compare_owners ──► drain ──► give back
 """
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -28,7 +30,6 @@ from actgent.support.trio_batches_and_nursery import Batches, plain_nursery
 from .failure_detection import ClusterView, NodeMembership
 from .operations.node_metrics import NodeMetrics
 from .partition_ownership import Ownership, PartitionCommand
-from .partition_placement import assign_partitions, fit_nodes
 from .pool_directory import PoolDirectory
 from .session_quarantine import Quarantine
 
@@ -381,3 +382,41 @@ class Node:
 
     def _is_in(self, partitions: Collection[int]) -> Callable[[str], bool]:
         return lambda session_id: self.journal.partition_of(session_id) in partitions
+
+
+# --- partition placement ---------------------------------------------------------------------
+
+
+def fit_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of the nodes that may own partitions, sorted.
+
+    A node may not own partitions if another node hosts all of its agents and more. So during a rolling upgrade that adds or
+    removes an agent, partitions stay at the nodes that host all agents.
+
+    Args:
+        agents: Names of the agents that each live node hosts, by node name.
+    """
+    sets = {name: frozenset(hosted) for name, hosted in agents.items()}
+    return sorted(name for name, ours in sets.items() if not any(ours < other for other in sets.values()))
+
+
+def assign_partitions(count: int, nodes: Collection[str]) -> Sequence[str]:
+    """Return the name of the owner of each partition, by partition number; empty if there are no nodes.
+
+    Each partition prefers nodes in an order computed from its number (rendezvous hashing), so few partitions move when a node
+    joins or leaves. No node owns more than `count / nodes` partitions, rounded up.
+    """
+    known = sorted(set(nodes))
+    share = -(-count // max(1, len(known)))
+    owned = Counter[str]()
+    owners = []
+    for partition in range(count if known else 0):
+        order = sorted(known, key=lambda node: _weight(node, partition))
+        owner = next(each for each in order if owned[each] < share)
+        owned[owner] += 1
+        owners.append(owner)
+    return owners
+
+
+def _weight(node: str, partition: int) -> bytes:
+    return hashlib.blake2b(f"{partition}/{node}".encode(), digest_size=8).digest()

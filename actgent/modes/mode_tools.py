@@ -1,19 +1,19 @@
 """Built-in tools of modes: switch the mode, read the state, and suggest next actions to the user."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
 from actgent.errors import ConfigurationError, ModeChangeRejected, ToolError
+from actgent.state.session_state import Pair
 from actgent.tools.function_tool import tool
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.tools.tool_registry import ToolRegistry
 
-from .integration_mode_tools import integration_state, integration_tools
 from .mode_changes import changes_in
 from .mode_enforcement import SET_MODE, Modes
-from .onboarding_mode_tools import missing_settings, onboarding_tools
 
 OTHER = "Other..."
 
@@ -187,3 +187,185 @@ def suggest_actions(actions: Sequence[SuggestedAction]) -> dict[str, Any]:
     if not any(action.is_other for action in shown):
         shown.append(SuggestedAction(OTHER, "other", is_other=True))
     return {"actions": [attrs.asdict(action) for action in shown]}
+
+
+# --- onboarding mode tools -------------------------------------------------------------------
+
+
+def missing_settings(state: Mapping[str, Any], required: Sequence[str]) -> list[str]:
+    """Return the required settings that are missing or empty."""
+    settings = state.get("settings", {})
+    return [name for name in required if settings.get(name) in (None, "", [], {})]
+
+
+def onboarding_tools(required: Sequence[str]) -> list[Tool]:
+    """Return the onboarding tools; `required` are the settings without which the onboarding cannot be completed."""
+
+    @tool(thread=False, effect="idempotent")
+    def save_settings(settings: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: D417 - the model does not pass the context
+        """Save settings; other settings stay unchanged.
+
+        Args:
+            settings: Names and values, e.g. language, operators, admin_contact.
+        """
+
+        def saved(state: Mapping[str, Any]) -> list[Pair]:
+            return [("settings", {**state.get("settings", {}), **settings}), ("onboarding_step", "settings")]
+
+        context.state.dispatch(saved, once=context.idempotency_key)
+        return {"saved": sorted(settings), "missing": missing_settings(context.state, required)}
+
+    @tool(thread=False, effect="idempotent")
+    def complete_onboarding(context: ToolContext) -> dict[str, Any]:
+        """Mark the set-up as complete; rejected as long as required settings are missing."""
+        if missing := missing_settings(context.state, required):
+            raise ToolError(f"onboarding is not complete: these settings are missing: {', '.join(missing)}")
+        changes = [
+            ("is_onboarding_complete", True),
+            ("onboarding_step", "complete"),
+            _recommend_mode("onboarding", "integration", "the agent is configured; its tools can be tested"),
+        ]
+        context.state.dispatch(changes, once=context.idempotency_key)
+        return {"is_onboarding_complete": True, "recommended_mode": "integration"}
+
+    @tool(thread=False, effect="pure")
+    def check_existing_config(context: ToolContext) -> dict[str, Any]:
+        """Return the saved settings and the names of missing required settings."""
+        settings = context.state.get("settings", {})
+        return {
+            "exists": bool(settings),
+            "settings": settings,
+            "missing": missing_settings(context.state, required),
+        }
+
+    @tool(thread=False, effect="pure")
+    def get_onboarding_status(context: ToolContext) -> dict[str, Any]:
+        """Return the current step of the onboarding, and whether it is complete."""
+        return {
+            "step": context.state.get("onboarding_step", "start"),
+            "is_complete": context.state.get("is_onboarding_complete", False),
+            "missing": missing_settings(context.state, required),
+        }
+
+    return [save_settings, complete_onboarding, check_existing_config, get_onboarding_status]
+
+
+def _recommend_mode(start: str, end: str, reason: str) -> Pair:
+    return "transition_recommendation", {"from_mode": start, "to_mode": end, "reason": reason}
+
+
+# --- integration mode tools ------------------------------------------------------------------
+
+TestStatus = Literal["passed", "failed", "skipped"]
+ToolState = Literal["working", "issues", "unknown"]
+
+
+def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the test results, documentation, last report and completion of the tool tests from a session's state."""
+    return {
+        "test_results": state.get("test_results", {}),
+        "tool_documentation": state.get("tool_documentation", {}),
+        "test_report": state.get("test_report"),
+        "is_integration_complete": state.get("is_integration_complete", False),
+    }
+
+
+def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of tools that passed, failed and were skipped, by the last result of each tool."""
+    results: Mapping[str, Any] = state.get("test_results", {})
+    counts = Counter(result["status"] for result in results.values())
+    return {
+        "total": len(results),
+        **{status: counts[status] for status in ("passed", "failed", "skipped")},
+        "failed_tools": sorted(name for name, result in results.items() if result["status"] == "failed"),
+    }
+
+
+def integration_tools() -> list[Tool]:
+    """Return the tools that record and evaluate a session's test results."""
+    return [record_test_result, document_tool, generate_test_report, complete_integration_testing]
+
+
+@tool(thread=False, effect="idempotent")
+def record_test_result(  # noqa: D417 - the model does not pass the context
+    tool_name: str, status: TestStatus, context: ToolContext, details: str = ""
+) -> dict[str, Any]:
+    """Record how the test of a tool ended; a later result takes the place of an earlier one.
+
+    Args:
+        tool_name: The tool that was tested.
+        status: How it ended.
+        details: Evidence of the check.
+    """
+    result = {"status": status, "details": details}
+    _put(context, "test_results", tool_name, result)
+    return {"recorded": tool_name, **result}
+
+
+@tool(thread=False, effect="idempotent")
+def document_tool(  # noqa: D417 - the model does not pass the context
+    tool_name: str, description: str, context: ToolContext, status: ToolState = "unknown", notes: str = ""
+) -> dict[str, Any]:
+    """Record the documentation of a tool and its state.
+
+    Args:
+        tool_name: Name of the tool.
+        description: Purpose of the tool.
+        status: State of the tool.
+        notes: Hints for its use.
+    """
+    _put(
+        context,
+        "tool_documentation",
+        tool_name,
+        {"description": description, "status": status, "notes": notes},
+    )
+    return {"documented": tool_name, "status": status}
+
+
+@tool(thread=False, effect="idempotent")
+def generate_test_report(context: ToolContext) -> dict[str, Any]:
+    """Count the results: passed, failed, skipped."""
+    report = report_of(context.state)
+    context.state.dispatch(("test_report", report), once=context.idempotency_key)
+    return report
+
+
+@tool(thread=False, effect="idempotent")
+def complete_integration_testing(context: ToolContext, force: bool = False) -> dict[str, Any]:  # noqa: D417, FBT001, FBT002 - the model passes it by name
+    """Mark the tools as tested. Rejected if no tool was tested or a tool failed.
+
+    Args:
+        force: Mark them as tested in spite of missing or failed tests.
+    """
+    report = report_of(context.state)
+    if not force and (reason := _incomplete_reason(report)):
+        raise ToolError(f"integration testing is not complete: {reason}")
+    recommended = {
+        "from_mode": "integration",
+        "to_mode": "plan",
+        "reason": "the tools are tested",
+        "warnings": [f"{name} failed" for name in report["failed_tools"]],
+    }
+    changes = [
+        ("test_report", report),
+        ("is_integration_complete", True),
+        ("transition_recommendation", recommended),
+    ]
+    context.state.dispatch(changes, once=context.idempotency_key)
+    return {"is_integration_complete": True, "report": report, "recommended_mode": "plan"}
+
+
+def _incomplete_reason(report: Mapping[str, Any]) -> str:
+    if report["failed"]:
+        return f"{report['failed']} of {report['total']} failed ({', '.join(report['failed_tools'])})"
+    return "" if report["total"] else "no result was recorded"
+
+
+def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) -> None:
+    """Set one entry of a mapping in the state; concurrent changes of other entries are kept."""
+
+    def put(state: Mapping[str, Any]) -> Pair:
+        return key, {**state.get(key, {}), name: value}
+
+    context.state.dispatch(put, once=context.idempotency_key)

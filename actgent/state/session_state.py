@@ -33,8 +33,38 @@ from actgent.support.misuse_hints import DISPATCH, hints_for_states
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
 
-from .reducers import Reducer, reducer_name
-from .state_rebuilding import StateBuilder
+from .reducers import GROW, REDUCERS, Reducer, reducer_name
+
+
+class StateBuilder:
+    """A mutable copy of a state to which recorded changes are applied."""
+
+    __slots__ = ("_own", "values")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = dict(values)
+        """Current values; use `share` to get values that later changes do not affect."""
+        self._own: set[str] = set()
+        """Keys whose lists and mappings this builder created. Only these may be changed in place."""
+
+    def share(self) -> Mapping[str, Any]:
+        """Return a copy of the current values, which later changes do not affect."""
+        self._own.clear()
+        return dict(self.values)
+
+    def apply(self, changed: StateChangeRecord) -> None:
+        """Apply a recorded change: values replace the old ones, or are combined with them by the recorded reducers."""
+        for key, value in changed.changes.items():
+            name = changed.reduced.get(key, "")
+            if name in GROW and key in self._own:
+                GROW[name](self.values[key], value)
+                continue
+            self.values[key] = REDUCERS[name](self.values.get(key), value) if name else value
+            if name in GROW:
+                self._own.add(key)
+            else:
+                self._own.discard(key)
+
 
 Pair = tuple[str, Any]
 Action = Callable[..., Any]

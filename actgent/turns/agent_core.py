@@ -1,9 +1,11 @@
 """`AgentCore`: the pipeline of a turn. Each message is remembered, sent to the model, read, acted on and answered."""
 
+import hashlib
+import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import attrs
 import trio
@@ -23,6 +25,7 @@ from actgent.journal.record_types import (
     NO_LIMITS,
     AgentMessageRecord,
     MessageAppendedRecord,
+    OutcomeRecord,
     make_agent_message_record,
     make_message_appended_record,
 )
@@ -30,14 +33,17 @@ from actgent.llm.model_interface import ModelRequest, ModelResponse, StopReason
 from actgent.memory.memory_interface import Memory
 from actgent.messages import (
     Delivery,
+    Event,
     Message,
     Reply,
     Route,
     Sender,
     Text,
     ToolCall,
+    ToolSpec,
 )
 from actgent.modes.mode_enforcement import Modes
+from actgent.modes.system_notices import Notice, NoticeSource
 from actgent.protocols.answer_parsing import is_media_only
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
@@ -53,21 +59,23 @@ from actgent.protocols.protocol_interface import (
     TurnView,
     UpdateState,
 )
+from actgent.sessions.conversation import OfferedTools
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.fast_init import fast_constructor
 from actgent.support.field_repr import FieldRepr
+from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code_calls import convert_user_error
+from actgent.tools.outputs.result_text import to_json_text
+from actgent.tools.tool_registry import ToolRegistry
 
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
 from .calls.untrusted_result_isolation import filled_reply
 from .content_guards import ApprovalNeeded, Guards
-from .delivery_records import delivery_records, remote_reply_record
 from .outcome_dispatcher import Dispatcher, to_deliveries
-from .tool_notices import add_notices, offer_tools
 from .turn_event_publisher import Observer
 from .turn_hooks import Hooks
 from .turn_spans import ask_as_plan
@@ -674,4 +682,167 @@ def _entry_record(message: Message, turn: Turn) -> MessageAppendedRecord | Agent
         )
     return make_agent_message_record(
         message=message, calls=turn.progress.calls, repairs=turn.progress.repairs
+    )
+
+
+# --- delivery records ------------------------------------------------------------------------
+
+MIN_POSITION_CHARS = 24
+"""Minimum length in characters of a text that is stored as a position in the answer."""
+
+
+def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[OutcomeRecord]:
+    """Yield the journal record of each reply, event and route of an answer. Other deliveries have no record."""
+    for delivery in deliveries:
+        match delivery:
+            case Reply():
+                name = delivery.message_type or ""
+                yield _told(delivery, "reply", name, answer, text=delivery.text)
+            case Event():
+                yield _told(delivery, "event", delivery.name, answer)
+            case Route():
+                yield _told(delivery, "route", delivery.action, answer)
+
+
+def remote_reply_record(reply: Reply) -> OutcomeRecord:
+    """Return the journal record of a reply that another agent gave."""
+    name = reply.message_type or ""
+    return OutcomeRecord(
+        id=reply.id,
+        kind="reply",
+        name=name,
+        text=reply.text,
+        data=to_json_text(reply.data),
+        reasoning=to_json_text(reply.reasoning),
+        via=join_origins(reply.origin, reply.via),
+    )
+
+
+def _told(
+    delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
+) -> OutcomeRecord:
+    answer_text, data = answer.text, to_json_text(delivery.data)
+    quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
+    plain_at = _place_of(text, answer_text)
+    text_at, data_at = plain_at or _place_of(quoted, answer_text), _place_of(data, answer_text)
+    return OutcomeRecord(
+        id=delivery.id,
+        kind=kind,
+        name=name,
+        text=None if text_at else text,
+        data=None if data_at else data,
+        answer=answer.id if text_at or data_at else "",
+        text_at=text_at,
+        data_at=data_at,
+        is_quoted=bool(text_at and not plain_at),
+        reasoning=to_json_text(delivery.reasoning) if isinstance(delivery, Reply) else None,
+        via=sources_besides(delivery, answer),
+    )
+
+
+def sources_besides(delivery: Reply | Event | Route, answer: Message) -> str:
+    """Return the label of a delivery in the format of the journal; empty if the answer has the same label."""
+    if (delivery.origin, delivery.via) == (answer.origin, answer.via):
+        return ""
+    return join_origins(delivery.origin, delivery.via)
+
+
+def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:
+    """Return the start and end index of a text in an answer, which the record stores in place of the text.
+
+    The result is empty if the answer does not contain the text, or the text is too short to save space.
+    """
+    begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else answer_text.find(text)
+    return () if text is None or begin < 0 else (begin, begin + len(text))
+
+
+# --- tool notices ----------------------------------------------------------------------------
+
+MAX_NAMED_TOOLS = 50
+"""Maximum number of tool names in one line of a notice."""
+
+
+def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
+    """Store the tools that a session offers to the model at its first turn.
+
+    Later, notify the model of changed tools.
+
+    The stored list stays equal, so that providers can cache the prompt.
+    """
+    context = turn.session
+    offered = context.conversation.offered
+    if offered is None:
+        offered = context.conversation.offered = OfferedTools(registry.specs)
+    if offered.version != registry.version:
+        offered.version = registry.version
+        source = ToolNotices(registry, offered.specs)
+        add_notices(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+
+
+@attrs.frozen(repr=False)
+class ToolNotices(FieldRepr, NoticeSource):
+    """Compares the current tools with the tools that a session was offered."""
+
+    name = "toolsets"
+    _registry: ToolRegistry
+    _offered: tuple[ToolSpec, ...]
+
+    def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:
+        lines = self._lines()
+        mark = (
+            hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
+        )
+        if mark == last_mark or (last_mark is None and not lines):
+            return ()
+        return [
+            Notice(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")
+        ]
+
+    def _lines(self) -> list[str]:
+        offered = {spec.name: spec for spec in self._offered}
+        now = {tool.name: tool.spec for tool in self._registry if not tool.deferred}
+        came = [name for name in now if name not in offered and name not in self._registry.mapped]
+        gone = [name for name in offered if name not in now]
+        changed = [name for name, spec in offered.items() if name in now and now[name] != spec]
+        lines = [
+            _line("Further tools are available now; find_tools describes them, call_tool runs them: ", came),
+            _line("Tools that are not there any more: ", gone),
+            _line("Tools that changed; find_tools describes their parameters now: ", changed),
+            *(f"Tools of {name} are not available now." for name in self._registry.unavailable),
+        ]
+        return [line for line in lines if line]
+
+
+def _line(text: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
+    return f"{text}{', '.join(names[:MAX_NAMED_TOOLS])}{more}."
+
+
+def add_notices(
+    context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
+) -> bool:
+    """Append the due notices of all sources to a conversation and its journal. Return True if a notice was due.
+
+    `calls` and `repairs` are counters of the running turn, stored with each record.
+    """
+    is_due = False
+    for source in sources:
+        for notice in source.due(context.seen_state, context.conversation.last_notice(source.name)):
+            message = _to_message(context, source, notice)
+            context.conversation.append(message)
+            if context.log is not None:
+                context.log.add(AgentMessageRecord(message=message, calls=calls, repairs=repairs))
+            is_due = True
+    return is_due
+
+
+def _to_message(context: SessionContext, source: NoticeSource, notice: Notice) -> Message:
+    return Message(
+        id=f"{source.name}/{notice.mark}/{len(context.conversation.messages)}",
+        session_id=context.id,
+        sender=Sender(source.name, "system"),
+        parts=(Text(notice.text),),
+        causation_id=notice.mark,
     )

@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
+from actgent.cluster.cluster_node import assign_partitions
 from actgent.cluster.partition_ownership import (
     MISPLACED_BUSY_SECONDS,
     MISPLACED_SECONDS,
@@ -16,7 +17,6 @@ from actgent.cluster.partition_ownership import (
     PartitionCommand,
     PartitionState,
 )
-from actgent.cluster.partition_placement import assign_partitions
 from actgent.journal.postgres.node_table import PartitionOwner
 
 COUNT = 8

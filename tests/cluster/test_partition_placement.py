@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from actgent.cluster.partition_placement import assign_partitions, fit_nodes
+from actgent.cluster.cluster_node import assign_partitions, fit_nodes
 
 NAMES = strategies.sets(strategies.text(min_size=1, max_size=8), min_size=1, max_size=9)
 

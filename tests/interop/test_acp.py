@@ -20,8 +20,8 @@ from actgent import (
     tool,
 )
 from actgent.errors import JournalError
+from actgent.interop.acp.client_session import UpdateEncoder
 from actgent.interop.acp.json_rpc import JSONRPCConnection
-from actgent.interop.acp.session_updates import UpdateEncoder
 from actgent.interop.line_reader import MAX_LINE_BYTES
 from actgent.interop.run_events import TextDelta, TextDiscarded
 from actgent.llm.model_interface import ModelResponse

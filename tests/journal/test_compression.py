@@ -9,8 +9,8 @@ import pytest
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
-from actgent.journal.group_commit import row_format, step_compression
-from actgent.journal.group_commit.step_compression import COMPRESSED, SHORTEST_BYTES, compress, expand
+from actgent.journal.group_commit import row_format
+from actgent.journal.group_commit.row_format import COMPRESSED, SHORTEST_BYTES, compress, expand
 
 CRC = 3007475635
 LONG = ["one, please " * 100, "two, please " * 100]
@@ -54,7 +54,7 @@ def test_short_body_is_not_compressed():
 
 def test_the_dictionary_is_that_of_the_journals_on_disk():
     """The dictionary never changes, because stored bodies need it."""
-    assert zlib.crc32(step_compression._NAMES) == CRC
+    assert zlib.crc32(row_format._NAMES) == CRC
     stored = bytes.fromhex(STORED)
     assert (
         expand(stored)

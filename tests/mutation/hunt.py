@@ -39,7 +39,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/cluster/partition_ownership.py": ["tests/cluster"],
     "actgent/cluster/failure_detection.py": ["tests/cluster"],
     "actgent/cluster/unowned_partition_messages.py": ["tests/cluster"],
-    "actgent/cluster/partition_placement.py": ["tests/cluster"],
+    "actgent/cluster/cluster_node.py": ["tests/cluster"],
     "actgent/cluster/session_quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],
 }

@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.observe.content_shortening import shorten_json, shorten_text
+from actgent.observe.opentelemetry_tracing import shorten_json, shorten_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=200),

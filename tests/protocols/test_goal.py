@@ -18,7 +18,7 @@ from actgent.protocols.goal.goal_progress import (
     progress_of,
     stored_progress,
 )
-from actgent.protocols.goal.goal_state_machine import TRANSITIONS, offered_actions, rejection_reason
+from actgent.protocols.goal.goal_protocol import TRANSITIONS, offered_actions, rejection_reason
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import CallTools, Continue, Profile, SendReply, UpdateState
 

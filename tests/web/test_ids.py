@@ -6,7 +6,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.tools.schemas.regex_cost import is_backtracking
+from actgent.tools.schemas.schema_validation import is_backtracking
 from actgent.web.problem_documents import Problem
 from actgent.web.routes.shared_schemas import CLIENT_ID, ID, check_client_id
 

@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Unpack, overload
 
 import attrs
@@ -15,20 +15,36 @@ from actgent.agents.keyword_argument_types import CommonOptions, FormT, MessageO
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
 from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_line
-from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.errors import ConfigurationError, InboxFull, LimitReached, ParseError, ToolError, UsageError
 from actgent.errors.text_escaping import counted, shown
 from actgent.messages import DataT_co, Message, Reply, new_id
-from actgent.protocols.goal import CustomAction, Goal, Progress, goal_view, progress_in
+from actgent.protocols.goal import (
+    RUN_TASKS,
+    TASKS_SCHEMA,
+    CustomAction,
+    Goal,
+    PlannedTask,
+    Progress,
+    References,
+    goal_view,
+    progress_in,
+    read_tasks,
+    tasks_change,
+    tasks_for_model,
+    tasks_in,
+    tasks_reason,
+    turn_of,
+)
 from actgent.state.session_state import State
+from actgent.support.strict_json import loads
 from actgent.tools.function_tool import tool
 from actgent.tools.state_tools import StateTool, state_tool, takes_state
 from actgent.tools.tool_adapters import is_tool_like
-from actgent.tools.tool_interface import DepsT, Tool, ToolContext
+from actgent.tools.tool_interface import DepsT, Effect, NestedToolCalls, Tool, ToolContext
 from actgent.tools.tool_registry import to_tool
 from actgent.toolsets.toolset import Toolset
 
 from .goal_result import GoalResult, goal_result
-from .run_tasks_tool import TaskRunner
 
 _CLOSE_TIMEOUT_SECONDS = 5.0
 """Seconds to close a session that `run_goal` opened, also when it is cancelled."""
@@ -291,3 +307,92 @@ def _goal_values(context: ToolContext) -> Mapping[str, Any]:
     """Return the goal, results and used tools, which functions of the state see in addition to the state."""
     session = context.session
     return {} if session is None else goal_view(session.state, session.history)
+
+
+# --- run tasks tool --------------------------------------------------------------------------
+
+
+class TaskRunner(Tool):
+    """Tool that executes tasks in order. A failed task is retried, and tasks that depend on it are skipped.
+
+    Each call is subject to the approval, limits and timeout of the called tool. A call that succeeded is not repeated when the
+    tool runs again after a crash.
+    """
+
+    name = RUN_TASKS
+    description = (
+        "Carry out tasks in their order, each by one of the other tools. args may refer to what came of earlier tasks of this "
+        'goal, as in "{{tasks.0.output.results.0.url}}".'
+    )
+    parameters = TASKS_SCHEMA
+    effect: Effect = "idempotent"
+    sinks = ()  # each nested call is checked
+    keeps_references = True
+    exclusive = True
+    calls_tools = True
+    timeout = 3600.0
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        others, session = context.tools, context.session
+        if others is None or session is None:
+            raise ToolError("run_tasks needs the tools of an agent")
+        if reason := tasks_reason(arguments["tasks"]):
+            raise ToolError(reason)
+        others.first_started_at()  # results of earlier plans are not needed for a repetition any more
+        turn = turn_of(session.history)
+        before = tasks_in(context.state, turn)
+        done = list(before)
+        for task in read_tasks(arguments["tasks"], before):
+            context.progress(len(done) - len(before), len(arguments["tasks"]), task.description)
+            done.append(await _run_task(task, done, others))
+        context.state.dispatch(tasks_change(turn, done), once=context.idempotency_key)
+        return tasks_for_model(done[len(before) :], len(before))
+
+
+async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: NestedToolCalls) -> PlannedTask:
+    """Run a task of a plan with the tool that it names, and return the task with its outcome.
+
+    A task without a tool stays pending. A task whose referenced results are missing gets the status of the
+    missing task.
+    """
+    references = References(before)
+    arguments = references.resolve(dict(task.tool_args))
+    if not task.tool_name:
+        return attrs.evolve(task, failure_reason="the task has no tool: do it in the next decisions")
+    if references.unmet:
+        needed = references.unmet[0]
+        why = f"the task needs the result of {needed.id}, which is {needed.status}"
+        return attrs.evolve(task, status=needed.status, failure_reason=why)
+    if task.tool_name not in others.names():
+        return attrs.evolve(task, status="failed", failure_reason=f"there is no tool {task.tool_name!r}")
+    return await _call_with_retries(task, arguments, others)
+
+
+async def _call_with_retries(
+    task: PlannedTask, arguments: Mapping[str, Any], others: NestedToolCalls
+) -> PlannedTask:
+    """Call the tool of a task until the call succeeds, or `max_retries` retries have failed.
+
+    Return the task with its outcome.
+
+    A reached limit fails the task. A call whose effect is unknown is not repeated.
+    """
+    failed = attrs.evolve(task, status="failed")
+    for attempts in range(1, task.max_retries + 2):
+        try:
+            result = await others.call(task.tool_name, arguments)
+        except LimitReached as error:
+            return attrs.evolve(failed, failure_reason=str(error))
+        if result.error is None:
+            return attrs.evolve(task, status="completed", attempts=attempts, result=_decode(result.content))
+        failed = attrs.evolve(failed, attempts=attempts, failure_reason=result.error)
+        if result.status != "error":  # any other status: the task may have had an effect
+            break
+    return failed
+
+
+def _decode(content: str) -> Any:
+    try:
+        return loads(content)
+    except ParseError:
+        return content

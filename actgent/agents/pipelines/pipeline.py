@@ -1,8 +1,8 @@
 """`Pipeline`: steps with dependencies, each done by an agent. A pipeline is an agent, and its runs are sessions."""
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import attrs
 import trio
@@ -24,10 +24,10 @@ from actgent.errors import (
     nearest,
 )
 from actgent.limits_and_schedules.limits import Limits
-from actgent.llm.model_interface import LLM
+from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.model_settings import LLMSettings
-from actgent.messages import NO_USAGE, Sender, Usage
-from actgent.protocols.protocol_interface import SendReply, WithOutput
+from actgent.messages import NO_USAGE, Sender, Text, ToolCall, ToolResult, Usage
+from actgent.protocols.protocol_interface import Outcome, Protocol, SendReply, TurnView, WithOutput
 from actgent.state.reducers import merge
 from actgent.structured_output.output_type import Output
 from actgent.support import span_names
@@ -35,7 +35,6 @@ from actgent.tools.outputs.result_text import to_text
 
 from . import diagrams, pipeline_files
 from .dependency_graph import Graph
-from .pipeline_protocol import PipelineModel, PipelineProtocol
 from .pipeline_results import (
     INPUTS,
     ROUNDS,
@@ -48,7 +47,7 @@ from .pipeline_results import (
 )
 from .pipeline_step import PipelineStep
 from .start_and_rerun_commands import FROM, input_error
-from .step_executor import RunSteps
+from .step_executor import ANSWER_SEPARATOR, RUN_STEPS, RunSteps
 
 OnFailure = Literal["continue", "stop"]
 FIRST_MESSAGE_ID = "run"
@@ -441,3 +440,50 @@ def _agents_by_step(
                 f"two agents of pipeline {name!r} are called {agent.name!r}: give each agent a different name"
             )
     return agents
+
+
+# --- pipeline protocol -----------------------------------------------------------------------
+
+
+class PipelineModel(LLM):
+    """Model of a pipeline, which calls no provider. It answers a message with a call of `run_steps`, and the result with text."""
+
+    name = "pipeline"
+    dialect: ClassVar[str] = "pipeline"
+
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
+        await trio.lowlevel.checkpoint()
+        last = chat.messages[-1]
+        results = [part for part in last.parts if isinstance(part, ToolResult)]
+        if results:
+            text = results[0].error or results[0].content
+            answer = text.partition(ANSWER_SEPARATOR)[2]
+            return ModelResponse(parts=(Text(answer if answer.strip() else text),), model=self.name)
+        text = "".join(part.text for part in last.parts if isinstance(part, Text))
+        return ModelResponse(
+            parts=(ToolCall(RUN_STEPS, {"order": text}),), stop="tool_calls", model=self.name
+        )
+
+    def price_of(self, usage: Usage) -> float | None:
+        return 0.0
+
+
+class PipelineProtocol(Protocol):
+    """Protocol of a pipeline. The reply is the output of the last step, and its type is the status of the run."""
+
+    name: ClassVar[str] = "pipeline"
+    template: ClassVar[str] = "{{ profile.name }}: a pipeline, whose steps other agents do."
+    lookback = 0
+
+    def __init__(self, reply: Callable[[Mapping[str, Any], str], SendReply]) -> None:
+        """Keep the function `reply`, which builds the reply from the state of the run and the summary of its steps."""
+        self._reply = reply
+
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
+        results = next((each.tool_results for each in reversed(view.record) if each.tool_results), ())
+        if results and results[0].error is not None:
+            return [SendReply(text=answer.text, message_type="error")]
+        return [self._reply(view.state, answer.text)]
+
+    def shortfall(self, message_type: str | None) -> str | None:
+        return None if message_type == "success" else message_type

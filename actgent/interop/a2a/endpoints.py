@@ -3,22 +3,28 @@
 The context is the session, and a task is the run of one message: a repeated `messageId` gives the same task.
 """
 
+import hashlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from email.utils import formatdate
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import attrs
+import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
+from actgent import __version__
 from actgent.interop.run_events import RunEvent
 from actgent.interop.start_run import RunStream, to_sse
+from actgent.runtime.agent_directory import AgentCard
 from actgent.web.access_tokens import Scope
 from actgent.web.gateway_context import GatewayContext
-from actgent.web.problem_documents import Problem
+from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
 
-from .agent_card import VERSION, base_url_of, has_push, make_card, public_card
 from .errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -29,9 +35,10 @@ from .errors import (
     rpc_response,
     to_problem,
 )
-from .json_values import Wire, to_camel_case
+from .json_values import Wire, text_param, to_camel_case
 from .operations import (
     TaskStream,
+    find_task,
     get_task,
     list_task_page,
     send_message,
@@ -41,10 +48,54 @@ from .operations import (
     stream_message,
     subscribe,
 )
-from .push_notification_operations import create_config, delete_config, get_config, list_configs
+from .push_notification_configs import PushConfig
+from .push_notification_outbox import read_config, to_wire
 from .settings import A2ASettings
 
 Params = Mapping[str, Any]
+
+
+async def create_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Store a configuration, and return it. A configuration with the same id is replaced."""
+    outbox = await settings.push.needed(call.gateway)
+    head, task = await find_task(call, agent, text_param(params, "taskId"))
+    config = await read_config(outbox.webhook, params, head, task.message_id)
+    await outbox.configs.add(config)
+    return to_wire(config)
+
+
+async def get_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Return a configuration."""
+    config_id = text_param(params, "id")
+    for config in await _configs(settings, call, agent, params):
+        if config.id == config_id:
+            return to_wire(config)
+    raise A2AError("TASK_NOT_FOUND", "the task has no push notification configuration with this id")
+
+
+async def list_configs(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Return all configurations of a task, on one page."""
+    configs = [to_wire(each) for each in await _configs(settings, call, agent, params)]
+    return {"configs": configs, "nextPageToken": ""}
+
+
+async def delete_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Remove a configuration; an unknown one is ignored."""
+    config_id = text_param(params, "id")
+    outbox = await settings.push.needed(call.gateway)
+    configs = await _configs(settings, call, agent, params)
+    await outbox.configs.remove([each for each in configs if each.id == config_id])
+    return {}
+
+
+async def _configs(
+    settings: A2ASettings, call: HTTPCall, agent: str, params: Params
+) -> tuple[PushConfig, ...]:
+    outbox = await settings.push.needed(call.gateway)
+    head, task = await find_task(call, agent, text_param(params, "taskId"))
+    return tuple(outbox.configs.of_task(head.key, task.message_id, head.created_at))
+
+
 Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]
 FindSession = Callable[[HTTPCall, str, Params], str]
 """Returns the id of the session of a request; empty if any node of a cluster can answer it."""
@@ -339,3 +390,80 @@ class A2AProtocol(A2ASettings):
             _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
             _rest("GET", "/extendedAgentCard", partial(_extended_card, self)),
         )
+
+
+# --- agent card ------------------------------------------------------------------------------
+
+VERSION = "1.0"
+CARD_SECONDS = 300
+"""Seconds for which clients may cache an agent card."""
+_STARTED = formatdate(time.time(), usegmt=True)
+
+
+def make_card(
+    card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool, has_push: bool
+) -> dict[str, Any]:
+    """Return the A2A card of an agent.
+
+    Only the extended card, for authenticated clients, has the agent's goal and capabilities.
+    """
+    url = f"{base_url}/a2a/{quote(card.name, safe='')}"
+    about = ". ".join(each for each in (card.role, card.goal, card.capabilities) if each)
+    description = (about if is_extended else "") or f"The agent {card.name}"
+    return {
+        "name": card.name,
+        "description": description,
+        "version": __version__,
+        "supportedInterfaces": [
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": VERSION},
+            {"url": f"{url}/v1", "protocolBinding": "HTTP+JSON", "protocolVersion": VERSION},
+        ],
+        "capabilities": {"streaming": True, "pushNotifications": has_push, "extendedAgentCard": True},
+        "securitySchemes": {
+            "token": {"httpAuthSecurityScheme": {"scheme": "Bearer", "description": "A token of the gateway"}}
+        },
+        "securityRequirements": [{"schemes": {"token": {"list": []}}}],
+        "defaultInputModes": list(settings.input_modes),
+        "defaultOutputModes": list(settings.output_modes),
+        "skills": [{"id": "chat", "name": "Chat", "description": description, "tags": ["chat"]}],
+    }
+
+
+def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Response:
+    """Return the public card of an agent; `agent=None` is the only agent of the gateway.
+
+    Raises:
+        Problem: The agent is unknown, or the gateway has several agents.
+    """
+    agents: Mapping[str, AgentCard] = call.gateway.access.runtime.agents
+    if agent is None and len(agents) == 1:
+        agent = next(iter(agents))
+    if agent is None or agent not in agents:
+        raise missing()
+    body = orjson.dumps(
+        make_card(
+            agents[agent],
+            settings,
+            base_url_of(call, settings.base_url),
+            is_extended=False,
+            has_push=has_push(call),
+        )
+    )
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {"cache-control": f"public, max-age={CARD_SECONDS}", "etag": tag, "last-modified": _STARTED}
+    if call.header("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def has_push(call: HTTPCall) -> bool:
+    """Return True if the gateway can send push notifications to URLs that clients set."""
+    return call.gateway.session_webhook is not None
+
+
+def base_url_of(call: HTTPCall, base_url: str) -> str:
+    """Return the base URL of the gateway: the configured one, or the one by which the client has reached it.
+
+    The gateway has checked the host against the names that it is allowed to have.
+    """
+    return base_url.rstrip("/") or f"{call.scheme}://{call.header('host')}"

@@ -16,9 +16,76 @@ from actgent.messages import Usage
 from actgent.support.fair_queue import Turns
 
 from .call_queue import Call, CallQueue
-from .concurrency_window import Window
 from .leased_limits import Limit
 from .token_buckets import NO_COST, Bucket, Cost, Headers, Reading, read_limits
+
+BETA = 0.7
+MIN_SIZE = 0.01
+_USED = 0.5
+"""Fraction of the window that must be in use for it to grow."""
+_DURATION_WEIGHT = 0.2
+"""Weight of the newest call in the average duration."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Window:
+    """Number of calls that may run concurrently. A value below 1 spaces calls out in time."""
+
+    size: float
+    """Current size: maximum number of concurrent calls."""
+    limit: float
+    """Upper bound of the size in concurrent calls."""
+    recovery: float
+    """Seconds from a cut until the window is back at the refused size."""
+    duration: float = 0.0
+    """Average duration of a call in seconds."""
+    _top: float = math.inf
+    """Number of concurrent calls at the last refusal."""
+    _grown: float = 0.0
+    """Seconds since the last cut during which the window was in use."""
+    _seen: float = -math.inf
+    _started: float = -math.inf
+    _cut: float = -math.inf
+
+    def ready_at(self, running: int, now: float) -> float:
+        """Return the earliest start of a further call while `running` calls run; infinity if one must end first."""
+        if running >= max(1, math.floor(self.size)):
+            return math.inf
+        return now if self.size >= 1 else max(now, self._started + self.duration / self.size)
+
+    def start(self, now: float) -> None:
+        """Note the start time of a call, since a window below 1 limits the time between calls."""
+        self._started = now
+
+    def grow(self, running: int, *, seconds: float, now: float) -> None:
+        """Grow the window after a call was answered in `seconds` while `running` calls ran.
+
+        A window that is not used fully stays.
+        """
+        self.duration += (seconds - self.duration) * (_DURATION_WEIGHT if self.duration else 1.0)
+        passed, self._seen = min(now - self._seen, self.recovery), now
+        if running < _USED * self.size:
+            return
+        if self._top == math.inf:
+            self.size = min(self.limit, self.size + 1)
+        else:
+            self._grown += passed
+            bend = (self._grown - self.recovery) / self.recovery
+            self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
+
+    def shrink(self, left: int, *, started: float, now: float) -> None:
+        """Shrink the window after a refusal.
+
+        `started` is the time at which the refused call was sent, `left` the number of other running calls.
+        """
+        if left < 1 and started < self._cut:
+            return  # The call was sent together with a rejected call, for which the window was already reduced.
+        top = float(left) if left >= 1 else min(1.0, self.size)
+        size = max(MIN_SIZE, BETA * top)
+        if size < self.size:
+            self.size, self._top = size, max(MIN_SIZE, top)
+            self._grown, self._seen, self._cut = 0.0, now, now
+
 
 MAX_MODELS = 100
 """Maximum number of models with stored state. Above it, the idle model that was unused longest is removed."""

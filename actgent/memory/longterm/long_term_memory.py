@@ -1,22 +1,31 @@
 """`LongTermMemory`: the public interface of long-term memories."""
 
+import array
+import contextlib
 import importlib.util
+import inspect
+import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import attrs
+import trio
 
 from actgent.errors import ConfigurationError
+from actgent.errors.text_escaping import counted
 from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.messages import Sender
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
+from actgent.support.tracing_interface import Attribute, TracedWork, active_trace, begin_operation, error_type
+from actgent.support.user_code_calls import DedicatedThreadLimiter, convert_user_error
+from actgent.support.word_normalization import spaced
 
-from .embedding import Embedder, EmbedTexts
 from .memory_records import (
     EVERYTHING,
     Association,
@@ -33,7 +42,6 @@ from .memory_records import (
     checked_time,
     clean,
 )
-from .memory_spans import begin_memory_span, note_records
 from .memory_store import Found, MemoryStore
 from .named_months import named_months
 from .owner_visibility import Scope, check_owner, owner_key
@@ -50,7 +58,83 @@ from .store_commands import (
     SetMark,
     Transaction,
 )
-from .tokenizer import searched_words
+
+Vectors: TypeAlias = Sequence[Sequence[float]]
+EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]
+"""Sync or async function that returns one vector per text, all of the same length. A sync function runs in a thread."""
+
+EMBED_TIMEOUT_SECONDS = 10.0
+"""Maximum seconds for one call of `embed=`. After it recall compares words only."""
+_FLOAT_BYTES = 4
+"""Size of a number of a packed vector."""
+
+
+@attrs.frozen(eq=False)
+class Embedder:
+    """Calls the `embed=` function of some memories. A failure or timeout is logged and returns no vectors."""
+
+    embed: EmbedTexts | None
+    """Function that computes vectors; None if recall compares only words."""
+    place: str
+    """URL of the memory store, for error texts."""
+    _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
+
+    async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:
+        """Return the vector of each text as bytes. If there is no function, or it fails or times out, all are None.
+
+        Failures are logged, and memories are then compared by words only.
+        """
+        nothing: list[bytes | None] = [None] * len(texts)
+        if self.embed is None or not texts:
+            return nothing
+        error: Exception = TimeoutError(f"no vectors within {EMBED_TIMEOUT_SECONDS:g} s")
+        facts: dict[str, Attribute] = {names.PROVIDER: "unknown"}
+        with begin_operation(names.EMBEDDINGS, attributes=facts, kind="client") as span:
+            try:
+                with trio.move_on_after(EMBED_TIMEOUT_SECONDS):
+                    vectors = _pack_vectors(await self._call_embed(texts), len(texts))
+                    if span is not None:
+                        span.facts[names.EMBEDDING_DIMENSIONS] = len(vectors[0] or b"") // _FLOAT_BYTES
+                    return vectors
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+                error = convert_user_error(raised, "embed", self.place)
+            if span is not None:
+                span.error = error_type(error)
+        _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
+        return nothing
+
+    async def _call_embed(self, texts: Sequence[str]) -> Vectors:
+        embed = self.embed
+        assert embed is not None  # noqa: S101 - checked by the caller
+        call = type(embed).__call__  # a callable object may have an async method
+        if inspect.iscoroutinefunction(embed) or inspect.iscoroutinefunction(call):
+            return await cast(Awaitable[Vectors], embed(texts))
+        made = await self._threads.run_sync(embed, texts)
+        return await made if inspect.isawaitable(made) else made
+
+
+def _to_bytes(vector: Sequence[float]) -> bytes:
+    """Encode a vector. An array of 32-bit floats, e.g. of numpy, is copied at once."""
+    with contextlib.suppress(TypeError):  # most sequences have no buffer
+        view = memoryview(vector)  # type: ignore[arg-type]
+        if view.format == "f" and view.ndim == 1:
+            return view.tobytes()
+    return array.array("f", vector).tobytes()
+
+
+def _pack_vectors(vectors: Vectors, count: int) -> list[bytes | None]:
+    """Encode vectors as 32-bit floats, as stores hold them.
+
+    Raises:
+        ConfigurationError: The number of vectors differs from `count`, or their lengths differ.
+    """
+    packed = [_to_bytes(vector) for vector in vectors]
+    if len(packed) != count or len({len(each) for each in packed}) != 1 or not packed[0]:
+        raise ConfigurationError(
+            f"embed= returned {counted(len(packed), 'vector')} for {counted(count, 'text')}, or vectors of different lengths: it must return one vector per text"
+        )
+    return list(packed)
+
 
 T = TypeVar("T")
 
@@ -675,3 +759,56 @@ def _postgres(url: str, **options: Any) -> MemoryStore:
     from .postgres_store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(url, **options)
+
+
+# --- tokenizer -------------------------------------------------------------------------------
+
+_WORD = re.compile(r"\w+")
+MAX_WORDS = 64
+"""Maximum number of words of a query. Of a longer query, the first and last words are used."""
+_COMMON = frozenset(
+    "a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if in is it "
+    "its just me my no not of on or our she should so some tell than that the their them then there they this to us was we were "
+    "what when where which who whom whose why will with would you your".split()
+)
+"""English stop words: they occur in most queries and do not change the result."""
+
+
+def searched_words(question: str) -> list[str]:
+    """Return the distinct words of a question to search for, in their order.
+
+    Stop words are included only if there are no other words. Of a very long question, words in the middle are
+    left out.
+    """
+    found = _WORD.findall(spaced(question))
+    significant = [word for word in found if word not in _COMMON] or found
+    words = list(dict.fromkeys(significant))
+    half = MAX_WORDS // 2
+    return words if len(words) <= MAX_WORDS else words[:half] + words[-half:]
+
+
+# --- memory spans ----------------------------------------------------------------------------
+
+PROVIDER = "actgent"
+"""Value of `gen_ai.provider.name` of memory operations."""
+
+
+def begin_memory_span(operation: str, query: str | None = None) -> AbstractContextManager[TracedWork | None]:
+    """Return a block that records a memory operation as a span of the running turn.
+
+    `query` is the text of a search, for telemetry with contents; None for other operations.
+    """
+    attributes: dict[str, Attribute] = {names.PROVIDER: PROVIDER}
+    active = active_trace.get()
+    if active is not None and query is not None:
+        attributes |= active.tracing.content(names.MEMORY_QUERY, lambda: query)
+    return begin_operation(operation, attributes=attributes, kind="client")
+
+
+def note_records(span: TracedWork | None, memories: Sequence[MemoryRecord]) -> None:
+    """Add the number of memories to the span of their operation. If there is one memory, also add its id."""
+    if span is None:
+        return
+    span.facts[names.MEMORY_COUNT] = len(memories)
+    if len(memories) == 1:
+        span.facts[names.MEMORY_ID] = memories[0].id

@@ -8,20 +8,106 @@ connection.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import attrs
 import httpcore2
 import httpx2
+import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.text_escaping import shown
 from actgent.support.safe_logging import logger_of
 
-from .dns_resolution import resolve_host
-from .public_ip_addresses import Address, Network, non_public_reason, parse_address
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_LOW_32 = 0xFFFF_FFFF
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_TEREDO = ipaddress.IPv6Network("2001::/32")
+_SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+"""First half of the interface id of an ISATAP address, as bits."""
+_SPECIAL: tuple[tuple[Network, str], ...] = tuple(
+    (ipaddress.ip_network(network), reason)
+    for network, reason in (
+        ("169.254.169.254/32", "cloud metadata"),
+        ("169.254.170.0/24", "cloud metadata"),
+        ("100.100.100.200/32", "cloud metadata"),
+        ("168.63.129.16/32", "cloud metadata"),
+        ("192.0.0.0/24", "reserved"),
+        ("0.0.0.0/8", "this host"),
+        ("100.64.0.0/10", "carrier-grade NAT"),
+        ("192.0.2.0/24", "documentation"),
+        ("192.88.99.0/24", "reserved"),
+        ("198.18.0.0/15", "benchmarks"),
+        ("198.51.100.0/24", "documentation"),
+        ("203.0.113.0/24", "documentation"),
+        ("240.0.0.0/4", "reserved"),
+        ("2001:db8::/32", "documentation"),
+        ("3fff::/20", "documentation"),
+        ("2001:2::/48", "benchmarks"),
+        ("2001:10::/28", "reserved"),
+        ("2001:20::/28", "reserved"),
+    )
+)
+"""Networks that are not public, with the reason."""
+
+
+def non_public_reason(address: Address) -> str | None:
+    """Return a short reason why an IP address is not public, e.g. "loopback"; None if it is public."""
+    if isinstance(address, ipaddress.IPv6Address):
+        carried = list(_embedded_ipv4(address))
+        if carried:
+            return next(filter(None, map(_special_reason, carried)), None)
+        return _special_reason(address) or (None if address in _GLOBAL_UNICAST else "not global unicast")
+    return _special_reason(address)
+
+
+def parse_address(text: str) -> Address:
+    """Parse an address as the system's resolver formats it, ignoring the zone of a link-local address.
+
+    Raises:
+        ValueError: The text is not an IP address.
+    """
+    return ipaddress.ip_address(text.partition("%")[0])
+
+
+def _special_reason(address: Address) -> str | None:
+    """Return why an address is not public, without looking at embedded addresses; None if it is public."""
+    for network, reason in _SPECIAL:
+        if address.version == network.version and address in network:
+            return reason
+    kinds = ("is_loopback", "is_link_local", "is_multicast", "is_unspecified", "is_private", "is_reserved")
+    for kind in kinds:
+        if getattr(address, kind):
+            return kind.removeprefix("is_").replace("_", "-")
+    return None if address.is_global else "not global"
+
+
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """Yield the IPv4 addresses that an IPv6 address embeds, such as IPv4-mapped or NAT64 addresses.
+
+    A connection may end there.
+    """
+    bits = int(address)
+    low = ipaddress.IPv4Address(bits & _LOW_32)
+    if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and bits > 1):
+        yield low
+    elif address in _TEREDO:
+        yield ipaddress.IPv4Address(bits >> 64 & _LOW_32)
+        yield ipaddress.IPv4Address(~bits & _LOW_32)
+    elif address in _SIX_TO_FOUR:
+        yield ipaddress.IPv4Address(bits >> 80 & _LOW_32)
+    elif bits >> 32 & _LOW_32 in _ISATAP:
+        yield low
+
 
 _log = logger_of(__name__)
 _HOST_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
@@ -173,3 +259,57 @@ def _parse_host(entry: object) -> str:
             f"allow= must contain host names, addresses and networks such as '10.0.0.0/8', not {entry!r}"
         )
     return entry.rstrip(".").lower()
+
+
+# --- dns resolution --------------------------------------------------------------------------
+
+LOOKUP_THREADS = 16
+"""Maximum number of concurrent lookups; others wait."""
+LOOKUP_TIMEOUT_SECONDS = 10.0
+"""Maximum duration of a lookup, including its wait for a thread."""
+_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("actgent name lookups")
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Return all addresses of a host, without duplicates.
+
+    An IP address is returned without a lookup.
+
+    Raises:
+        OSError: The host has no address, or the lookup timed out.
+    """
+    try:
+        found: list[Any] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        found = await _resolve_with_timeout(host, port)
+    else:
+        await trio.lowlevel.checkpoint()
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def _resolve_with_timeout(host: str, port: int) -> list[Any]:
+    """Resolve a host. Raise `socket.gaierror` after `LOOKUP_TIMEOUT_SECONDS`."""
+    with trio.move_on_after(LOOKUP_TIMEOUT_SECONDS):
+        return await _resolve(host, port)
+    raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOKUP_TIMEOUT_SECONDS:g} s")
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    """Resolve a host with trio's custom resolver if one is set, else in a thread by the system."""
+    own = trio.socket.set_custom_hostname_resolver(None)  # trio has no getter
+    trio.socket.set_custom_hostname_resolver(own)
+    if own is not None:
+        return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found: list[Any] = await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=_threads())
+    return found
+
+
+def _threads() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        _limiter.set(limiter := trio.CapacityLimiter(LOOKUP_THREADS))
+        return limiter

@@ -10,8 +10,7 @@ import pytest
 
 from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limits
 from actgent.cli.main import main
-from actgent.definitions.agent_folder import read_folder
-from actgent.definitions.tool_line_numbers import tool_lines
+from actgent.definitions.agent_folder import read_folder, tool_lines
 from actgent.limits_and_schedules.limits import FORMS
 
 SECRET = "sk-canary-0123456789"

@@ -4,7 +4,7 @@ import math
 
 from hypothesis import given, strategies as st
 
-from actgent.llm.rate_limiting.concurrency_window import BETA, MIN_SIZE, Window
+from actgent.llm.rate_limiting.admission_decisions import BETA, MIN_SIZE, Window
 
 
 def window(size=100.0, **options):

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, LongTermMemory
 from actgent.memory.longterm import word_index
+from actgent.memory.longterm.long_term_memory import MAX_WORDS, searched_words, spaced
 from actgent.memory.longterm.recall_ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
-from actgent.memory.longterm.tokenizer import MAX_WORDS, searched_words, spaced
 
 DAY_SECONDS = 86_400
 WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty kiosk lemon".split()

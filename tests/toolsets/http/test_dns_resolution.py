@@ -8,7 +8,7 @@ import trio
 
 from actgent.errors import AddressBlocked
 from actgent.toolsets.http import Guard
-from actgent.toolsets.http.dns_resolution import LOOKUP_THREADS, LOOKUP_TIMEOUT_SECONDS, resolve_host
+from actgent.toolsets.http.connection_guard import LOOKUP_THREADS, LOOKUP_TIMEOUT_SECONDS, resolve_host
 
 
 class SlowNames:
