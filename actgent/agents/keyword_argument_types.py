@@ -13,6 +13,7 @@ from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.mode_enforcement import Modes
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol
+from actgent.sessions.imported_history import ImportedMessage
 from actgent.state.reducers import Reducer
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import DepsT, Tool
@@ -112,3 +113,15 @@ class RunOptions(MessageOptions[DepsT], Generic[DepsT], total=False):
     """Keyword arguments of `Agent.run` and `Agent.stream`, except the content and `output`. `Agent.run` documents them."""
 
     session: Session[Any] | None
+
+
+class SessionOptions(TypedDict, Generic[DepsT], total=False):
+    """Keyword arguments of `Agent.create_session` and `Agent.ensure_session`, except the ids and `parent`."""
+
+    prompt: Prompt | None
+    on_busy: OnBusy | None
+    limits: Limits | None
+    deps: DepsT | None
+    history: Iterable[ImportedMessage]
+    tags: Iterable[str]
+    metadata: Mapping[str, str] | None

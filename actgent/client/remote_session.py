@@ -4,7 +4,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import trio
@@ -33,7 +33,7 @@ from actgent.runtime.waits_between_sessions import notes_sources, take_remote_so
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status
-from actgent.sessions.session_handlers import Handler, HandlerKind
+from actgent.sessions.session_handlers import H, Handler, HandlerKind, HandlerMethods
 from actgent.sessions.subscriptions import Observed, ObservedType
 from actgent.tools.tools_run_by_caller import CallerTools
 
@@ -52,14 +52,13 @@ from .remote_stream_reader import PutItem, RemoteReader, open_reader
 from .request_bodies import annotation_body, content_body, decision_body, message_body
 from .transport_interface import Operation, RemoteRequest, StreamEvent
 
-H = TypeVar("H", bound=Callable[..., Any])
 _IDLE_EVENTS = frozenset(["ended", "turn"])
 """Names of the events after which a session may be idle."""
 IDLE_POLL_SECONDS = 1.0
 """Poll interval in seconds of `wait_idle` while no event arrives."""
 
 
-class RemoteSession:
+class RemoteSession(HandlerMethods):
     """A session of an agent on a server, with the API of `Session`.
 
     The properties of a `Session` are async methods here, because each one sends a request: `await session.status()`.
@@ -90,46 +89,7 @@ class RemoteSession:
         """
         return self._subscription.cursor
 
-    def on_conversation(self, handler: H) -> H:
-        """Attach a handler that is called with each `Reply`."""
-        return self._on("conversation", handler)
-
-    def on_event(self, handler: H) -> H:
-        """Attach a handler that is called with each `Event`, the structured result of an instruction."""
-        return self._on("event", handler)
-
-    def on_tool_result(self, handler: H) -> H:
-        """Attach a handler that is called with each `ToolResult`, also of failed tools."""
-        return self._on("tool_result", handler)
-
-    def on_tool_progress(self, handler: H) -> H:
-        """Attach a handler that is called with the latest `CallProgress` of each running tool call.
-
-        Intermediate progress may be skipped.
-        """
-        return self._on("tool_progress", handler)
-
-    def on_exception(self, handler: H) -> H:
-        """Attach a handler that is called with each `Failure`.
-
-        Messages, other handlers and the event stream can fail.
-        """
-        return self._on("exception", handler)
-
-    def on_routing(self, handler: H) -> H:
-        """Attach a handler that is called with each `Route`, a message that an agent passes on to another."""
-        return self._on("routing", handler)
-
-    def on_token(self, handler: H) -> H:
-        """Attach a handler that is called with each `Token`, a piece of a partial answer."""
-        return self._on("token", handler)
-
-    def on_approval(self, handler: H) -> H:
-        """Attach a handler that is called with each `Approval`: a tool call that waits for a decision, which `answer` sends."""
-        return self._on("approval", handler)
-
     def _on(self, kind: HandlerKind, handler: H) -> H:
-        """Attach a handler of this kind, and return the handler."""
         self._subscription.add(kind, handler)
         return handler
 

@@ -1,40 +1,34 @@
 """Client of remote agents for asyncio."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from actgent.client.agent_server_client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.remote_agent import RemoteAgent
 from actgent.client.remote_session import RemoteSession
-from actgent.errors import PortalClosed
-from actgent.limits_and_schedules.limits import Limits
-from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, Sender
-from actgent.sessions.session_handlers import Handler
-from actgent.sessions.subscriptions import Observed, ObservedType
+from actgent.messages import Content, Delivery, Priority, PriorityName
 
-from .asyncio_portal import AsyncioMethod, AsyncPortal, AsyncProxy, running_loop
-from .handler_proxies import LoopContext, make_handler_proxy
-from .handler_registration import AttachesHandlers, HandlerOptions
+from .asyncio_portal import (
+    AsyncioMethod,
+    AsyncioProperty,
+    AsyncioSessionMethod,
+    AsyncioStreamMethod,
+    AsyncPortal,
+    AsyncProxy,
+    AsyncSessionProxy,
+)
 from .portal_streams import AsyncPortalStream
 from .trio_context_managers import HeldBlock
 
 
-class AsyncPortalRemoteSession(AttachesHandlers, AsyncProxy):
+class AsyncPortalRemoteSession(AsyncSessionProxy):
     """A `RemoteSession` for asyncio: same methods and arguments, but calls are awaited.
 
     Handlers run as those of an `AsyncPortalSession`, on the event loop that registers them.
     """
 
-    def __init__(self, portal: AsyncPortal, session: RemoteSession) -> None:
-        super().__init__(portal)
-        self.inner: RemoteSession = session
-        """The session on trio, for `portal.call`."""
-        self.id, self.agent_name, self.owner = session.id, session.agent_name, session.owner
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+    inner: RemoteSession
+    """The session on trio, for `portal.call`."""
 
     chat = AsyncioMethod(RemoteSession.chat)
     interrupt = AsyncioMethod(RemoteSession.interrupt)
@@ -58,47 +52,8 @@ class AsyncPortalRemoteSession(AttachesHandlers, AsyncProxy):
     usage = AsyncioMethod(RemoteSession.usage)
     state = AsyncioMethod(RemoteSession.state)
     aclose = AsyncioMethod(RemoteSession.aclose)
-
-    async def cursor(self) -> int | None:
-        """Return the number of the last record that the session's handlers have received; None before the first."""
-        return await self._read(lambda: self.inner.cursor)
-
-    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
-        self._portal.send(getattr(self.inner, method.__name__), self._handler_proxy(handler))
-
-    def _handler_proxy(self, handler: Handler) -> Handler:
-        return make_handler_proxy(LoopContext(running_loop()), handler, lambda _: self)
-
-    def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
-        self._portal.send(self.inner.remove_handler, handler)
-
-    @asynccontextmanager
-    async def listening(self, **handlers: Unpack[HandlerOptions]) -> AsyncGenerator[Self, None]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
-        options = {
-            name: self._handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
-        }
-        block = self.inner.listening(**options)
-        await self.wait(block.__enter__)
-        try:
-            yield self
-        finally:
-            with suppress(PortalClosed):
-                self._portal.send(block.__exit__, None, None, None)
-
-    def observe(
-        self,
-        *,
-        types: Collection[ObservedType] | None = None,
-        turn: str | None = None,
-        after: int | None = None,
-    ) -> AsyncPortalStream[Observed]:
-        """Read observations: `async with session.observe() as observations`.
-
-        Arguments and errors are those of `RemoteSession.observe`.
-        """
-        return self._portal.read(self.inner.observe(types=types, turn=turn, after=after))
+    observe = AsyncioStreamMethod(RemoteSession.observe)
+    cursor = AsyncioProperty[int | None](RemoteSession.cursor)
 
 
 class AsyncPortalRemoteAgent(AsyncProxy):
@@ -117,6 +72,9 @@ class AsyncPortalRemoteAgent(AsyncProxy):
     resume = AsyncioMethod(RemoteAgent.resume)
     approvals = AsyncioMethod(RemoteAgent.approvals)
     receive = AsyncioMethod(RemoteAgent.receive)
+    create_session = AsyncioSessionMethod(RemoteAgent.create_session, AsyncPortalRemoteSession)
+    open_session = AsyncioSessionMethod(RemoteAgent.open_session, AsyncPortalRemoteSession)
+    ensure_session = AsyncioSessionMethod(RemoteAgent.ensure_session, AsyncPortalRemoteSession)
 
     async def run(
         self, content: Content, *, session: AsyncPortalRemoteSession | None = None, **options: Any
@@ -140,7 +98,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
 
         Arguments and errors are those of `RemoteAgent.stream`.
         """
-        return self._portal.read(
+        return self.portal.read(
             self.inner.stream(
                 content, session=_inner(session), priority=priority, message_id=message_id, timeout=timeout
             )
@@ -148,57 +106,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
 
     def follow(self, session: AsyncPortalRemoteSession) -> AsyncPortalStream[Delivery]:
         """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
-        return self._portal.read(self.inner.follow(session.inner))
-
-    async def create_session(
-        self,
-        owner: Sender | str | None = None,
-        description: Content = "",
-        *,
-        session_id: str | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-    ) -> AsyncPortalRemoteSession:
-        """Create a session. Arguments and errors are those of `RemoteAgent.create_session`."""
-        options = {
-            "session_id": session_id,
-            "on_busy": on_busy,
-            "limits": limits,
-            "tags": tags,
-            "metadata": metadata,
-        }
-        return AsyncPortalRemoteSession(
-            self._portal, await self.wait(self.inner.create_session, owner, description, **options)
-        )
-
-    async def open_session(
-        self, session_id: str, *, owner: Sender | str | None = None, after: int | None = None
-    ) -> AsyncPortalRemoteSession:
-        """Return this agent's session with the given id. Arguments and errors are those of `RemoteAgent.open_session`."""
-        found = await self.wait(self.inner.open_session, session_id, owner=owner, after=after)
-        return AsyncPortalRemoteSession(self._portal, found)
-
-    async def ensure_session(
-        self,
-        owner: Sender | str | None,
-        session_id: str,
-        *,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        after: int | None = None,
-    ) -> AsyncPortalRemoteSession:
-        """Return this agent's session with the given id, or create it.
-
-        Arguments and errors are those of `RemoteAgent.ensure_session`.
-        """
-        options = {"on_busy": on_busy, "limits": limits, "tags": tags, "metadata": metadata, "after": after}
-        return AsyncPortalRemoteSession(
-            self._portal, await self.wait(self.inner.ensure_session, owner, session_id, **options)
-        )
+        return self.portal.read(self.inner.follow(session.inner))
 
 
 def _inner(session: AsyncPortalRemoteSession | None) -> RemoteSession | None:
@@ -256,4 +164,4 @@ class AsyncPortalClient(AsyncProxy):
 
     def agent(self, name: str) -> AsyncPortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""
-        return AsyncPortalRemoteAgent(self._portal, self.inner.agent(name))
+        return AsyncPortalRemoteAgent(self.portal, self.inner.agent(name))

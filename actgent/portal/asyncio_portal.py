@@ -1,7 +1,7 @@
 """Portal for asyncio: agents and sessions whose methods run on trio and are awaited."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -9,14 +9,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.keyword_argument_types import FormT, MessageOptions
+from actgent.agents.keyword_argument_types import FormT, MessageOptions, SessionOptions
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
 from actgent.information_flow_labels import Label
-from actgent.journal.journal_interface import SessionSummary
-from actgent.limits_and_schedules.limits import Limits
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     Content,
@@ -31,19 +29,16 @@ from actgent.messages import (
     Usage,
 )
 from actgent.modes.mode_changes import ModeChange
-from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.session_context import Status
-from actgent.sessions.session_handlers import Handler, check_called
-from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
+from actgent.sessions.session_handlers import H, Handler, HandlerKind, HandlerMethods, check_called
 from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
 from actgent.tools.tool_interface import DepsT
 
 from .handler_proxies import LoopContext, SessionHookProxy, blocks_turn, make_handler_proxy
-from .handler_registration import AttachesHandlers, AttachesHooks, HandlerOptions
+from .handler_registration import AttachesHooks, HandlerOptions, SessionAndHandlerOptions
 from .portal_streams import AsyncPortalStream
-from .sync_portal import create_with_handlers, ignore, unwrap
+from .sync_portal import create_with_handlers, ignore, split_handlers, unwrap, wrap_all
 from .trio_context_managers import HeldBlock, entered_on_trio
 from .trio_thread import TrioThread
 
@@ -61,9 +56,77 @@ class AsyncioMethod(Generic[P, T]):
     @overload
     def __get__(self, proxy: None, owner: type) -> Callable[..., Awaitable[T]]: ...
     @overload
-    def __get__(self, proxy: "AsyncProxy", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, proxy: "AsyncProxy | None", owner: type) -> Callable[..., Any]:
+    def __get__(
+        self, proxy: "AsyncProxy | AsyncPortal", owner: type
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, proxy: "AsyncProxy | AsyncPortal | None", owner: type) -> Callable[..., Any]:
         return self._method if proxy is None else partial(proxy.wait, self._method, proxy.inner)
+
+
+class AsyncioSessionMethod(Generic[P, T]):
+    """Descriptor that exposes an async method that returns a session: the call is awaited and returns the session's proxy.
+
+    Args:
+        method: Method of the trio object.
+        proxy_class: Class of the session's proxy.
+    """
+
+    def __init__(
+        self,
+        method: Callable[Concatenate[Any, P], Awaitable[Any]],
+        proxy_class: Callable[["AsyncPortal", Any], T],
+    ) -> None:
+        self._method = method
+        self._proxy_class = proxy_class
+        self.__doc__ = method.__doc__
+
+    def __get__(self, proxy: "AsyncProxy | None", owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
+        if proxy is None:
+            return self._method  # type: ignore[return-value] # only help() reads it
+
+        async def call(*args: P.args, **options: P.kwargs) -> T:
+            return self._proxy_class(
+                proxy.portal, await proxy.wait(self._method, proxy.inner, *args, **options)
+            )
+
+        return call
+
+
+class AsyncioStreamMethod(Generic[P, T]):
+    """Descriptor that exposes a method that opens a channel of trio: the call returns a stream, for `async with` and `async for`."""
+
+    def __init__(
+        self,
+        method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]],
+    ) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, proxy: "AsyncProxy | None", owner: type) -> Callable[P, AsyncPortalStream[T]]:
+        if proxy is None:
+            return self._method  # type: ignore[return-value] # only help() reads it
+
+        def call(*args: P.args, **options: P.kwargs) -> AsyncPortalStream[T]:
+            return proxy.portal.read(entered_on_trio(partial(self._method, proxy.inner, *args, **options)))
+
+        return call
+
+
+class AsyncioProperty(Generic[T]):
+    """Descriptor that exposes a property of a trio object as an async method of its proxy.
+
+    Args:
+        source: Property of the trio object's class.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.__doc__ = source.__doc__
+
+    def __get__(self, proxy: "AsyncProxy | None", owner: type) -> Callable[[], Coroutine[Any, Any, T]]:
+        if proxy is None:
+            return self._source.fget  # type: ignore[no-any-return] # only help() reads it
+        return partial(proxy.wait, self._source.__get__, proxy.inner)
 
 
 class AsyncProxy:
@@ -73,34 +136,58 @@ class AsyncProxy:
     """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
 
     def __init__(self, portal: "AsyncPortal") -> None:
-        self._portal = portal
+        self.portal = portal
 
     async def wait(self, fn: Callable[..., Any], *args: object, **options: object) -> Any:
         """Call a function in trio's thread and return its result."""
-        return await self._portal.call(fn, *args, **options)
-
-    async def _read(self, fn: Callable[[], T]) -> T:
-        """Read an attribute in trio's thread."""
-        return await self._portal.call(fn)
+        return await self.portal.call(fn, *args, **options)
 
 
-@hints_for_asyncio_sessions
-class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
-    """A `Session` for asyncio: same methods and arguments, but calls are awaited; properties are async methods.
+class AsyncSessionProxy(HandlerMethods, AsyncProxy):
+    """Base of the sessions of an asyncio portal. Handlers run on the event loop that registers them."""
 
-    Handlers run on the event loop that registers them: sync handlers in its thread, async handlers as tasks.
-    """
-
-    def __init__(self, portal: "AsyncPortal", session: Session[DataT_co]) -> None:
+    def __init__(self, portal: "AsyncPortal", session: Any) -> None:
         super().__init__(portal)
-        self.inner: Session[DataT_co] = session
-        """The session; use it only in trio's thread, e.g. inside `portal.call`."""
+        self.inner = session
         self.id: str = session.id
         self.agent_name: str = session.agent_name
         self.owner: Sender = session.owner
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+
+    def _on(self, kind: HandlerKind, handler: H) -> H:
+        self.portal.send(getattr(self.inner, f"on_{kind}"), self._handler_proxy(handler))
+        return handler
+
+    def _handler_proxy(self, handler: Handler) -> Handler:
+        return make_handler_proxy(LoopContext(running_loop()), handler, lambda _: self)
+
+    def remove_handler(self, handler: Handler) -> None:
+        """Remove all registrations of a handler."""
+        self.portal.send(self.inner.remove_handler, handler)
+
+    @asynccontextmanager
+    async def listening(self, **handlers: Unpack[HandlerOptions]) -> AsyncGenerator[Self, None]:
+        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
+        block = self.inner.listening(**wrap_all(handlers, self._handler_proxy))
+        await self.wait(block.__enter__)
+        try:
+            yield self
+        finally:
+            with suppress(PortalClosed):
+                self.portal.send(block.__exit__, None, None, None)
+
+
+@hints_for_asyncio_sessions
+class AsyncPortalSession(AsyncSessionProxy, Generic[DataT_co]):
+    """A `Session` for asyncio: same methods and arguments, but calls are awaited; properties are async methods.
+
+    Handlers run on the event loop that registers them: sync handlers in its thread, async handlers as tasks.
+    """
+
+    inner: Session[DataT_co]
+    """The session; use it only in trio's thread, e.g. inside `portal.call`."""
 
     chat = AsyncioMethod(Session.chat)
     interrupt = AsyncioMethod(Session.interrupt)
@@ -118,6 +205,23 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     hand_back = AsyncioMethod(Session.hand_back)
     inject = AsyncioMethod(Session.inject)
     aclose = AsyncioMethod(Session.aclose)
+    follow = AsyncioStreamMethod(Session.follow)
+    observe = AsyncioStreamMethod(Session.observe)
+    history = AsyncioProperty[tuple[Message, ...]](Session.history)
+    status = AsyncioProperty[Status](Session.status)
+    description = AsyncioProperty[str](Session.description)
+    tags = AsyncioProperty[tuple[str, ...]](Session.tags)
+    metadata = AsyncioProperty[Mapping[str, str]](Session.metadata)
+    is_durable = AsyncioProperty[bool](Session.is_durable)
+    on_busy = AsyncioProperty[OnBusy](Session.on_busy)
+    usage = AsyncioProperty[Usage](Session.usage)
+    approvals = AsyncioProperty[tuple[Approval, ...]](Session.approvals)
+    caller_calls = AsyncioProperty[tuple[Approval, ...]](Session.caller_calls)
+    schedules = AsyncioProperty[tuple[Schedule, ...]](Session.schedules)
+    handoff_agent = AsyncioProperty[str](Session.handoff_agent)
+    label = AsyncioProperty[Label](Session.label)
+    mode = AsyncioProperty[str](Session.mode)
+    mode_changes = AsyncioProperty[tuple[ModeChange, ...]](Session.mode_changes)
 
     async def create_message(
         self,
@@ -132,125 +236,28 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
         """Return the message that `chat` would send, without sending it; pass it to `AsyncPortalAgent.receive`."""
         create = partial(self.inner.create_message, content, sender, priority=priority)
         create = partial(create, message_id=message_id, on_busy=on_busy, metadata=metadata)
-        return await self._read(create)
+        return await self.wait(create)  # type: ignore[no-any-return]
 
-    def follow(self, *, after: int | None = 0) -> AsyncPortalStream[FollowedItem]:
-        """Read the session's records and partial answers: `async with session.follow() as items`.
-
-        Arguments and errors are those of `Session.follow`.
-        """
-        return self._portal.read(entered_on_trio(partial(self.inner.follow, after=after)))
-
-    def observe(
-        self,
-        *,
-        types: Collection[ObservedType] | None = None,
-        turn: str | None = None,
-        after: int | None = None,
-    ) -> AsyncPortalStream[Observed]:
-        """Read observations: `async with session.observe() as observations`.
-
-        Arguments and errors are those of `Session.observe`.
-        """
-        return self._portal.read(
-            entered_on_trio(partial(self.inner.observe, types=types, turn=turn, after=after))
-        )
-
-    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
-        self._portal.send(method, self.inner, self._portal.make_handler_proxy(handler))
-
-    def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
-        self._portal.send(self.inner.remove_handler, handler)
-
-    @asynccontextmanager
-    async def listening(self, **handlers: Unpack[HandlerOptions]) -> AsyncGenerator[Self, None]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
-        block = self.inner.listening(**self._portal.handler_proxies(handlers))
-        await self.wait(block.__enter__)
-        try:
-            yield self
-        finally:
-            with suppress(PortalClosed):
-                self._portal.send(block.__exit__, None, None, None)
-
-    async def history(self) -> tuple[Message, ...]:
-        """Return all messages of the session, oldest first."""
-        return await self._read(lambda: self.inner.history)
+    def _handler_proxy(self, handler: Handler) -> Handler:
+        return self.portal.make_handler_proxy(handler)
 
     async def state(self) -> Mapping[str, Any]:
         """Return a copy of the session's current state; change the state with `dispatch`."""
-        return await self._read(lambda: self.inner.state.snapshot)
+        return await self.wait(lambda: self.inner.state.snapshot)  # type: ignore[no-any-return]
 
     async def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
         """Run an action on the session's state; see `Session.state.dispatch`."""
         await self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
 
-    async def status(self) -> Status:
-        """Return the session's status: idle, working, suspended or closed."""
-        return await self._read(lambda: self.inner.status)
-
-    async def description(self) -> str:
-        """Return the description that the session was created with."""
-        return await self._read(lambda: self.inner.description)
-
-    async def tags(self) -> tuple[str, ...]:
-        """Return the tags of the session, sorted; `annotate` changes them."""
-        return await self._read(lambda: self.inner.tags)
-
-    async def metadata(self) -> Mapping[str, str]:
-        """Return the metadata of the session; `annotate` changes it."""
-        return await self._read(lambda: self.inner.metadata)
-
-    async def is_durable(self) -> bool:
-        """Return True if a journal stores the session, so that it can be resumed in another process."""
-        return await self._read(lambda: self.inner.is_durable)
-
-    async def on_busy(self) -> OnBusy:
-        """Return the rule for messages that arrive while the session works."""
-        return await self._read(lambda: self.inner.on_busy)
-
     async def parent(self) -> "AsyncPortalSession[Any] | None":
         """Return the parent session; None for a root session."""
-        parent = await self._read(lambda: self.inner.parent)
-        return None if parent is None else AsyncPortalSession(self._portal, parent)
+        parent = await self.wait(lambda: self.inner.parent)
+        return None if parent is None else AsyncPortalSession(self.portal, parent)
 
     async def children(self) -> "tuple[AsyncPortalSession[Any], ...]":
         """Return the open child sessions."""
-        children = await self._read(lambda: self.inner.children)
-        return tuple(AsyncPortalSession(self._portal, child) for child in children)
-
-    async def usage(self) -> Usage:
-        """Return token usage and cost of the session's model calls."""
-        return await self._read(lambda: self.inner.usage)
-
-    async def approvals(self) -> tuple[Approval, ...]:
-        """Return tool calls that wait for a decision, oldest first."""
-        return await self._read(lambda: self.inner.approvals)
-
-    async def caller_calls(self) -> tuple[Approval, ...]:
-        """Return open calls of the caller's own tools, oldest first; see `Session.chat(tools=...)`."""
-        return await self._read(lambda: self.inner.caller_calls)
-
-    async def schedules(self) -> tuple[Schedule, ...]:
-        """Return the session's schedules, next one first."""
-        return await self._read(lambda: self.inner.schedules)
-
-    async def handoff_agent(self) -> str:
-        """Return the name of the agent that the session was handed off to; empty without a handoff."""
-        return await self._read(lambda: self.inner.handoff_agent)
-
-    async def label(self) -> Label:
-        """Return the label of the next request to the model: the untrusted sources on which the conversation depends."""
-        return await self._read(lambda: self.inner.label)
-
-    async def mode(self) -> str:
-        """Return the session's current mode."""
-        return await self._read(lambda: self.inner.mode)
-
-    async def mode_changes(self) -> tuple[ModeChange, ...]:
-        """Return the last 100 mode changes, oldest first."""
-        return await self._read(lambda: self.inner.mode_changes)
+        children = await self.wait(lambda: self.inner.children)
+        return tuple(AsyncPortalSession(self.portal, child) for child in children)
 
 
 @hints_for_asyncio_agents
@@ -270,10 +277,8 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
     answer = AsyncioMethod(Agent.answer)
     resume = AsyncioMethod(Agent.resume)
     approvals = AsyncioMethod(Agent.approvals)
-
-    async def system_prompt(self) -> str:
-        """Return the agent's system prompt, as in `Agent.system_prompt`."""
-        return await self._read(lambda: self.inner.system_prompt)
+    open_session = AsyncioSessionMethod(Agent.open_session, AsyncPortalSession[DataT_co])
+    system_prompt = AsyncioProperty[str](Agent.system_prompt)
 
     @overload
     async def run(
@@ -324,11 +329,11 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         Arguments and errors are those of `Agent.stream`.
         """
         block = self.inner.stream(content, session=unwrap(session), output=output, **options)
-        return self._portal.read(block)
+        return self.portal.read(block)
 
     def follow(self, session: AsyncPortalSession[Any]) -> AsyncPortalStream[Delivery]:
         """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
-        return self._portal.read(self.inner.follow(session.inner))
+        return self.portal.read(self.inner.follow(session.inner))
 
     async def create_session(
         self,
@@ -337,43 +342,23 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         *,
         session_id: str | None = None,
         parent: AsyncPortalSession[Any] | None = None,
-        prompt: Prompt | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
-        history: Iterable[ImportedMessage] = (),
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        **handlers: Unpack[HandlerOptions],
+        **options: Unpack[SessionAndHandlerOptions[DepsT]],
     ) -> AsyncPortalSession[DataT_co]:
         """Create a session. Arguments and errors are those of `Agent.create_session`.
 
         Handlers passed by name also receive the deliveries of `description`.
         """
+        others, handlers = split_handlers(options)
         create = partial(
             self.inner.create_session,
             owner,
             description,
             session_id=session_id,
             parent=unwrap(parent),
-            prompt=prompt,
-            on_busy=on_busy,
-            limits=limits,
-            deps=deps,
-            history=history,
-            tags=tags,
-            metadata=metadata,
+            **others,
         )
-        session = await self.wait(create_with_handlers, create, self._portal.handler_proxies(handlers))
-        return AsyncPortalSession(self._portal, session)
-
-    async def open_session(
-        self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
-    ) -> AsyncPortalSession[DataT_co]:
-        """Return this agent's session with the given id. Arguments and errors are those of `Agent.open_session`."""
-        return AsyncPortalSession(
-            self._portal, await self.wait(self.inner.open_session, session_id, owner=owner, deps=deps)
-        )
+        session = await self.wait(create_with_handlers, create, self.portal.handler_proxies(handlers))
+        return AsyncPortalSession(self.portal, session)
 
     async def ensure_session(
         self,
@@ -381,40 +366,21 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         session_id: str,
         *,
         parent: AsyncPortalSession[Any] | None = None,
-        prompt: Prompt | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
-        history: Iterable[ImportedMessage] = (),
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
+        **options: Unpack[SessionOptions[DepsT]],
     ) -> AsyncPortalSession[DataT_co]:
         """Return this agent's session with the given id, or create it.
 
         Arguments and errors are those of `Agent.ensure_session`.
         """
-        ensure = partial(
-            self.inner.ensure_session,
-            owner,
-            session_id,
-            parent=unwrap(parent),
-            prompt=prompt,
-            on_busy=on_busy,
-            limits=limits,
-            deps=deps,
-            history=history,
-            tags=tags,
-            metadata=metadata,
-        )
-        session = await self.wait(ensure)
-        return AsyncPortalSession(self._portal, session)
+        ensure = partial(self.inner.ensure_session, owner, session_id, parent=unwrap(parent), **options)
+        return AsyncPortalSession(self.portal, await self.wait(ensure))
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
-        self._portal.send(method, self.inner, self._portal.hook(method, hook, **options), **options)
+        self.portal.send(method, self.inner, self.portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
         """Remove all registrations of a function given to `on_session`, `on_query`, `on_message` or `guard`."""
-        self._portal.send(self.inner.remove_hook, fn)
+        self.portal.send(self.inner.remove_hook, fn)
 
 
 class AsyncPortal:
@@ -424,6 +390,7 @@ class AsyncPortal:
         self.thread = thread
         self.runtime = runtime
         """The runtime; use it only in trio's thread, e.g. `await portal.call(portal.runtime.spawn, Till)`."""
+        self.inner = runtime
 
     async def start(self, agent: Agent[DataT_co, DepsT]) -> AsyncPortalAgent[DataT_co, DepsT]:
         """Start an agent in the portal's runtime, and return its proxy. Arguments and errors are those of `Runtime.start`."""
@@ -445,9 +412,10 @@ class AsyncPortal:
             raise
         await self.call(held.exit, None)
 
-    async def ready(self) -> None:
-        """Report that all agents have been started. Arguments and errors are those of `Runtime.ready`."""
-        await self.call(self.runtime.ready)
+    ready = AsyncioMethod(Runtime.ready)
+    approvals = AsyncioMethod(Runtime.approvals)
+    sessions = AsyncioMethod(Runtime.sessions)
+    delete_session = AsyncioMethod(Runtime.delete_session)
 
     @overload
     async def call(self, fn: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T: ...
@@ -477,6 +445,8 @@ class AsyncPortal:
             raise
         return call.result()
 
+    wait = call
+
     def send(self, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending.
 
@@ -499,36 +469,6 @@ class AsyncPortal:
         """Read all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
         return self.read(self.runtime.events(capacity))
 
-    async def approvals(
-        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
-    ) -> tuple[Approval, ...]:
-        """Return a page of the pending approvals of all agents. Arguments and errors are those of `Runtime.approvals`."""
-        return await self.call(self.runtime.approvals, owner=owner, after=after, limit=limit)
-
-    async def sessions(
-        self,
-        *,
-        owner: Sender | str | None = None,
-        agent: str | None = None,
-        state: Status | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        after: SessionSummary | None = None,
-        limit: int = 100,
-    ) -> tuple[SessionSummary, ...]:
-        """Return a page of session summaries, latest change first. Arguments and errors are those of `Runtime.sessions`."""
-        listing = partial(
-            self.runtime.sessions, owner=owner, agent=agent, state=state, tags=tags, metadata=metadata
-        )
-        return await self.call(listing, after=after, limit=limit)
-
-    async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
-        """Close a session and its child sessions, and erase their records.
-
-        Arguments and errors are those of `Runtime.delete_session`.
-        """
-        await self.call(self.runtime.delete_session, session_id, agent=agent)
-
     async def aclose(self) -> None:
         """Finish accepted messages, then stop the agents and the thread. A second call waits for the first.
 
@@ -549,9 +489,7 @@ class AsyncPortal:
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
         """Return functions, by handler name, that trio can call and that run the given handlers on the event loop."""
-        return {
-            name: self.make_handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
-        }
+        return wrap_all(handlers, self.make_handler_proxy)
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Wrap a hook of an asyncio program, so that agents on trio call it in the asyncio event loop of the caller.

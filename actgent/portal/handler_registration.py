@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypedDict, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, overload
 
 from actgent.agents.agent import Agent
-from actgent.agents.session import Session
+from actgent.agents.keyword_argument_types import SessionOptions
 from actgent.sessions.session_handlers import Handler
+from actgent.tools.tool_interface import DepsT
 from actgent.turns.content_guards import GuardedKind
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -34,52 +35,8 @@ class HandlerOptions(TypedDict, total=False):
     """Called with each `Approval`, a tool call that waits for a decision."""
 
 
-class AttachesHandlers(ABC):
-    """Handler registration of a `Session`. A handler runs in the thread or event loop of the code that registers it."""
-
-    @abstractmethod
-    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
-        """Register a handler with a method of `Session`, such as `Session.on_event`."""
-
-    def on_conversation(self, handler: H) -> H:
-        """Register `handler(reply)`, called with each `Reply`. Return the handler."""
-        self._attach(Session.on_conversation, handler)
-        return handler
-
-    def on_event(self, handler: H) -> H:
-        """Register `handler(event)`, called with each `Event`, the structured result of an instruction. Return the handler."""
-        self._attach(Session.on_event, handler)
-        return handler
-
-    def on_tool_result(self, handler: H) -> H:
-        """Register `handler(result)`, called with each `ToolResult`, also of failed tools. Return the handler."""
-        self._attach(Session.on_tool_result, handler)
-        return handler
-
-    def on_tool_progress(self, handler: H) -> H:
-        """Register `handler(progress)`, called with the latest `CallProgress` of each call while tools run. Return the handler."""
-        self._attach(Session.on_tool_progress, handler)
-        return handler
-
-    def on_exception(self, handler: H) -> H:
-        """Register `handler(failure)`, called with each `Failure`. Return the handler."""
-        self._attach(Session.on_exception, handler)
-        return handler
-
-    def on_routing(self, handler: H) -> H:
-        """Register `handler(route)`, called with each `Route`. Return the handler."""
-        self._attach(Session.on_routing, handler)
-        return handler
-
-    def on_token(self, handler: H) -> H:
-        """Register `handler(token)`, called with each `Token` of a partial answer. Answers are streamed from then on. Return the handler."""
-        self._attach(Session.on_token, handler)
-        return handler
-
-    def on_approval(self, handler: H) -> H:
-        """Register `handler(approval)`, called with each `Approval`, a tool call that waits for a decision; see `answer`. Return the handler."""
-        self._attach(Session.on_approval, handler)
-        return handler
+class SessionAndHandlerOptions(SessionOptions[DepsT], HandlerOptions, Generic[DepsT], total=False):
+    """Keyword arguments of `create_session` of an agent in a portal, except `session_id` and `parent`."""
 
 
 class AttachesHooks(ABC):

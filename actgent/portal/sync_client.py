@@ -1,39 +1,34 @@
 """Client of remote agents for synchronous code."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from actgent.client.agent_server_client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.remote_agent import RemoteAgent
 from actgent.client.remote_session import RemoteSession
-from actgent.limits_and_schedules.limits import Limits
-from actgent.messages import Content, Delivery, OnBusy, Priority, PriorityName, Sender
-from actgent.sessions.session_handlers import Handler
-from actgent.sessions.subscriptions import Observed, ObservedType
+from actgent.messages import Content, Delivery, Priority, PriorityName
 
-from .handler_proxies import make_handler_proxy
-from .handler_registration import AttachesHandlers, HandlerOptions
 from .portal_streams import PortalStream
-from .sync_portal import Portal, Proxy, SyncMethod
+from .sync_portal import (
+    Portal,
+    Proxy,
+    SessionProxy,
+    SyncMethod,
+    SyncProperty,
+    SyncSessionMethod,
+    SyncStreamMethod,
+)
 from .trio_context_managers import HeldBlock
 
 
-class PortalRemoteSession(AttachesHandlers, Proxy):
+class PortalRemoteSession(SessionProxy):
     """A `RemoteSession` for synchronous code: same methods and arguments, but calls block.
 
     Handlers run as those of a `PortalSession`, in threads of the portal.
     """
 
-    def __init__(self, portal: Portal, session: RemoteSession) -> None:
-        super().__init__(portal)
-        self.inner: RemoteSession = session
-        """The session on trio, for `portal.call`."""
-        self.id, self.agent_name, self.owner = session.id, session.agent_name, session.owner
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+    inner: RemoteSession
+    """The session on trio, for `portal.call`."""
 
     chat = SyncMethod(RemoteSession.chat)
     interrupt = SyncMethod(RemoteSession.interrupt)
@@ -57,47 +52,8 @@ class PortalRemoteSession(AttachesHandlers, Proxy):
     usage = SyncMethod(RemoteSession.usage)
     state = SyncMethod(RemoteSession.state)
     close = SyncMethod(RemoteSession.aclose)
-
-    @property
-    def cursor(self) -> int | None:
-        """The number of the last record that the session's handlers have received; None before the first."""
-        return self._read(lambda: self.inner.cursor)
-
-    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
-        self.wait(getattr(self.inner, method.__name__), self._handler_proxy(handler))
-
-    def _handler_proxy(self, handler: Handler) -> Handler:
-        return make_handler_proxy(self._portal.handler_context, handler, lambda _: self)
-
-    def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
-        self.wait(self.inner.remove_handler, handler)
-
-    @contextmanager
-    def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
-        options = {
-            name: self._handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
-        }
-        block = self.inner.listening(**options)
-        self.wait(block.__enter__)
-        try:
-            yield self
-        finally:
-            self.wait(block.__exit__, None, None, None)
-
-    def observe(
-        self,
-        *,
-        types: Collection[ObservedType] | None = None,
-        turn: str | None = None,
-        after: int | None = None,
-    ) -> PortalStream[Observed]:
-        """Read observations: `with session.observe() as observations`.
-
-        Arguments and errors are those of `RemoteSession.observe`.
-        """
-        return self._portal.read(self.inner.observe(types=types, turn=turn, after=after))
+    observe = SyncStreamMethod(RemoteSession.observe)
+    cursor = SyncProperty[int | None](RemoteSession.cursor)
 
 
 class PortalRemoteAgent(Proxy):
@@ -116,6 +72,9 @@ class PortalRemoteAgent(Proxy):
     resume = SyncMethod(RemoteAgent.resume)
     approvals = SyncMethod(RemoteAgent.approvals)
     receive = SyncMethod(RemoteAgent.receive)
+    create_session = SyncSessionMethod(RemoteAgent.create_session, PortalRemoteSession)
+    open_session = SyncSessionMethod(RemoteAgent.open_session, PortalRemoteSession)
+    ensure_session = SyncSessionMethod(RemoteAgent.ensure_session, PortalRemoteSession)
 
     def run(self, content: Content, *, session: PortalRemoteSession | None = None, **options: Any) -> Any:
         """Send a message and return the reply. Arguments and errors are those of `RemoteAgent.run`. Ctrl-C stops the turn."""
@@ -134,7 +93,7 @@ class PortalRemoteAgent(Proxy):
 
         Arguments and errors are those of `RemoteAgent.stream`.
         """
-        return self._portal.read(
+        return self.portal.read(
             self.inner.stream(
                 content, session=_inner(session), priority=priority, message_id=message_id, timeout=timeout
             )
@@ -142,57 +101,7 @@ class PortalRemoteAgent(Proxy):
 
     def follow(self, session: PortalRemoteSession) -> PortalStream[Delivery]:
         """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
-        return self._portal.read(self.inner.follow(session.inner))
-
-    def create_session(
-        self,
-        owner: Sender | str | None = None,
-        description: Content = "",
-        *,
-        session_id: str | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-    ) -> PortalRemoteSession:
-        """Create a session. Arguments and errors are those of `RemoteAgent.create_session`."""
-        options = {
-            "session_id": session_id,
-            "on_busy": on_busy,
-            "limits": limits,
-            "tags": tags,
-            "metadata": metadata,
-        }
-        return PortalRemoteSession(
-            self._portal, self.wait(self.inner.create_session, owner, description, **options)
-        )
-
-    def open_session(
-        self, session_id: str, *, owner: Sender | str | None = None, after: int | None = None
-    ) -> PortalRemoteSession:
-        """Return this agent's session with the given id. Arguments and errors are those of `RemoteAgent.open_session`."""
-        found = self.wait(self.inner.open_session, session_id, owner=owner, after=after)
-        return PortalRemoteSession(self._portal, found)
-
-    def ensure_session(
-        self,
-        owner: Sender | str | None,
-        session_id: str,
-        *,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        after: int | None = None,
-    ) -> PortalRemoteSession:
-        """Return this agent's session with the given id, or create it.
-
-        Arguments and errors are those of `RemoteAgent.ensure_session`.
-        """
-        options = {"on_busy": on_busy, "limits": limits, "tags": tags, "metadata": metadata, "after": after}
-        return PortalRemoteSession(
-            self._portal, self.wait(self.inner.ensure_session, owner, session_id, **options)
-        )
+        return self.portal.read(self.inner.follow(session.inner))
 
 
 def _inner(session: PortalRemoteSession | None) -> RemoteSession | None:
@@ -250,4 +159,4 @@ class PortalClient(Proxy):
 
     def agent(self, name: str) -> PortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""
-        return PortalRemoteAgent(self._portal, self.inner.agent(name))
+        return PortalRemoteAgent(self.portal, self.inner.agent(name))

@@ -1,21 +1,19 @@
 """Portal for synchronous code: agents and sessions whose methods run on trio and block until they are done."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.keyword_argument_types import FormT, MessageOptions
+from actgent.agents.keyword_argument_types import FormT, MessageOptions, SessionOptions
 from actgent.agents.session import Session
 from actgent.approvals import Approval
 from actgent.errors import PortalClosed
 from actgent.events import Observation
 from actgent.information_flow_labels import Label
-from actgent.journal.journal_interface import SessionSummary
-from actgent.limits_and_schedules.limits import Limits
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     Content,
@@ -30,17 +28,14 @@ from actgent.messages import (
     Usage,
 )
 from actgent.modes.mode_changes import ModeChange
-from actgent.protocols.prompt_layers import Prompt
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.session_context import Status
-from actgent.sessions.session_handlers import Handler, check_called
-from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
+from actgent.sessions.session_handlers import H, Handler, HandlerKind, HandlerMethods, check_called
 from actgent.support.misuse_hints import hints_for_portal_agents, hints_for_portal_sessions
 from actgent.tools.tool_interface import DepsT
 
 from .handler_proxies import SessionHookProxy, ThreadContext, make_handler_proxy
-from .handler_registration import AttachesHandlers, AttachesHooks, HandlerOptions
+from .handler_registration import AttachesHooks, HandlerOptions, SessionAndHandlerOptions
 from .portal_streams import PortalStream
 from .trio_context_managers import HeldBlock, entered_on_trio
 from .trio_thread import TrioThread
@@ -59,9 +54,70 @@ class SyncMethod(Generic[P, T]):
     @overload
     def __get__(self, proxy: None, owner: type) -> Callable[..., Awaitable[T]]: ...
     @overload
-    def __get__(self, proxy: "Proxy", owner: type) -> Callable[P, T]: ...
-    def __get__(self, proxy: "Proxy | None", owner: type) -> Callable[..., Any]:
+    def __get__(self, proxy: "Proxy | Portal", owner: type) -> Callable[P, T]: ...
+    def __get__(self, proxy: "Proxy | Portal | None", owner: type) -> Callable[..., Any]:
         return self._method if proxy is None else partial(proxy.wait, self._method, proxy.inner)
+
+
+class SyncSessionMethod(Generic[P, T]):
+    """Descriptor that exposes an async method that returns a session: the call blocks and returns the session's proxy.
+
+    Args:
+        method: Method of the trio object.
+        proxy_class: Class of the session's proxy.
+    """
+
+    def __init__(
+        self, method: Callable[Concatenate[Any, P], Awaitable[Any]], proxy_class: Callable[["Portal", Any], T]
+    ) -> None:
+        self._method = method
+        self._proxy_class = proxy_class
+        self.__doc__ = method.__doc__
+
+    def __get__(self, proxy: "Proxy | None", owner: type) -> Callable[P, T]:
+        if proxy is None:
+            return self._method  # type: ignore[return-value] # only help() reads it
+
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            return self._proxy_class(proxy.portal, proxy.wait(self._method, proxy.inner, *args, **options))
+
+        return call
+
+
+class SyncStreamMethod(Generic[P, T]):
+    """Descriptor that exposes a method that opens a channel of trio: the call returns a stream, for `with` and `for`."""
+
+    def __init__(
+        self,
+        method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]],
+    ) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, proxy: "Proxy | None", owner: type) -> Callable[P, PortalStream[T]]:
+        if proxy is None:
+            return self._method  # type: ignore[return-value] # only help() reads it
+
+        def call(*args: P.args, **options: P.kwargs) -> PortalStream[T]:
+            return proxy.portal.read(entered_on_trio(partial(self._method, proxy.inner, *args, **options)))
+
+        return call
+
+
+class SyncProperty(property, Generic[T]):
+    """Property of a proxy that reads a property of the trio object, in trio's thread.
+
+    Args:
+        source: Property of the trio object's class.
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(lambda proxy: proxy.wait(source.__get__, proxy.inner))
+        self.__doc__ = source.__doc__
+
+    def __get__(self, proxy: Any, owner: type | None = None) -> T:  # type: ignore[override] # a class has the property itself
+        value: T = super().__get__(proxy, owner)
+        return value
 
 
 class Proxy:
@@ -71,35 +127,58 @@ class Proxy:
     """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
 
     def __init__(self, portal: "Portal") -> None:
-        self._portal = portal
+        self.portal = portal
 
     def wait(self, fn: Callable[..., Any], *args: object, **options: object) -> Any:
         """Call a function in trio's thread and return its result."""
-        return self._portal.call(fn, *args, **options)
-
-    def _read(self, fn: Callable[[], T]) -> T:
-        """Read an attribute in trio's thread."""
-        return self._portal.call(fn)
+        return self.portal.call(fn, *args, **options)
 
 
-@hints_for_portal_sessions
-class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
-    """A `Session` for synchronous code: same methods and arguments, but calls block.
+class SessionProxy(HandlerMethods, Proxy):
+    """Base of the sessions of a portal. Handlers run in threads of the portal."""
 
-    Handlers run in threads of the portal: those of one session one after the other, those of different sessions
-    concurrently. An async handler runs on trio and receives trio objects. Properties are read from trio at each access.
-    """
-
-    def __init__(self, portal: "Portal", session: Session[DataT_co]) -> None:
+    def __init__(self, portal: "Portal", session: Any) -> None:
         super().__init__(portal)
-        self.inner: Session[DataT_co] = session
-        """The session; use it only in trio's thread, e.g. inside `portal.call`."""
+        self.inner = session
         self.id: str = session.id
         self.agent_name: str = session.agent_name
         self.owner: Sender = session.owner
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+
+    def _on(self, kind: HandlerKind, handler: H) -> H:
+        self.wait(getattr(self.inner, f"on_{kind}"), self._handler_proxy(handler))
+        return handler
+
+    def _handler_proxy(self, handler: Handler) -> Handler:
+        return make_handler_proxy(self.portal.handler_context, handler, lambda _: self)
+
+    def remove_handler(self, handler: Handler) -> None:
+        """Remove all registrations of a handler."""
+        self.wait(self.inner.remove_handler, handler)
+
+    @contextmanager
+    def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
+        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
+        block = self.inner.listening(**wrap_all(handlers, self._handler_proxy))
+        self.wait(block.__enter__)
+        try:
+            yield self
+        finally:
+            self.wait(block.__exit__, None, None, None)
+
+
+@hints_for_portal_sessions
+class PortalSession(SessionProxy, Generic[DataT_co]):
+    """A `Session` for synchronous code: same methods and arguments, but calls block.
+
+    Handlers run in threads of the portal: those of one session one after the other, those of different sessions
+    concurrently. An async handler runs on trio and receives trio objects. Properties are read from trio at each access.
+    """
+
+    inner: Session[DataT_co]
+    """The session; use it only in trio's thread, e.g. inside `portal.call`."""
 
     chat = SyncMethod(Session.chat)
     interrupt = SyncMethod(Session.interrupt)
@@ -117,6 +196,23 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     hand_back = SyncMethod(Session.hand_back)
     inject = SyncMethod(Session.inject)
     close = SyncMethod(Session.aclose)
+    follow = SyncStreamMethod(Session.follow)
+    observe = SyncStreamMethod(Session.observe)
+    history = SyncProperty[tuple[Message, ...]](Session.history)
+    status = SyncProperty[Status](Session.status)
+    description = SyncProperty[str](Session.description)
+    tags = SyncProperty[tuple[str, ...]](Session.tags)
+    metadata = SyncProperty[Mapping[str, str]](Session.metadata)
+    is_durable = SyncProperty[bool](Session.is_durable)
+    on_busy = SyncProperty[OnBusy](Session.on_busy)
+    usage = SyncProperty[Usage](Session.usage)
+    approvals = SyncProperty[tuple[Approval, ...]](Session.approvals)
+    caller_calls = SyncProperty[tuple[Approval, ...]](Session.caller_calls)
+    schedules = SyncProperty[tuple[Schedule, ...]](Session.schedules)
+    handoff_agent = SyncProperty[str](Session.handoff_agent)
+    label = SyncProperty[Label](Session.label)
+    mode = SyncProperty[str](Session.mode)
+    mode_changes = SyncProperty[tuple[ModeChange, ...]](Session.mode_changes)
 
     def create_message(
         self,
@@ -131,138 +227,30 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
         """Return the message that `chat` would send, without sending it; pass it to `PortalAgent.receive`."""
         create = partial(self.inner.create_message, content, sender, priority=priority)
         create = partial(create, message_id=message_id, on_busy=on_busy, metadata=metadata)
-        return self._read(create)
+        return self.wait(create)  # type: ignore[no-any-return]
 
-    def follow(self, *, after: int | None = 0) -> PortalStream[FollowedItem]:
-        """Read the session's records and partial answers: `with session.follow() as items`.
-
-        Arguments and errors are those of `Session.follow`.
-        """
-        return self._portal.read(entered_on_trio(partial(self.inner.follow, after=after)))
-
-    def observe(
-        self,
-        *,
-        types: Collection[ObservedType] | None = None,
-        turn: str | None = None,
-        after: int | None = None,
-    ) -> PortalStream[Observed]:
-        """Read observations: `with session.observe() as observations`. Arguments and errors are those of `Session.observe`."""
-        return self._portal.read(
-            entered_on_trio(partial(self.inner.observe, types=types, turn=turn, after=after))
-        )
-
-    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
-        self.wait(method, self.inner, self._portal.make_handler_proxy(handler))
-
-    def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
-        self.wait(self.inner.remove_handler, handler)
-
-    @contextmanager
-    def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
-        block = self.inner.listening(**self._portal.handler_proxies(handlers))
-        self.wait(block.__enter__)
-        try:
-            yield self
-        finally:
-            self.wait(block.__exit__, None, None, None)
-
-    @property
-    def history(self) -> tuple[Message, ...]:
-        """All messages of the session, oldest first."""
-        return self._read(lambda: self.inner.history)
+    def _handler_proxy(self, handler: Handler) -> Handler:
+        return self.portal.make_handler_proxy(handler)
 
     @property
     def state(self) -> Mapping[str, Any]:
         """A copy of the session's current state; change the state with `dispatch`."""
-        return self._read(lambda: self.inner.state.snapshot)
+        return self.wait(lambda: self.inner.state.snapshot)  # type: ignore[no-any-return]
 
     def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
         """Run an action on the session's state; see `Session.state.dispatch`."""
         self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
 
     @property
-    def status(self) -> Status:
-        """The session's status: idle, working, suspended or closed."""
-        return self._read(lambda: self.inner.status)
-
-    @property
-    def description(self) -> str:
-        """The description that the session was created with."""
-        return self._read(lambda: self.inner.description)
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Tags of the session, sorted; `annotate` changes them."""
-        return self._read(lambda: self.inner.tags)
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Metadata of the session; `annotate` changes it."""
-        return self._read(lambda: self.inner.metadata)
-
-    @property
-    def is_durable(self) -> bool:
-        """True if a journal stores the session, so that it can be resumed in another process."""
-        return self._read(lambda: self.inner.is_durable)
-
-    @property
-    def on_busy(self) -> OnBusy:
-        """The rule for messages that arrive while the session works."""
-        return self._read(lambda: self.inner.on_busy)
-
-    @property
     def parent(self) -> "PortalSession[Any] | None":
         """The parent session; None for a root session."""
-        parent = self._read(lambda: self.inner.parent)
-        return None if parent is None else PortalSession(self._portal, parent)
+        parent = self.wait(lambda: self.inner.parent)
+        return None if parent is None else PortalSession(self.portal, parent)
 
     @property
     def children(self) -> "tuple[PortalSession[Any], ...]":
         """The open child sessions."""
-        return tuple(PortalSession(self._portal, child) for child in self._read(lambda: self.inner.children))
-
-    @property
-    def usage(self) -> Usage:
-        """Token usage and cost of the session's model calls."""
-        return self._read(lambda: self.inner.usage)
-
-    @property
-    def approvals(self) -> tuple[Approval, ...]:
-        """Tool calls that wait for a decision, oldest first."""
-        return self._read(lambda: self.inner.approvals)
-
-    @property
-    def caller_calls(self) -> tuple[Approval, ...]:
-        """Open calls of the caller's own tools, oldest first; see `Session.chat(tools=...)`."""
-        return self._read(lambda: self.inner.caller_calls)
-
-    @property
-    def schedules(self) -> tuple[Schedule, ...]:
-        """The session's schedules, next one first."""
-        return self._read(lambda: self.inner.schedules)
-
-    @property
-    def handoff_agent(self) -> str:
-        """The name of the agent that the session was handed off to; empty without a handoff."""
-        return self._read(lambda: self.inner.handoff_agent)
-
-    @property
-    def label(self) -> Label:
-        """Label of the next request to the model: the untrusted sources on which the conversation depends."""
-        return self._read(lambda: self.inner.label)
-
-    @property
-    def mode(self) -> str:
-        """The session's current mode."""
-        return self._read(lambda: self.inner.mode)
-
-    @property
-    def mode_changes(self) -> tuple[ModeChange, ...]:
-        """The last 100 mode changes, oldest first."""
-        return self._read(lambda: self.inner.mode_changes)
+        return tuple(PortalSession(self.portal, child) for child in self.wait(lambda: self.inner.children))
 
 
 @hints_for_portal_agents
@@ -282,11 +270,8 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
     answer = SyncMethod(Agent.answer)
     resume = SyncMethod(Agent.resume)
     approvals = SyncMethod(Agent.approvals)
-
-    @property
-    def system_prompt(self) -> str:
-        """The agent's system prompt, as in `Agent.system_prompt`."""
-        return self._read(lambda: self.inner.system_prompt)
+    open_session = SyncSessionMethod(Agent.open_session, PortalSession[DataT_co])
+    system_prompt = SyncProperty[str](Agent.system_prompt)
 
     @overload
     def run(
@@ -332,11 +317,11 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         Arguments and errors are those of `Agent.stream`.
         """
         block = self.inner.stream(content, session=unwrap(session), output=output, **options)
-        return self._portal.read(block)
+        return self.portal.read(block)
 
     def follow(self, session: PortalSession[Any]) -> PortalStream[Delivery]:
         """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
-        return self._portal.read(self.inner.follow(session.inner))
+        return self.portal.read(self.inner.follow(session.inner))
 
     def create_session(
         self,
@@ -345,43 +330,23 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         *,
         session_id: str | None = None,
         parent: PortalSession[Any] | None = None,
-        prompt: Prompt | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
-        history: Iterable[ImportedMessage] = (),
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        **handlers: Unpack[HandlerOptions],
+        **options: Unpack[SessionAndHandlerOptions[DepsT]],
     ) -> PortalSession[DataT_co]:
         """Create a session. Arguments and errors are those of `Agent.create_session`.
 
         Handlers passed by name also receive the deliveries of `description`.
         """
+        others, handlers = split_handlers(options)
         create = partial(
             self.inner.create_session,
             owner,
             description,
             session_id=session_id,
             parent=unwrap(parent),
-            prompt=prompt,
-            on_busy=on_busy,
-            limits=limits,
-            deps=deps,
-            history=history,
-            tags=tags,
-            metadata=metadata,
+            **others,
         )
-        session = self.wait(create_with_handlers, create, self._portal.handler_proxies(handlers))
-        return PortalSession(self._portal, session)
-
-    def open_session(
-        self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
-    ) -> PortalSession[DataT_co]:
-        """Return this agent's session with the given id. Arguments and errors are those of `Agent.open_session`."""
-        return PortalSession(
-            self._portal, self.wait(self.inner.open_session, session_id, owner=owner, deps=deps)
-        )
+        session = self.wait(create_with_handlers, create, self.portal.handler_proxies(handlers))
+        return PortalSession(self.portal, session)
 
     def ensure_session(
         self,
@@ -389,36 +354,17 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         session_id: str,
         *,
         parent: PortalSession[Any] | None = None,
-        prompt: Prompt | None = None,
-        on_busy: OnBusy | None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
-        history: Iterable[ImportedMessage] = (),
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
+        **options: Unpack[SessionOptions[DepsT]],
     ) -> PortalSession[DataT_co]:
         """Return this agent's session with the given id, or create it.
 
         Arguments and errors are those of `Agent.ensure_session`.
         """
-        ensure = partial(
-            self.inner.ensure_session,
-            owner,
-            session_id,
-            parent=unwrap(parent),
-            prompt=prompt,
-            on_busy=on_busy,
-            limits=limits,
-            deps=deps,
-            history=history,
-            tags=tags,
-            metadata=metadata,
-        )
-        session = self.wait(ensure)
-        return PortalSession(self._portal, session)
+        ensure = partial(self.inner.ensure_session, owner, session_id, parent=unwrap(parent), **options)
+        return PortalSession(self.portal, self.wait(ensure))
 
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
-        self.wait(method, self.inner, self._portal.hook(method, hook, **options), **options)
+        self.wait(method, self.inner, self.portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
         """Remove all registrations of a function given to `on_session`, `on_query`, `on_message` or `guard`."""
@@ -432,6 +378,7 @@ class Portal:
         self.thread = thread
         self.runtime: Runtime = thread.opened.result()
         """The runtime; use it only in trio's thread, e.g. `portal.call(portal.runtime.spawn, Till)`."""
+        self.inner = self.runtime
         self.handler_context = ThreadContext(self.runtime.threads)
 
     def start(self, agent: Agent[DataT_co, DepsT]) -> PortalAgent[DataT_co, DepsT]:
@@ -454,9 +401,10 @@ class Portal:
             raise
         self.call(held.exit, None)
 
-    def ready(self) -> None:
-        """Report that all agents have been started. Arguments and errors are those of `Runtime.ready`."""
-        self.call(self.runtime.ready)
+    ready = SyncMethod(Runtime.ready)
+    approvals = SyncMethod(Runtime.approvals)
+    sessions = SyncMethod(Runtime.sessions)
+    delete_session = SyncMethod(Runtime.delete_session)
 
     @overload
     def call(self, fn: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T: ...
@@ -473,6 +421,8 @@ class Portal:
             UsageError: The caller's thread runs trio, which the call would block.
         """
         return self.thread.wait(partial(fn, *args, **options) if args or options else fn)
+
+    wait = call
 
     def send(self, fn: Callable[..., Any], *args: Any) -> None:
         """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending.
@@ -493,36 +443,6 @@ class Portal:
     def events(self, capacity: int = 1000) -> PortalStream[Observation]:
         """Read all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
         return self.read(self.runtime.events(capacity))
-
-    def approvals(
-        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
-    ) -> tuple[Approval, ...]:
-        """Return a page of the pending approvals of all agents. Arguments and errors are those of `Runtime.approvals`."""
-        return self.call(self.runtime.approvals, owner=owner, after=after, limit=limit)
-
-    def sessions(
-        self,
-        *,
-        owner: Sender | str | None = None,
-        agent: str | None = None,
-        state: Status | None = None,
-        tags: Iterable[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        after: SessionSummary | None = None,
-        limit: int = 100,
-    ) -> tuple[SessionSummary, ...]:
-        """Return a page of session summaries, latest change first. Arguments and errors are those of `Runtime.sessions`."""
-        listing = partial(
-            self.runtime.sessions, owner=owner, agent=agent, state=state, tags=tags, metadata=metadata
-        )
-        return self.call(listing, after=after, limit=limit)
-
-    def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
-        """Close a session and its child sessions, and erase their records.
-
-        Arguments and errors are those of `Runtime.delete_session`.
-        """
-        self.call(self.runtime.delete_session, session_id, agent=agent)
 
     def close(self) -> None:
         """Finish accepted messages, then stop the agents and the thread. A second call waits for the first.
@@ -551,9 +471,7 @@ class Portal:
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
         """Return functions, by handler name, that trio can call and that run the given handlers in threads of the portal."""
-        return {
-            name: self.make_handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
-        }
+        return wrap_all(handlers, self.make_handler_proxy)
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
         """Wrap a hook that synchronous code passes to a method of an agent, so that the hook is called in a thread of the portal.
@@ -578,6 +496,19 @@ class Portal:
 
 def ignore() -> None:
     """Do nothing. Completion callback of calls for whose end no thread waits."""
+
+
+def wrap_all(handlers: HandlerOptions, wrap: Callable[[Handler], Handler]) -> dict[str, Any]:
+    """Wrap each handler of a session for trio, by the name of the method that registers it. None registers no handler."""
+    return {name: wrap(handler) for name, handler in handlers.items() if callable(handler)}
+
+
+def split_handlers(options: Mapping[str, Any]) -> tuple[dict[str, Any], HandlerOptions]:
+    """Return the arguments of `Agent.create_session`, and the handlers among them."""
+    handlers = {name: value for name, value in options.items() if name in HandlerOptions.__annotations__}
+    return {name: value for name, value in options.items() if name not in handlers}, cast(
+        HandlerOptions, handlers
+    )
 
 
 def unwrap(session: Any) -> Any:

@@ -1,9 +1,10 @@
 """Handlers of a session by kind of delivery, and checks of handler signatures."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import AsyncGeneratorType, FunctionType, GeneratorType, MethodType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
@@ -26,6 +27,7 @@ HandlerKind = Literal[
 """Kind of deliveries that a handler receives."""
 Handler = Callable[..., Any]
 """Sync or async function that receives a delivery, and optionally also the session."""
+H = TypeVar("H", bound=Handler)
 _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
 """Bit flags of the handler kinds for which undelivered items are logged."""
 
@@ -120,6 +122,46 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         is_missed = bool(self._missed & bit)
         self._missed &= ~bit
         return is_missed
+
+
+class HandlerMethods(ABC):
+    """Methods that register the handlers of a session: `@session.on_token`. Each one returns the handler."""
+
+    @abstractmethod
+    def _on(self, kind: HandlerKind, handler: H) -> H:
+        """Register a handler of this kind, and return the handler."""
+
+    def on_conversation(self, handler: H) -> H:
+        """Register `handler(reply)` for each `Reply`."""
+        return self._on("conversation", handler)
+
+    def on_event(self, handler: H) -> H:
+        """Register `handler(event)` for each `Event`, the structured result of an instruction."""
+        return self._on("event", handler)
+
+    def on_tool_result(self, handler: H) -> H:
+        """Register `handler(result)` for each `ToolResult`, also of failed tools."""
+        return self._on("tool_result", handler)
+
+    def on_tool_progress(self, handler: H) -> H:
+        """Register `handler(progress)` for the latest `CallProgress` of each tool call that is running."""
+        return self._on("tool_progress", handler)
+
+    def on_exception(self, handler: H) -> H:
+        """Register `handler(failure)` for each `Failure` of a message, a handler or an event stream."""
+        return self._on("exception", handler)
+
+    def on_routing(self, handler: H) -> H:
+        """Register `handler(route)` for each `Route`, a message that an agent passes on to another."""
+        return self._on("routing", handler)
+
+    def on_token(self, handler: H) -> H:
+        """Register `handler(token)` for each `Token` of an answer. Later answers are streamed."""
+        return self._on("token", handler)
+
+    def on_approval(self, handler: H) -> H:
+        """Register `handler(approval)`, called when a tool call of the session needs approval. `answer` decides the approval."""
+        return self._on("approval", handler)
 
 
 def _ignore(_: object) -> None:
