@@ -31,7 +31,6 @@ from actgent.cli.terminal_io import Terminal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import (
-    RECORD_TAGS,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
     MessageAcceptedRecord,
@@ -421,9 +420,9 @@ def test_older_journal_is_read_from_a_migrated_copy(folder, monkeypatch, tmp_pat
     assert old.read_bytes() == before
 
 
-def test_every_record_type_has_a_description():
-    """`inspect --steps` describes all types of records."""
-    assert set(journal_cli._DESCRIPTIONS) == set(RECORD_TAGS.values())
+def test_a_record_without_a_formatter_is_described_by_its_fields():
+    """`inspect --steps` shows the fields of the record that are not empty."""
+    assert journal_cli._describe(UsageRecord(turn="t1", tokens=3)) == "turn t1, tokens 3"
 
 
 def test_inspect_shows_decisions():

@@ -103,6 +103,10 @@ class Fitting(FieldRepr):
     """Maximum length of a tool result after shortening, in characters; 0 if no result was shortened."""
 
 
+REDACTED: Mapping[str, bool] = {"redacted": True}
+"""Metadata of a field: `redact=` of a runtime changes the strings in it before the record is written."""
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class SessionCreatedRecord(FieldRepr):
     """Record: a session was created. It is the first record of each session."""
@@ -145,9 +149,9 @@ class SessionCreatedRecord(FieldRepr):
 
     Empty if this process created the session for itself.
     """
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = attrs.field(default=(), metadata=REDACTED)
     """Tags with which the session was created."""
-    metadata: Mapping[str, str] = NOTHING
+    metadata: Mapping[str, str] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Metadata with which the session was created."""
     via: str = ""
     """Label of the turn that wrote the system prompt of the session, in the format of the journal; empty if trusted."""
@@ -343,7 +347,7 @@ class ActionFailureRecord(FieldRepr):
 
     action: str
     """Name of the action."""
-    error: str
+    error: str = attrs.field(metadata=REDACTED)
     """Class and text of the exception."""
 
 
@@ -411,9 +415,9 @@ class GuardDecisionRecord(FieldRepr):
     """Id of the checked answer; empty if the guard checked the outcome of the turn."""
     guard: str = ""
     """Name of the guard function that rejected; empty if no guard rejected."""
-    refused: str | None = None
+    refused: str | None = attrs.field(default=None, metadata=REDACTED)
     """Reason of the rejection; None if the guards accepted."""
-    text: str | None = None
+    text: str | None = attrs.field(default=None, metadata=REDACTED)
     """Text with which the guards replaced the answer; None if the text stays."""
 
 
@@ -423,7 +427,7 @@ class TaskOutcomeRecord(FieldRepr):
 
     message_id: str
     """Id of the message with the task."""
-    text: str
+    text: str = attrs.field(metadata=REDACTED)
     """Answer, or text of the error, for the model of the parent session."""
     failed: str | None = None
     """Failure kind (see `Failure.kind`); None if the task was answered."""
@@ -450,9 +454,9 @@ class FailureRecord(FieldRepr):
     """Failure kind; `Failure.kind` lists the values."""
     error: str = ""
     """Class name of the exception."""
-    words: str = ""
+    words: str = attrs.field(default="", metadata=REDACTED)
     """Text of the exception; empty for exceptions of user code."""
-    fields: Mapping[str, Any] = NOTHING
+    fields: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Attributes of the exception that are plain data, such as the name of a limit; empty for exceptions of user code."""
 
 
@@ -467,7 +471,7 @@ class MessageEndRecord(FieldRepr):
     """Failure kind; None if the message was answered."""
     error: str = ""
     """Class name of the exception; empty if the message was answered."""
-    words: str = ""
+    words: str = attrs.field(default="", metadata=REDACTED)
     """Text of the exception; empty if the message was answered, and for exceptions of user code."""
 
 
@@ -480,7 +484,7 @@ class CancellationRecord(FieldRepr):
 
     message_id: str
     """Id of the message."""
-    reason: str = ""
+    reason: str = attrs.field(default="", metadata=REDACTED)
     """Reason of the cancellation, as text."""
 
 
@@ -492,9 +496,9 @@ class RatingRecord(FieldRepr):
     """Id of the outside message whose outcome was rated."""
     score: float
     """Score from 0 (bad) to 1 (good)."""
-    comment: str = ""
+    comment: str = attrs.field(default="", metadata=REDACTED)
     """Comment of the rater; empty without a comment."""
-    expected: str | None = None
+    expected: str | None = attrs.field(default=None, metadata=REDACTED)
     """Answer that the rater expected; None if not given."""
     by: str = ""
     """Name of the rater; empty if unknown. A later rating of this rater replaces the earlier one."""
@@ -506,9 +510,9 @@ class RatingRecord(FieldRepr):
 class SessionAnnotatedRecord(FieldRepr):
     """Record: the tags or the metadata of the session changed. It has all of them, also the unchanged ones."""
 
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = attrs.field(default=(), metadata=REDACTED)
     """All tags after the change."""
-    metadata: Mapping[str, str] = NOTHING
+    metadata: Mapping[str, str] = attrs.field(default=NOTHING, metadata=REDACTED)
     """All metadata after the change."""
 
 
@@ -576,7 +580,7 @@ class ScheduleRecord(FieldRepr):
 
     schedule_id: str
     """Id of the schedule, unique in the session."""
-    description: str
+    description: str = attrs.field(metadata=REDACTED)
     """Text of the message."""
     at: float
     """Unix time in seconds at which the schedule fires first."""
@@ -584,7 +588,7 @@ class ScheduleRecord(FieldRepr):
     """Cron expression of a repeating schedule; empty for a schedule that fires once."""
     zone: str = "UTC"
     """IANA time zone of the cron expression."""
-    baggage: Mapping[str, Any] = NOTHING
+    baggage: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Values of the registered context variables of the code that set the schedule, by variable name."""
     traceparent: str | None = None
     """W3C Trace Context of the code that set the schedule; None without a trace."""
@@ -598,7 +602,7 @@ class ScheduleRecord(FieldRepr):
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
     """Maximum `depth` that the limits of the turns in the chain allow; 0 means unlimited."""
-    metadata: Mapping[str, Any] = NOTHING
+    metadata: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Metadata of the message, for programs."""
     request: str = ""
     """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""

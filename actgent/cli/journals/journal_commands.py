@@ -28,7 +28,6 @@ from actgent.journal.record_types import (
     CallsStartedRecord,
     CancellationRecord,
     DeliveryRecord,
-    DownstreamUsageRecord,
     FailureRecord,
     GuardDecisionRecord,
     MessageAcceptedRecord,
@@ -41,7 +40,6 @@ from actgent.journal.record_types import (
     ResumptionRecord,
     ScheduleFiredRecord,
     ScheduleRecord,
-    ScheduleRemovedRecord,
     SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
@@ -50,7 +48,6 @@ from actgent.journal.record_types import (
     SuspensionRecord,
     SystemPromptRecord,
     TaskOutcomeRecord,
-    UsageRecord,
 )
 from actgent.journal.sqlite import back_up, find_problems, recover_file
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
@@ -296,7 +293,7 @@ def _kind(record: Record) -> str:
 
 
 def _describe(record: Record) -> str:
-    return _DESCRIPTIONS[type(record)](record)
+    return _DESCRIPTIONS.get(type(record), _describe_fields)(record)
 
 
 def _describe_message(record: AgentMessageRecord | MessageAcceptedRecord) -> str:
@@ -315,9 +312,10 @@ def _describe_annotations(record: SessionAnnotatedRecord | SessionCreatedRecord)
     return ", ".join([*record.tags, *(f"{key}={value}" for key, value in record.metadata.items())])
 
 
-def _describe_usage(record: UsageRecord | DownstreamUsageRecord) -> str:
-    amounts = {each.name: getattr(record, each.name) for each in attrs.fields(type(record))}
-    return ", ".join(f"{name} {amount}" for name, amount in amounts.items() if amount)
+def _describe_fields(record: Any) -> str:
+    """Return names and values of all fields of a record that are not empty."""
+    values = {each.name: getattr(record, each.name) for each in attrs.fields(type(record))}
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value)
 
 
 _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
@@ -346,8 +344,6 @@ _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
     SystemPromptRecord: lambda r: f"{counted(len(r.system), 'character')}",
     NextTimerRecord: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     TaskOutcomeRecord: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",
-    UsageRecord: _describe_usage,
-    DownstreamUsageRecord: _describe_usage,
     GuardDecisionRecord: lambda r: (
         f"{r.answer or r.message_id}{'' if r.refused is None else f' was rejected by {r.guard}: {r.refused}'}"
     ),
@@ -356,11 +352,9 @@ _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
     SuspensionRecord: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
     ScheduleRecord: lambda r: f"{r.schedule_id} {r.cron or _time(r.at)} {r.zone}: {r.description}",
     ScheduleFiredRecord: lambda r: f"{r.schedule_id}{'' if r.message_id else ' was skipped'}",
-    ScheduleRemovedRecord: lambda r: str(r.schedule_id),
     ResumptionRecord: lambda r: ", ".join(r.ids),
-    SessionClosedRecord: lambda _: "",
 }
-"""Formatter of each record class, for `--steps`."""
+"""Formatters of record classes for `--steps`; `_describe_fields` formats the others."""
 
 
 # --- replay -------------------------------------------------------------------------------

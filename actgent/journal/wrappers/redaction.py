@@ -7,6 +7,7 @@ with redacted arguments never run again: their arguments are then a text, not an
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import attrs
@@ -15,24 +16,14 @@ from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdra
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.record_types import (
-    ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
     CallFinishedRecord,
-    CancellationRecord,
-    FailureRecord,
-    GuardDecisionRecord,
     MessageAcceptedRecord,
-    MessageEndRecord,
     OutcomeRecord,
-    RatingRecord,
     Record,
-    ScheduleRecord,
-    SessionAnnotatedRecord,
-    SessionCreatedRecord,
     StateChangeRecord,
-    TaskOutcomeRecord,
 )
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
@@ -97,8 +88,13 @@ class RedactedJournal(WrappedJournal):
 
 def redacted(record: Record, redact: Redact) -> Record:
     """Apply `redact` to all texts of a record. Records without texts are returned unchanged."""
-    change = _CHANGES.get(type(record))
-    return record if change is None else change(record, redact)
+    kind: Any = type(record)
+    if (change := _CHANGES.get(kind)) is not None:
+        changed: Record = change(record, redact)
+        return changed
+    texts = {name: value for name in _marked_fields(kind) if (value := getattr(record, name))}
+    changes = {name: _value(value, redact) for name, value in texts.items()}
+    return attrs.evolve(record, **changes) if changes else record
 
 
 def _said(record: AgentMessageRecord, redact: Redact) -> AgentMessageRecord:
@@ -195,11 +191,6 @@ def _decision(decision: Decision, redact: Redact) -> Decision:
     return decision
 
 
-def _field(name: str, change: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], Any]:
-    """Return a function that applies `change` to one field of a record."""
-    return lambda record, redact: attrs.evolve(record, **{name: change(getattr(record, name), redact)})
-
-
 def _fields(**changes: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], Any]:
     """Return a function that applies changes to several fields of a record."""
     return lambda record, redact: attrs.evolve(
@@ -207,25 +198,19 @@ def _fields(**changes: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], 
     )
 
 
-_annotations = _fields(tags=_value, metadata=_value)
 _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     MessageAcceptedRecord: _fields(message=_message, baggage=_value),
     AgentMessageRecord: _said,
-    CallFinishedRecord: _field("result", _result),
+    CallFinishedRecord: _fields(result=_result),
     StateChangeRecord: _fields(changes=_value, patches=_patches),
-    ActionFailureRecord: _field("error", _value),
-    TaskOutcomeRecord: _field("text", _value),
-    ApprovalRequestRecord: _field("approval", _approval),
-    ApprovalDecisionRecord: _field("decision", _decision),
-    GuardDecisionRecord: _fields(refused=_value, text=_value),
+    ApprovalRequestRecord: _fields(approval=_approval),
+    ApprovalDecisionRecord: _fields(decision=_decision),
     OutcomeRecord: _fields(text=_value, data=_json_text, reasoning=_json_text),
-    FailureRecord: _fields(words=_value, fields=_value),
-    MessageEndRecord: _fields(words=_value),
-    RatingRecord: _fields(comment=_value, expected=_value),
-    CancellationRecord: _fields(reason=_value),
-    SessionCreatedRecord: lambda record, redact: (
-        _annotations(record, redact) if record.tags or record.metadata else record
-    ),
-    SessionAnnotatedRecord: _annotations,
-    ScheduleRecord: _fields(description=_value, baggage=_value, metadata=_value),
 }
+"""Redaction of records whose fields are not plain data."""
+
+
+@cache
+def _marked_fields(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a record class that are marked as `REDACTED`."""
+    return tuple(each.name for each in attrs.fields(kind) if "redacted" in each.metadata)

@@ -142,8 +142,7 @@ class EventEncoder:
         if type(record) is CallFinishedRecord:
             self._encoded.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
-        row = _ROWS.get(type(record))
-        return [] if row is None else [row(record)]
+        return [to_event(record)] if type(record) in _ROWS or type(record) is ApprovalRequestRecord else []
 
     def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
         """Return the events of a model answer, or of tool results without separate records."""
@@ -208,73 +207,57 @@ def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
     return record.kind, {"id": record.id, name_field: record.name, "data": data}
 
 
-def _ended_row(record: MessageEndRecord) -> tuple[str, Data]:
+def _ended_data(record: MessageEndRecord) -> Data:
     error = {"class": record.error, "words": record.words} if record.error else None
-    return "ended", {"message_id": record.message_id, "failed": record.failed, "error": error}
+    return {"message_id": record.message_id, "failed": record.failed, "error": error}
 
 
-def _decision_row(record: ApprovalDecisionRecord) -> tuple[str, Data]:
-    return "decision", {"id": record.approval_id, "word": decision_name(record.decision), "by": record.by}
+def _decision_data(record: ApprovalDecisionRecord) -> Data:
+    return {"id": record.approval_id, "word": decision_name(record.decision), "by": record.by}
 
 
-def _schedule_row(record: ScheduleRecord) -> tuple[str, Data]:
+def _schedule_data(record: ScheduleRecord) -> Data:
     data = {"input": record.description, "due": to_date(record.at), "cron": record.cron or None}
-    return "schedule", {"action": "set", "id": record.schedule_id, **data}
+    return {"action": "set", "id": record.schedule_id, **data}
 
 
-def _fired_row(record: ScheduleFiredRecord) -> tuple[str, Data]:
+def _fired_data(record: ScheduleFiredRecord) -> Data:
     data = {"message_id": record.message_id or None, "following": to_date(record.following)}
-    return "schedule", {"action": "fired", "id": record.schedule_id, **data}
+    return {"action": "fired", "id": record.schedule_id, **data}
 
 
-_ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
-    MessageAppendedRecord: lambda record: (
+_ROWS: Mapping[type, tuple[str, Callable[[Any], Data]]] = {
+    MessageAppendedRecord: (
         "turn",
-        {"phase": "started", "message_id": record.message_id, "joins": record.joins},
+        lambda record: {"phase": "started", "message_id": record.message_id, "joins": record.joins},
     ),
-    SuspensionRecord: lambda record: ("turn", {"phase": "suspended", "waits_for": list(record.ids)}),
-    ResumptionRecord: lambda record: ("turn", {"phase": "resumed", "came": list(record.ids)}),
-    OutcomeRecord: _delivery_row,
-    CallsStartedRecord: lambda record: ("tools", {"call_ids": list(record.call_ids)}),
-    ApprovalRequestRecord: lambda record: (
-        ("call", of_caller_call(record.approval))
-        if record.approval.for_caller
-        else ("approval", of_approval(record.approval))
-    ),
-    ApprovalDecisionRecord: _decision_row,
-    StateChangeRecord: lambda record: ("state", {"changes": dict(record.changes), "action": record.action}),
-    StateRollbackRecord: lambda record: ("state", {"rolled_back_to": record.number}),
-    ActionFailureRecord: lambda record: ("state", {"action": record.action, "failed": True}),
-    ScheduleRecord: _schedule_row,
-    ScheduleFiredRecord: _fired_row,
-    ScheduleRemovedRecord: lambda record: ("schedule", {"action": "removed", "id": record.schedule_id}),
-    MessageEndRecord: _ended_row,
-    RatingRecord: lambda record: ("feedback", of_rating(record)),
-    SessionClosedRecord: lambda _: ("closed", {}),
+    SuspensionRecord: ("turn", lambda record: {"phase": "suspended", "waits_for": list(record.ids)}),
+    ResumptionRecord: ("turn", lambda record: {"phase": "resumed", "came": list(record.ids)}),
+    CallsStartedRecord: ("tools", lambda record: {"call_ids": list(record.call_ids)}),
+    ApprovalDecisionRecord: ("decision", _decision_data),
+    StateChangeRecord: ("state", lambda record: {"changes": dict(record.changes), "action": record.action}),
+    StateRollbackRecord: ("state", lambda record: {"rolled_back_to": record.number}),
+    ActionFailureRecord: ("state", lambda record: {"action": record.action, "failed": True}),
+    ScheduleRecord: ("schedule", _schedule_data),
+    ScheduleFiredRecord: ("schedule", _fired_data),
+    ScheduleRemovedRecord: ("schedule", lambda record: {"action": "removed", "id": record.schedule_id}),
+    MessageEndRecord: ("ended", _ended_data),
+    RatingRecord: ("feedback", of_rating),
+    SessionClosedRecord: ("closed", lambda _: {}),
 }
+"""Name and data of the event of a record class that needs no earlier record."""
 
 
 _ONLY_ENDED, _FAILED = ("ended",), ("ended", "failed")
 _ANSWER, _RESULT = ("answer",), ("result",)
 _APPROVAL, _CALL = ("approval",), ("call",)
 _NAMES: Mapping[type, tuple[str, ...]] = {
+    **{kind: (name,) for kind, (name, _) in _ROWS.items() if kind is not MessageEndRecord},
     MessageAcceptedRecord: ("message",),
     DeliveryRecord: ("reply",),
     CallFinishedRecord: ("result",),
-    MessageAppendedRecord: ("turn",),
-    SuspensionRecord: ("turn",),
-    ResumptionRecord: ("turn",),
-    CallsStartedRecord: ("tools",),
-    ApprovalDecisionRecord: ("decision",),
-    StateChangeRecord: ("state",),
-    StateRollbackRecord: ("state",),
-    ActionFailureRecord: ("state",),
-    ScheduleRecord: ("schedule",),
-    ScheduleFiredRecord: ("schedule",),
-    ScheduleRemovedRecord: ("schedule",),
-    RatingRecord: ("feedback",),
-    SessionClosedRecord: ("closed",),
 }
+"""Name of the event of a record class, for the classes whose records all become events of one name."""
 
 
 def event_names(record: Record) -> tuple[str, ...]:
@@ -297,7 +280,13 @@ def to_event(record: Record) -> tuple[str, Data]:
     Raises:
         KeyError: Records of this type need an `EventEncoder`.
     """
-    return _ROWS[type(record)](record)
+    if type(record) is ApprovalRequestRecord:
+        approval = record.approval
+        return (
+            ("call", of_caller_call(approval)) if approval.for_caller else ("approval", of_approval(approval))
+        )
+    name, make_data = _ROWS[type(record)]
+    return name, make_data(record)
 
 
 async def encoder_at(
@@ -441,7 +430,7 @@ class MessageProgress:
                 "reasoning": reply.get("reasoning"),
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
-                "error": _ended_row(self.ended)[1]["error"],
+                "error": _ended_data(self.ended)["error"],
                 **of_label(self._label),
             }
         return {
