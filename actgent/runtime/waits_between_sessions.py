@@ -71,7 +71,7 @@ def note_sources(context: SessionContext | None, sources: str) -> None:
     if running is not None and running.owner is context:
         running.add(sources)
     elif context is not None:
-        context.conversation.add_via(sources)
+        context.conversation.add_unrecorded_via(sources)
 
 
 def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:

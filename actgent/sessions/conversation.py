@@ -167,6 +167,8 @@ class SessionConversation(FieldRepr):
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
     via: str = ""
     """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
+    unrecorded: str = ""
+    """Sources of answers of other sessions that no record of this session contains yet; empty if there are none."""
     given: str = ""
     """Sources of withheld text that answers of this process contained. The model has not read that text."""
     last_message: Message | None = None
@@ -254,6 +256,11 @@ class SessionConversation(FieldRepr):
     def add_via(self, sources: str) -> None:
         """Add untrusted sources that influenced the conversation without their text being repeated in it."""
         self.via = join_origins(self.via, sources)
+
+    def add_unrecorded_via(self, sources: str) -> None:
+        """Add the untrusted sources of an answer of another session, which the next record of the state must contain."""
+        self.add_via(sources)
+        self.unrecorded = join_origins(self.unrecorded, sources)
 
     @property
     def sources(self) -> str:

@@ -899,7 +899,8 @@ class SessionContext:
 
     def set_system(self, prompt: str) -> None:
         """Replace the system prompt, effective from the next model call on."""
-        via = _sources_of_writer(self)
+        turn = running_turn.get()
+        via = "" if turn is not None and turn.session is self else _sources_of_other_turn(turn)
         self.conversation.system = prompt
         self.conversation.add_via(via)
         if self.log is not None:
@@ -1103,8 +1104,7 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         running = running_call.get()
         if running is not None and running.owner is found and type(record) is StateChangeRecord:
             running.note_stored(record.changes)
-        if type(record) is StateChangeRecord and (via := _sources_of_writer(found)):
-            found.conversation.add_via(via)
+        if type(record) is StateChangeRecord and (via := _sources_of_writer(found, record)):
             record = attrs.evolve(record, via=via)
         if found.log is not None:
             if type(record) is StateChangeRecord:
@@ -1118,14 +1118,30 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
     return write
 
 
-def _sources_of_writer(context: SessionContext) -> str:
-    """Return the untrusted sources of the turn or request that changes the state of a session.
+def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> str:
+    """Return the untrusted sources of a change of a session's state that its other records may not contain after a crash.
 
-    The text is empty for a turn of the session itself, whose sources the session has.
+    These are the sources of answers and running calls of the session's own turn. A turn of another session also adds its
+    sources to the session.
     """
     turn = running_turn.get()
-    if turn is not None and turn.session is context:
-        return ""
+    if turn is None or turn.session is not context:
+        sources = _sources_of_other_turn(turn)
+        context.conversation.add_via(sources)
+        return sources
+    batch = turn.batch
+    if (
+        batch is not None
+        and batch.isolation is not None
+        and all(key.startswith("_") for key in record.changes)
+    ):
+        return ""  # the withheld results themselves
+    sources, context.conversation.unrecorded = context.conversation.unrecorded, ""
+    return sources if batch is None else join_origins(sources, batch.running_sources())
+
+
+def _sources_of_other_turn(turn: Turn | None) -> str:
+    """Return the untrusted sources of a turn that changes another session, or of the request that does."""
     if turn is None or not is_inside(turn):
         return sources_of_request.get()
     running = running_call.get()

@@ -259,13 +259,36 @@ class Batch(FieldRepr):
             nested = self.host.nest(call)  # the state has the calls that it made before the restart
         via = "" if nested is None else nested.sources
         if tool.effect != "pure":
-            via = join_origins(via, (tool.origin or tool.name) if tool.outside else call_context.origin)
-            via = join_origins(via, _readers_of(tool, call_context))
-            if self.isolation is not None:
-                via = join_origins(via, self.isolation.sources_of(call.id))
-            if (running := self._isolated.get(call.id)) is not None:
-                via = join_origins(via, running.found)
+            via = join_origins(via, self._sources_of_own(call, tool, call_context))
         return attrs.evolve(result, via=via) if via else result
+
+    def _sources_of_own(self, call: ToolCall, tool: Tool, call_context: ToolContext) -> str:
+        """Return the untrusted sources of the text that a call itself has read, without its nested calls."""
+        via = join_origins(
+            (tool.origin or tool.name) if tool.outside else call_context.origin,
+            _readers_of(tool, call_context),
+        )
+        if self.isolation is not None:
+            via = join_origins(via, self.isolation.sources_of(call.id))
+        if (running := self._isolated.get(call.id)) is not None:
+            via = join_origins(via, running.found)
+        return via
+
+    def running_sources(self) -> str:
+        """Return the untrusted sources of the text that the running calls may store in the state of the session.
+
+        With isolation, only the calls that the current task runs count.
+        """
+        chain = running_call.get() if self.isolation is not None else None
+        sources = ""
+        for index, (tool, call_context) in self._started.items():
+            call = self.calls[index]
+            if index in self._finished or (chain and not chain.is_inside(self._isolated.get(call.id))):
+                continue
+            sources = join_origins(sources, self._sources_of_own(call, tool, call_context))
+            if call_context.tools is not None:
+                sources = join_origins(sources, call_context.tools.sources)
+        return sources
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
         """Set the result of a call that ran before a restart. None sets the result for an unknown outcome."""

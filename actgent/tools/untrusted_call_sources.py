@@ -31,6 +31,10 @@ class CallSources(FieldRepr):
         """
         self.found = join_origins(self.found, sources)
 
+    def is_inside(self, call: "CallSources | None") -> bool:
+        """Return True if this is the given call, or a nested call of it."""
+        return self is call or (self.outer is not None and self.outer.is_inside(call))
+
     def note_stored(self, keys: Iterable[str]) -> None:
         """Record that the call has changed keys of the session's state.
 

@@ -46,8 +46,10 @@ class NestedCalls(FieldRepr):
     """Creates the batch that executes a nested call."""
     now: Callable[[], float] = attrs.field(repr=False)
     """Returns the Unix time in seconds."""
-    sources: str = ""
-    """Untrusted sources of the results of all nested calls so far; empty if there are none."""
+    _sources: str = ""
+    """Untrusted sources of the results of all finished nested calls."""
+    _running: list[Batch] = attrs.field(factory=list, init=False)
+    """Batches of the running nested calls."""
     _count: int = 0
     _kept: int = 0
 
@@ -55,7 +57,15 @@ class NestedCalls(FieldRepr):
         mine = f"{_KEY}{self.outer.id}/"
         for key, known in self.turn.session.seen_state.items():
             if key.startswith(mine) and isinstance(known, Mapping) and "result" in known:
-                self.sources = join_origins(self.sources, known["result"].get("sources", ""))
+                self._sources = join_origins(self._sources, known["result"].get("sources", ""))
+
+    @property
+    def sources(self) -> str:
+        """Untrusted sources of the results of all nested calls so far; empty if there are none."""
+        sources = self._sources
+        for batch in self._running:
+            sources = join_origins(sources, batch.running_sources())
+        return sources
 
     def names(self) -> Sequence[str]:
         """Return the names of the tools that nested calls may use: all tools except those that make nested calls themselves."""
@@ -125,11 +135,13 @@ class NestedCalls(FieldRepr):
         checked = self._note_for_audit(batch)
         if tool.effect != "pure" and self.turn.session.log is not None:
             batch.on_stage = partial(self._begin, call, checked)
+        self._running.append(batch)
         try:
             await batch.run()
         finally:
+            self._running.remove(batch)
             result = batch.results()[0]  # a stopped call may have stored untrusted text in the state
-            self.sources = join_origins(self.sources, join_origins(result.origin, result.via))
+            self._sources = join_origins(self._sources, join_origins(result.origin, result.via))
         if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(batch.calls[0], question)
         has_run = tool.effect == "pure" and result.status == "success"

@@ -4,8 +4,8 @@ from actgent import Tool
 
 
 class OuterTool(Tool):
-    """Base class of tools without parameters that call tools in `execute`."""
+    """Base class of tools with an optional text that call tools in `execute`."""
 
     name, description, effect, sinks = "outer", "Run.", "idempotent", ()
     calls_tools = exclusive = True
-    parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
+    parameters = {"type": "object", "properties": {"text": {}}, "additionalProperties": False}  # noqa: RUF012

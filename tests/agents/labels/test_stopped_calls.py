@@ -21,7 +21,8 @@ SCRIPT = [ToolCall("outer", {}), ToolCall("show", {}), ToolCall("pay", {"to": "b
 class Tools:
     """A tool `outer` that stores untrusted text and waits, a tool `show` that shows the text, and the sources of the text."""
 
-    def __init__(self, case, *, effect="idempotent"):
+    def __init__(self, case, *, effect="idempotent", is_idle=False):
+        self.is_idle = is_idle
         self.has_stored = trio.Event()
         self.helper = reader()
         self.source = "fetch" if case == "call that stores" else "page"
@@ -52,12 +53,18 @@ class Tools:
         await trio.sleep_forever()
 
     def _outer(self, case, effect):
-        helper, wait = self.helper, self._wait
+        helper, wait, is_idle = self.helper, self._wait, self.is_idle
 
         class Outer(OuterTool):
             async def execute(self, arguments, context):
+                if is_idle:
+                    return
                 if case == "answer":
                     await wait(context, (await helper.run("read")).text)
+                elif case == "argument":
+                    await wait(context, arguments["text"])
+                elif case == "trusted":
+                    await wait(context, "hello")
                 elif case == "origin":
                     context.origin = "page"
                     await wait(context, TEXT)
@@ -71,7 +78,7 @@ class Tools:
 
         outer = Outer()
         outer.effect = effect
-        if case in ("answer", "origin"):
+        if case in ("answer", "origin", "argument", "trusted"):
             outer.calls_tools = outer.exclusive = False
         return outer
 
@@ -104,20 +111,64 @@ async def test_a_stopped_call_of_an_isolating_agent(case):
     assert program.paid == []
 
 
-async def test_a_killed_call(sink):  # noqa: F811
-    """After a crash the session has the sources of nested calls whose outer call has an unknown outcome."""
-    async with MemoryJournal().running() as inner:
-        journal, tools = CrashingJournal(inner, NEVER), Tools("killed", effect="once")
-        with trio.CancelScope() as scope:
-            async with open_runtime(journal=journal) as runtime:
-                agent = await runtime.start(sink.agent(SCRIPT, tools=[page, *tools.all]))
-                session = await agent.create_session("ada", session_id="s")
-                await session.chat("go")
-                await tools.has_stored.wait()
-                journal.died.set()
-                scope.cancel()
-        async with open_runtime(journal=inner) as runtime:
-            agent = await runtime.start(sink.agent(SCRIPT[1:], tools=[page, *tools.all]))
-            session = await agent.open_session("s")
-            await session.wait_idle()
-    sink.assert_asked("page")
+async def _die_after_storing(agent, tools, inner):
+    """Run an agent in a process that dies while the tool `outer` waits, after the journal has the state."""
+    journal = CrashingJournal(inner, NEVER)
+    with trio.CancelScope() as scope:
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(tools.helper)
+            await runtime.start(agent)
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("go")
+            await tools.has_stored.wait()
+            await trio.sleep(1)
+            journal.died.set()
+            scope.cancel()
+
+
+async def _resume(agent, journal):
+    """Run the agent in the next process, where the tool `outer` reads nothing."""
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        await (await agent.open_session("s")).wait_idle()
+
+
+CASES = ["answer", "origin", "call", "call that stores", "killed"]
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
+@pytest.mark.parametrize("case", CASES)
+async def test_a_killed_call(sink, case, effect, autojump_clock):  # noqa: F811
+    """After a crash the session has the sources of the text that a call has stored, also if the call runs again and reads nothing."""
+    tools, idle = Tools(case, effect=effect), Tools(case, effect=effect, is_idle=True)
+    async with MemoryJournal().running() as journal:
+        await _die_after_storing(sink.agent(SCRIPT, tools=[page, *tools.all]), tools, journal)
+        await _resume(sink.agent(SCRIPT[1:], tools=[page, *idle.all]), journal)
+    sink.assert_asked(tools.source)
+
+
+@pytest.mark.parametrize("case", [*CASES, "argument"])
+async def test_a_killed_call_of_an_isolating_agent(case, autojump_clock):
+    """After a crash the planner may read the stored text, so the session is untrusted."""
+    script = (
+        [ToolCall("page", {}), ToolCall("outer", {"text": "@r1"}), *SCRIPT[1:]]
+        if case == "argument"
+        else SCRIPT
+    )
+    tools, idle = Tools(case, effect="pure"), Tools(case, effect="pure", is_idle=True)
+    async with MemoryJournal().running() as journal:
+        await _die_after_storing(Program(script, *tools.all).agent, tools, journal)
+        program = Program(SCRIPT[1:], *idle.all)
+        await _resume(program.agent, journal)
+    assert [labels for _, labels in program.asked] == [{"to": Label({tools.source})}]
+
+
+async def test_a_killed_call_that_stores_nothing_of_a_withheld_result(autojump_clock):
+    """The planner stays trusted after a crash if only another call of the same answer has read untrusted text."""
+    tools = Tools("trusted", effect="pure")
+    script = [[ToolCall("page", {}), ToolCall("outer", {})], *SCRIPT[1:]]
+    async with MemoryJournal().running() as journal:
+        await _die_after_storing(Program(script, *tools.all).agent, tools, journal)
+        program = Program(SCRIPT[1:], *Tools("trusted", effect="pure", is_idle=True).all)
+        await _resume(program.agent, journal)
+    assert (program.asked, program.paid) == ([], [("bob", 0, "")])
