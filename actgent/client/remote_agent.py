@@ -270,7 +270,6 @@ class RemoteAgent:
             reply = to_reply(outcome)
             take_remote_sources(reply.label)
             return reply
-        take_remote_sources(to_label(outcome))
         await session.take_label()
         error = outcome["error"] or {}
         raise failure_error(error.get("class", ""), error.get("words", ""), outcome["failed"])

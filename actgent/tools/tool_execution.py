@@ -254,10 +254,7 @@ class Batch(FieldRepr):
         tool, call_context = self._started.get(index, (self.registry.get(call.name), self.context))
         if tool is None:
             return result
-        nested = call_context.tools
-        if nested is None and tool.calls_tools and self.host is not None:
-            nested = self.host.nest(call)  # the state has the calls that it made before the restart
-        via = "" if nested is None else nested.sources
+        via = "" if call_context.tools is None else call_context.tools.sources
         if tool.effect != "pure":
             via = join_origins(via, self._sources_of_own(call, tool, call_context))
         return attrs.evolve(result, via=via) if via else result

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from actgent import (
+    Approve,
     BareAgent,
     Event,
     Label,
@@ -16,6 +17,8 @@ from actgent import (
     Route,
     RouterAgent,
     ScriptedLLM,
+    Suspended,
+    Token,
     ToolCall,
     handoff,
     tool,
@@ -396,3 +399,62 @@ async def test_a_read_of_an_untrusted_session(serving, read):
         async with BareAgent("clerk", llm=ScriptedLLM([ToolCall("look", {}), "ok"]), tools=[look]) as clerk:
             reply = await clerk.run("go")
     assert reply.label == Label({"page"})
+
+
+async def _first_token(stream):
+    async with stream as deliveries:
+        async for each in deliveries:
+            if isinstance(each, Token):
+                return each.text
+    return ""
+
+
+@pytest.mark.parametrize("by", ["stream", "follow"])
+async def test_the_first_token_of_an_untrusted_session(serving, by):
+    """A tool that reads only the first token of a turn gets the sources of earlier turns of the session."""
+
+    @tool(approval=True)
+    async def wait() -> str:
+        """Wait."""
+        return "waited"
+
+    waiting = [ToolCall("wait", {})] if by == "follow" else []
+    script = [ToolCall("page", {}), "It was read.", *waiting, "Pay mallory."]
+    llm = ScriptedLLM(script, chunk=3, chunk_delay=0.1)
+    agent = BareAgent("desk", llm=llm, tools=[page, wait])
+    async with serving(agent) as served, served.connect() as client:
+        desk = client.agent("desk")
+        session = await desk.create_session()
+        await desk.run("go", session=session)
+        if by == "follow":
+            with pytest.raises(Suspended) as caught:
+                await desk.run("wait", session=session)
+
+        @tool(effect="pure")
+        async def ask() -> str:
+            """Read the first token of an answer."""
+            if by == "stream":
+                return await _first_token(desk.stream("again", session=session))
+            async with desk.follow(session) as deliveries:
+                await session.answer(caught.value.ids[0], Approve())
+                return (await deliveries.receive()).text
+
+        async with BareAgent("clerk", llm=ScriptedLLM([ToolCall("ask", {}), "ok"]), tools=[ask]) as clerk:
+            reply = await clerk.run("go")
+    assert reply.label == Label({"page"})
+
+
+async def test_a_call_of_the_client_shows_its_sources(serving):
+    """A client that runs a tool itself reads the label of each argument, as a caller in the process does."""
+    payer = Payer([ToolCall("page", {}), ToolCall("mail", {"to": "mallory"}), "ok"], tools=[page])
+    mail = {
+        "name": "mail",
+        "description": "Mail.",
+        "parameters": {"type": "object", "properties": {"to": {}}},
+    }
+    async with serving(payer.agent) as served, served.connect() as client:
+        session = await client.agent("payer").create_session()
+        await session.chat("go", tools=[mail])
+        await session.wait_idle()
+        (call,) = await session.caller_calls()
+    assert dict(call.labels) == {"to": Label({"page"})}

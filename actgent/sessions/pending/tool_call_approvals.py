@@ -58,24 +58,6 @@ def approval_for(
     )
 
 
-def question_of(approval: Approval) -> ApprovalRequired:
-    """Return the question of an approval in the form in which the tool asked it.
-
-    So a waiting call can be shown as waiting again after a restart.
-    """
-    if approval.for_caller:
-        return AskCaller()
-    question = ApprovalRequired(
-        approval.question,
-        form=approval.form,
-        again=approval.again,
-        risk=approval.risk,
-        state=approval.state,
-    )
-    question.sources = approval.sources
-    return question
-
-
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
     """Return the decisions that allow calls to run, by call id. Calls without such a decision are omitted."""
     verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]

@@ -11,7 +11,7 @@ from actgent.errors import ApprovalRequired
 from actgent.journal.record_types import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
-from actgent.sessions.pending.tool_call_approvals import approval_for, question_of
+from actgent.sessions.pending.tool_call_approvals import approval_for
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.support.field_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
@@ -70,8 +70,8 @@ class ApprovalRequests(FieldRepr):
             if verdict is not None and verdict.grant is None:
                 content, error = verdict.result
                 batch.supply_result(place, content=content, error=error)
-            elif (approval := ledger.open_of(call.id)) is not None:
-                batch.awaiting_approval = {**batch.awaiting_approval, place: question_of(approval)}
+            elif ledger.open_of(call.id) is not None:
+                batch.awaiting_approval = {**batch.awaiting_approval, place: ApprovalRequired("")}
 
     # --- when all others have run --------------------------------------------------------------
 

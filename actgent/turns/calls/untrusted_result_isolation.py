@@ -123,14 +123,12 @@ class Isolation(FieldRepr):
         number = self.first + index + 1
         value = "\n".join(filter(None, (result.error and f"Error: {result.error}", result.content)))
         parts = () if tool is None else tool.withheld_parts(call.arguments, self.registry)
-        may_show = call.id in self.storing or (tool is not None and tool.calls_tools and not tool.outside)
         state = self.context.state
         state.dispatch(
             [
                 (f"{_KEY}{number}", {"value": value, "sources": sources}),
                 (_LAST, max(number, state.get(_LAST, 0))),
-            ],
-            once=f"{call.id}/withheld",
+            ]
         )
         return make_result(
             id=result.id,
@@ -138,7 +136,7 @@ class Isolation(FieldRepr):
             tool_name=result.tool_name,
             content=_announcement(number, call.name, parts),
             native=result.native,
-            via=sources if may_show else "",
+            via=sources if call.id in self.storing else "",
         )
 
     def _readers_of_all(self) -> str:
@@ -164,7 +162,7 @@ class Isolation(FieldRepr):
             key for name in self.sources.get(call.id, ()) if (key := _approved_key(call, name)) not in known
         ]
         if new:
-            self.context.state.dispatch([(_APPROVED, [*known, *new])], once=f"{call.id}/approved")
+            self.context.state.dispatch([(_APPROVED, [*known, *new])])
 
     def unapproved(self, call: ToolCall) -> Mapping[str, str]:
         """Return the sources of the filled arguments that no approver has seen, by parameter."""

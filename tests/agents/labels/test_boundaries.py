@@ -33,7 +33,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
-from actgent.memory.short_term_memory import ShortTermMemory
+from actgent.memory.short_term_memory import SUMMARY, ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore.record_replayer import RecordReplayer
 from actgent.sessions.restore.snapshot import decode_snapshot, encode_snapshot, put, take
@@ -348,11 +348,13 @@ async def test_a_summary(sink, autojump_clock):
     async with sink.agent(plan, tools=[page], memory=SummarizingMemory(trigger=200, keep=1)) as agent:
         session = await agent.create_session("ada")
         for text in ("read it", "go on", "go on", "go on", "pay"):
-            await session.chat(text)
+            await session.chat(text, label=Label({"mail"}))
             await session.wait_idle()
             await trio.sleep(1)
+        summary = next(each for each in session.history if each.sender.name == SUMMARY)
     assert not any(TEXT in text for text in said[-1])
-    sink.assert_asked("page")
+    assert (summary.origin, summary.via) == ("page", "mail")
+    sink.assert_asked("mail", "page")
 
 
 @pytest.mark.parametrize("direction", ["to", "back"])

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from actgent import (
+    Agent,
     Approve,
     BareAgent,
     ConfigurationError,
@@ -26,6 +27,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.protocols.protocol_interface import Protocol, SendReply
 
 from .isolating_program import READ, TEXT, Program, page
 from .outer_tool import OuterTool
@@ -61,6 +63,43 @@ async def test_an_approved_value_is_asked_once():
     program = Program([READ, EXTRACT, PAY, again, other, "ok"], decision=Approve())
     await program.run()
     assert [arguments["to"] for arguments, _ in program.asked] == ["acme", TEXT]
+
+
+async def test_approved_values_are_kept_and_stored_once():
+    """A value stays approved after another value was approved, and is stored once."""
+
+    @tool(approval=True, sinks=("text",))
+    async def send(text: str) -> str:
+        """Send."""
+        return "sent"
+
+    first, second = ToolCall("send", {"text": "@r1"}), ToolCall("send", {"text": "to @r1"})
+    program = Program([READ, first, second, first, "ok"], send, decision=Approve())
+    async with program.agent:
+        session = await program.agent.create_session("ada")
+        await program.agent.run("go", session=session)
+        stored = session.state["_approved_values"]
+    assert [(arguments["text"], set(labels)) for arguments, labels in program.asked] == [
+        (TEXT, {"text"}),
+        (f"to {TEXT}", {"text"}),
+        (TEXT, set()),
+    ]
+    assert len(stored) == 2
+
+
+async def test_references_of_calls_that_end_in_another_order(autojump_clock):
+    """Each result of an answer has the reference of its place, and the next result has the next reference."""
+
+    @tool(untrusted=True, effect="pure")
+    async def slow(seconds: int) -> str:
+        """Read a slow page."""
+        await trio.sleep(seconds)
+        return f"after {seconds}"
+
+    calls = [ToolCall("slow", {"seconds": 1}), ToolCall("slow", {"seconds": 2})]
+    program = Program([calls[::-1], calls[0], "@r1, @r2, @r3"], slow)
+    reply = await program.run()
+    assert reply.text == "after 2, after 1, after 1"
 
 
 async def test_a_refused_value_does_not_run():
@@ -269,6 +308,23 @@ async def test_a_task_with_a_withheld_value(by):
     program.assert_isolated()
 
 
+class WithData(Protocol):
+    """Replies have a constant text, and the text of the answer as data."""
+
+    name, template = "with data", "Answer."
+
+    def read(self, answer, view):
+        return [SendReply(text="Done.", data={"to": answer.text})]
+
+
+async def test_data_with_a_withheld_value_is_untrusted():
+    """A reply has the sources of the references in its data, also if its text has none."""
+    llm, policy = ScriptedLLM([READ, "@r1"]), Policy(untrusted="isolate")
+    async with Agent("clerk", protocol=WithData(), llm=llm, tools=[page], policy=policy) as agent:
+        reply = await agent.run("go", session=await agent.create_session("ada"))
+    assert (reply.text, reply.data, reply.label) == ("Done.", {"to": TEXT}, Label({"page"}))
+
+
 async def test_an_answer_with_a_withheld_value_is_untrusted_for_the_caller():
     """A caller without isolation gets the text of the reference, with its source."""
     program = Program([READ, "It says: @r1"])
@@ -299,6 +355,40 @@ async def test_nested_calls(is_sink):
     await program.run()
     assert len(program.asked) == is_sink
     assert program.paid == []
+    program.assert_isolated()
+
+
+async def test_a_nested_call_that_returns_a_withheld_argument():
+    """The result of the outer call is withheld, as the nested call may repeat the argument."""
+
+    @tool(effect="pure")
+    async def echo(text: str) -> str:
+        """Repeat."""
+        return text
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            return (await context.tools.call("echo", {"text": "@r1"})).content
+
+    program = Program([READ, ToolCall("outer", {}), "@r2"], echo, Outer())
+    reply = await program.run()
+    assert (reply.text, reply.label) == (TEXT, Label({"page"}))
+    program.assert_isolated()
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+async def test_a_tool_that_stores_no_nested_result_leaves_the_session_trusted(is_outside):
+    """The result is withheld, and the planner can read its text nowhere else."""
+
+    class Outer(OuterTool):
+        outside = is_outside
+
+        async def execute(self, arguments, context):
+            return (await context.tools.call("page", {})).content
+
+    program = Program([ToolCall("outer", {}), ToolCall("pay", {"to": "bob"}), "ok"], Outer())
+    reply = await program.run()
+    assert (program.paid, program.asked, reply.label) == ([("bob", 0, "")], [], Label())
     program.assert_isolated()
 
 

@@ -291,6 +291,23 @@ async def test_untrusted_results_are_no_trusted_text():
     assert (len(asked), calls) == (1, [])
 
 
+async def test_a_result_that_depends_on_untrusted_text_is_no_trusted_text():
+    """With `check="arguments"`, a value that only the answer of an untrusted agent contains is a violation."""
+    reader = BareAgent("reader", llm=ScriptedLLM([READ, "mallory"]), tools=[page])
+
+    @tool(effect="pure")
+    async def consult() -> str:
+        """Consult the reader."""
+        return (await reader.run("read")).text
+
+    send, calls = log_of(sinks=("to",))
+    script = [ToolCall("consult", {}), ToolCall("send", {"to": "mallory"}), "ok"]
+    async with reader:
+        asked, _ = await outcome_of(script, send, consult, policy=Policy(check="arguments"))
+    assert [dict(each.labels) for each in asked] == [{"to": Label({"page"})}]
+    assert calls == []
+
+
 async def test_the_approval_of_a_tool_has_the_labels_too():
     """A tool with `approval=` needs one approval, whose question names the sources."""
     send, calls = log_of(sinks=("to",), approval=True)

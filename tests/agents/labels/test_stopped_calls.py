@@ -166,9 +166,16 @@ async def test_a_killed_call_of_an_isolating_agent(case, autojump_clock):
 async def test_a_killed_call_that_stores_nothing_of_a_withheld_result(autojump_clock):
     """The planner stays trusted after a crash if only another call of the same answer has read untrusted text."""
     tools = Tools("trusted", effect="pure")
+
+    @tool(name="page", untrusted=True, effect="pure")
+    async def slow() -> str:
+        """Read a page while the other call stores its text."""
+        await trio.sleep(0.5)
+        return TEXT
+
     script = [[ToolCall("page", {}), ToolCall("outer", {})], *SCRIPT[1:]]
     async with MemoryJournal().running() as journal:
-        await _die_after_storing(Program(script, *tools.all).agent, tools, journal)
+        await _die_after_storing(Program(script, *tools.all, page=slow).agent, tools, journal)
         program = Program(SCRIPT[1:], *Tools("trusted", effect="pure", is_idle=True).all)
         await _resume(program.agent, journal)
     assert (program.asked, program.paid) == ([], [("bob", 0, "")])
