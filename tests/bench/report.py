@@ -14,7 +14,7 @@ from measure import REFERENCE_S, Figures
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from workloads import Bar, Workload
+from workloads import BY_KEY, Bar, Workload
 
 CHART_WIDTH = 40
 
@@ -122,6 +122,7 @@ def _number(value: float | None) -> str:
 
 
 HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "bar", "")
+DOCS_HEADS = (*HEADS[:-1], "bar met", "commit and date")
 
 
 def print_report(results: Results) -> bool:
@@ -163,17 +164,23 @@ def _line(label: str, share: float) -> str:
 
 
 def write_docs(results: Results, page: Path = PAGE) -> None:
-    """Replace the figures on a page, by default docs/benchmarks.md."""
-    write_part("figures", _markdown(results), page)
-
-
-def _markdown(results: Results) -> str:
-    date = datetime.now(tz=UTC).strftime("%-d %B %Y")
-    lines = [
-        f"{machine()}, {date}; medians of {results.rounds} rounds.",
-        "",
-        "| " + " | ".join((*HEADS[:-1], "bar met")) + " |",
-        "|---|---|---|---:|---:|---:|---:|---|",
+    """Replace the rows of the measured workloads on a page, by default docs/benchmarks.md. Rows of other workloads stay."""
+    text = page.read_text(encoding="utf-8")
+    measured = {workload.key for workload in results.workloads}
+    found = [tuple(map(str.strip, line.strip("|").split("|"))) for line in text.splitlines()]
+    kept = [
+        row for row in found if len(row) == len(DOCS_HEADS) and row[0] in BY_KEY and row[0] not in measured
     ]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(results)]
+    when = f"{commit()}, {datetime.now(tz=UTC):%-d %b %Y}"
+    new = [(*row, when) for row in rows(results)]
+    order = {key: number for number, key in enumerate(BY_KEY)}
+    write_part("figures", _markdown(sorted([*kept, *new], key=lambda row: order[row[0]])), page)
+
+
+def _markdown(listed: list[tuple[str, ...]]) -> str:
+    lines = [
+        "| " + " | ".join(DOCS_HEADS) + " |",
+        "|---|---|---|---:|---:|---:|---:|---|---|",
+        *("| " + " | ".join(row) + " |" for row in listed),
+    ]
     return "\n".join(lines)

@@ -94,17 +94,24 @@ def test_a_failed_run_keeps_no_bar():
 
 
 def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
-    """Only text between the comments changes, and a second run writes the same page."""
+    """Only rows of measured workloads change, and a second run writes the same page. The rows keep the order of the workloads."""
     report, (results, _) = load("report"), finished(floor=[10], framework=[25])
     page = tmp_path / "page.md"
-    page.write_text("head\n<!-- figures: begin -->\nold\n<!-- figures: end -->\ntail\n", encoding="utf-8")
+    rows = [
+        "| W9 | a chunk | chunk_us | 1 | 2 | 2 | 2x | pass | abc |",
+        "| W2 | old | turn_us | 1 | 9 | 9 | 2x | FAIL | abc |",
+    ]
+    written = "\n".join(["head", "<!-- figures: begin -->", *rows, "<!-- figures: end -->", "tail", ""])
+    page.write_text(written, encoding="utf-8")
     report.write_docs(results, page)
     once = page.read_text(encoding="utf-8")
     report.write_docs(results, page)
     assert page.read_text(encoding="utf-8") == once
     assert once.startswith("head\n")
     assert once.endswith("tail\n")
-    assert "| turn_us | 10 | 25 | 2.5 | 2.3x | FAIL |" in once
+    assert f"| turn_us | 10 | 25 | 2.5 | 2.3x | FAIL | {report.commit()}, " in once
+    assert "| W2 | old |" not in once
+    assert once.index("| W2 |") < once.index(rows[0])
 
 
 def test_nodes_are_left_out_without_a_database():
