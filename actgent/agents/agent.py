@@ -657,7 +657,7 @@ class Agent(Generic[DataT_co, DepsT]):
             ToolsetUnavailable: A required toolset could not be connected.
         """
         if self.toolsets:
-            await runtime.toolsets.open(self.tools, self.toolsets)
+            await runtime.toolsets.open(self.name, self.tools, self.toolsets)
         if self._opener is not None:
             self._opener.running.set_equipped()
 

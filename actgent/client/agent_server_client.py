@@ -17,6 +17,7 @@ from actgent.runtime.agent_directory import AgentCard
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.session_context import Status
 from actgent.support.name_hints import async_block
+from actgent.toolsets.toolset_manager import ToolsetStatus
 
 from .event_subscription import ServerLink
 from .http.http_transport import HTTPTransport
@@ -25,7 +26,7 @@ from .remote_agent import RemoteAgent
 from .request_bodies import annotation_query
 from .request_sender import RequestSender
 from .search_conversion import search_query, to_search_page, to_trends, trends_query
-from .server_status_conversion import to_cluster_status
+from .server_status_conversion import to_cluster_status, to_toolset_status
 from .session_operations import SessionOperations, to_summary
 from .transport_interface import RemoteRequest, Transport
 
@@ -165,6 +166,11 @@ class Client(SessionOperations):
         """
         answer = await self._link.requests.send(RemoteRequest(operation="get_cluster"))
         return None if answer["cluster"] is None else to_cluster_status(answer["cluster"])
+
+    async def toolset_status(self) -> tuple[ToolsetStatus, ...]:
+        """Return the status of each toolset of the server with a connection, such as MCP servers. Requires the scope admin."""
+        page = await self._link.requests.send(RemoteRequest(operation="list_toolsets"))
+        return tuple(map(to_toolset_status, page["items"]))
 
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
         """Return the open approvals of all sessions that the token reaches, at most `limit`."""

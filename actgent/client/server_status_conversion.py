@@ -1,4 +1,4 @@
-"""Conversion of the server's JSON about its cluster to the values of `Runtime`."""
+"""Conversion of the server's JSON about its cluster and toolsets to the values of `Runtime`."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import attrs
 
 from actgent.journal.cluster_interface import ClusterStatus, NodeStatus, PartitionStatus, PoolLayout
+from actgent.messages import ToolSpec
+from actgent.toolsets.toolset_manager import ToolsetStatus
 
 from .json_conversion import to_seconds
 
@@ -28,6 +30,17 @@ def to_cluster_status(document: Mapping[str, Any]) -> ClusterStatus:
         unhosted=document["unhosted"],
         suspects=document["suspects"],
         dead=document["dead"],
+    )
+
+
+def to_toolset_status(document: Mapping[str, Any]) -> ToolsetStatus:
+    """Convert the JSON of a toolset to a `ToolsetStatus`."""
+    return _of_fields(
+        ToolsetStatus,
+        document,
+        agents=tuple(document["agents"]),
+        tools=tuple(_of_fields(ToolSpec, each) for each in document["tools"]),
+        failed_at=None if document["failed_at"] is None else to_seconds(document["failed_at"]),
     )
 
 

@@ -49,6 +49,7 @@ Operation = Literal[
     "list_of_session",
     "list_schedules",
     "list_sessions",
+    "list_toolsets",
     "post_compare",
     "post_decision",
     "post_fork",

@@ -159,6 +159,7 @@ class AsyncPortalClient(AsyncProxy):
     search = AsyncioMethod(Client.search)
     trends = AsyncioMethod(Client.trends)
     cluster_status = AsyncioMethod(Client.cluster_status)
+    toolset_status = AsyncioMethod(Client.toolset_status)
     dead_letters = AsyncioMethod(Client.dead_letters)
     send_again = AsyncioMethod(Client.send_again)
 

@@ -154,6 +154,7 @@ class PortalClient(Proxy):
     search = SyncMethod(Client.search)
     trends = SyncMethod(Client.trends)
     cluster_status = SyncMethod(Client.cluster_status)
+    toolset_status = SyncMethod(Client.toolset_status)
     dead_letters = SyncMethod(Client.dead_letters)
     send_again = SyncMethod(Client.send_again)
 

@@ -23,6 +23,7 @@ from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import Observed, ObservedType
 from actgent.support.field_repr import FieldRepr
+from actgent.toolsets.toolset_manager import ToolsetManager, ToolsetStatus
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory, Listed
@@ -117,6 +118,7 @@ class Introspection:
     journal: Journal | None
     index: IndexQueries | None
     membership: Membership | None
+    toolsets: ToolsetManager
     agents: Directory
     _askers = 0
     """Number of open `asking_elsewhere` blocks."""
@@ -138,6 +140,10 @@ class Introspection:
     def cluster(self) -> ClusterStatistics | None:
         """Return the statistics of this cluster node: partitions, takeovers, fenced writes, delays; None without a cluster."""
         return None if self.membership is None else self.membership.statistics()
+
+    def toolset_status(self) -> tuple[ToolsetStatus, ...]:
+        """Return the status of each toolset with a connection, such as MCP servers: state, tools, last error, reconnections."""
+        return self.toolsets.describe()
 
     async def cluster_status(self) -> ClusterStatus | None:
         """Return the nodes and partitions of this node's cluster, and the agents without a node; None without a cluster.

@@ -136,10 +136,10 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         around = SystemContext(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
-        self.toolsets = ToolsetManager(nursery, events)
+        self.clock = Clock()
+        self.toolsets = ToolsetManager(nursery, events, self.clock.now)
         self.dead_letter = around.dead_letter
         """Function that adds a message to the dead letters."""
-        self.clock = Clock()
         owners = None if quotas is None else QuotaAccounts(quotas, journal, self.clock.now)
         self.accounts = BudgetAccounts(journal, owners)
         self.agents = Directory()

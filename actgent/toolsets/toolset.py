@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
+import attrs
 import trio
 
 from actgent.approvals import ApprovalRequest
@@ -29,6 +30,28 @@ Publish = Callable[[Sequence[Tool]], None]
 """Callback that receives the current tools of a toolset."""
 CONNECT_TIMEOUT_SECONDS = 10.0
 """Default of `Toolset.connect_timeout`."""
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionInfo:
+    """Description of a toolset's connection for operators, without secrets."""
+
+    kind: str
+    """Kind of the server, such as `mcp`."""
+    address: str
+    """Name of the program, or origin of the URL."""
+    protocol: str = ""
+    """Protocol revision of the open connection; empty if there is none."""
+    server: str = ""
+    """Name and version that the server reports; empty if it is not connected."""
+    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Texts that are removed from error messages: header values, environment variables, parts of the URL."""
+
+    def hide_secrets(self, text: str) -> str:
+        """Return a text with each secret replaced by `[hidden]`."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "[hidden]")
+        return text
 
 
 class Toolset(abc.ABC):
@@ -68,6 +91,11 @@ class Toolset(abc.ABC):
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
         """Derive the tools of this toolset from those that its source published."""
         return published
+
+    @property
+    def connection_info(self) -> ConnectionInfo | None:
+        """Description of the connection for operators; None if the toolset has none. Then its error messages are not shown."""
+        return None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

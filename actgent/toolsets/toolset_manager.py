@@ -11,7 +11,8 @@ the error.
 
 import contextvars
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import attrs
 import trio
@@ -19,6 +20,7 @@ import trio
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.text_escaping import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
+from actgent.messages import ToolSpec
 from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error, leaves, readable_text
@@ -40,6 +42,38 @@ STABLE_SECONDS = 60.0
 _log = logger_of(__name__)
 
 
+ConnectionState = Literal["connecting", "connected", "lost", "failed"]
+"""State of a toolset. `failed`: its configuration is wrong, and it is not connected again."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ToolsetStatus(FieldRepr):
+    """Status of a toolset with a connection, for operators. It has no secrets."""
+
+    name: str
+    agents: tuple[str, ...]
+    """Names of the agents that use the toolset, sorted."""
+    state: ConnectionState
+    kind: str
+    """Kind of the server: `mcp`; empty for other toolsets."""
+    address: str
+    """Name of the program, or origin of the URL; empty if unknown."""
+    protocol: str
+    """Protocol revision of the open connection; empty if there is none."""
+    server: str
+    """Name and version that the server reports; empty if it is not connected."""
+    tools: tuple[ToolSpec, ...]
+    """Tools that the server published last."""
+    reconnects: int
+    """Number of connections after the first."""
+    error: str
+    """Class name of the last error; `silent` if the server did not respond in time; empty if there was no error."""
+    error_text: str
+    """Message of the last error without secrets; empty if the toolset does not name its secrets."""
+    failed_at: float | None
+    """Unix time of the last error in seconds; None if there was no error."""
+
+
 @attrs.define(eq=False, repr=False)
 class _AgentToolset(FieldRepr):
     """A toolset as one agent uses it: the tools of a source, or tools derived from them."""
@@ -48,6 +82,8 @@ class _AgentToolset(FieldRepr):
     """The toolset that was passed to the agent."""
     registry: ToolRegistry
     """Tool registry of the agent."""
+    agent: str
+    """Name of the agent."""
     error: Exception | None = None
     """Exception of the last derivation of the agent's tools; None if it succeeded."""
     is_started: bool = False
@@ -101,6 +137,12 @@ class _ToolsetState(FieldRepr):
     """Set when the toolset connects or fails; replaced by a new event each time."""
     failures: int = 0
     """Number of failures since the last stable connection."""
+    connections: int = 0
+    """Number of connections that have published tools."""
+    last_error: str = ""
+    """Class name of the last error, also after a reconnection; `silent` after a timeout; empty if there was no error."""
+    failed_at: float | None = None
+    """Unix time of the last error in seconds."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancel scope of the toolset's task."""
     connecting: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -123,6 +165,38 @@ class _ToolsetState(FieldRepr):
         if not self.is_settled:
             use.registry.mark_connecting(use.toolset.name)
 
+    def note_error(self, kind: str, detail: str, now: float) -> None:
+        """Store the last error: its class name, its text, and the Unix time in seconds."""
+        self.last_error, self.detail, self.failed_at = kind, detail, now
+
+    def describe(self) -> ToolsetStatus:
+        """Return the status of the toolset."""
+        state: ConnectionState = "connecting"
+        if self.config_error is not None:
+            state = "failed"
+        elif not self.reason:
+            state = "connected"
+        elif self.is_settled:
+            state = "lost"
+        info = self.source.connection_info
+        return ToolsetStatus(
+            name=self.source.name,
+            agents=tuple(sorted({use.agent for use in self.uses})),
+            state=state,
+            kind="" if info is None else info.kind,
+            address="" if info is None else info.address,
+            protocol="" if info is None else info.protocol,
+            server="" if info is None else info.server,
+            tools=tuple(
+                ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+                for tool in self.tools or ()
+            ),
+            reconnects=max(0, self.connections - 1),
+            error=self.last_error,
+            error_text="" if info is None else info.hide_secrets(self.detail),
+            failed_at=self.failed_at,
+        )
+
     def notify(self) -> None:
         """Wake all waiting tasks and calls after the toolset has connected or failed."""
         self.is_settled = True
@@ -135,13 +209,20 @@ class _ToolsetState(FieldRepr):
 class ToolsetManager:
     """Runs the toolsets of one runtime block."""
 
-    def __init__(self, nursery: trio.Nursery, events: EventStream) -> None:
+    def __init__(self, nursery: trio.Nursery, events: EventStream, now: Callable[[], float]) -> None:
+        """Create a manager without toolsets. `now` returns the Unix time in seconds."""
         self._nursery = nursery
         self._events = events
+        self._now = now
         self._loop = trio.lowlevel.current_trio_token()
         self._states: dict[Toolset, _ToolsetState] = {}
 
-    async def open(self, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
+    def describe(self) -> tuple[ToolsetStatus, ...]:
+        """Return the status of each toolset with a connection, sorted by name."""
+        found = [state.describe() for source, state in self._states.items() if source.may_change]
+        return tuple(sorted(found, key=lambda each: (each.name, each.agents)))
+
+    async def open(self, agent: str, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
         """Add the tools of toolsets to a registry, and wait for the toolsets to connect.
 
         Required toolsets are awaited up to their `connect_timeout`. For optional toolsets, wait until one has
@@ -152,7 +233,7 @@ class ToolsetManager:
             ToolsetUnavailable: A required toolset did not connect. None of the toolsets is added.
             ConfigurationError: The configuration of a toolset is wrong, or a derivation does not match its tools.
         """
-        uses = [_AgentToolset(toolset, registry) for toolset in toolsets]
+        uses = [_AgentToolset(toolset, registry, agent) for toolset in toolsets]
         try:
             states = [self._acquire(use) for use in uses]
             async with trio.open_nursery() as nursery:
@@ -248,6 +329,8 @@ class ToolsetManager:
             )
         if run is not state.run_token:
             return
+        if state.reason:
+            state.connections += 1
         state.tools = tuple(tools)
         state.connecting.deadline = math.inf
         state.reason, state.error = "", None
@@ -261,6 +344,7 @@ class ToolsetManager:
         """Stop a toolset whose configuration is wrong. Agents that have started only get a log entry."""
         name = state.source.name
         state.config_error = config_error
+        state.note_error(type(config_error).__name__, str(config_error), self._now())
         state.reason = "its configuration is wrong"
         for use in state.uses:
             use.mark_unavailable(state.reason)
@@ -277,14 +361,15 @@ class ToolsetManager:
         state.error = error
         silent = f"it did not answer within {state.source.connect_timeout:g} s"
         state.reason = silent if error is None else "its connection failed"
-        state.detail = detail = silent if error is None else error_text(next(leaves(error)))
+        detail = silent if error is None else error_text(next(leaves(error)))
+        kind = "silent" if error is None else type(next(leaves(error))).__name__
+        state.note_error(kind, detail, self._now())
         _log.warning(
             "toolset %s is not available: %s; next attempt in %g s", shown(name), shown(detail), pause
         )
         for use in state.uses:
             use.mark_unavailable(state.reason)
         if self._events.watched:
-            kind = "silent" if error is None else type(next(leaves(error))).__name__
             self._events.publish(ToolsetLost(toolset=name, error=kind, delay=pause))
         state.notify()
 

@@ -17,6 +17,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import StopReason
 from actgent.messages import OnBusy, SenderKind, ToolStatus
 from actgent.sessions.subscriptions import ObservedType
+from actgent.toolsets.toolset_manager import ConnectionState
 from actgent.web.access_tokens import Scope
 from actgent.web.problem_documents import TITLES
 
@@ -889,6 +890,34 @@ class ClusterDocument(TypedDict):
     """Number of sessions that were unfinished when their node died and have not finished since."""
     dead: Count
     """Number of dead-lettered messages and requests."""
+
+
+class ToolsetDocument(TypedDict):
+    """A toolset with a connection, such as an MCP server."""
+
+    name: Annotated[str, Keywords({"examples": ["github"]})]
+    agents: Sequence[AgentName]
+    """Names of the agents that use the toolset."""
+    state: ConnectionState
+    """State of the connection. `failed`: the configuration is wrong, and the toolset is not connected again."""
+    kind: Annotated[str, Keywords({"examples": ["mcp"]})]
+    """Kind of the server: `mcp`; empty for other toolsets."""
+    address: Annotated[str, Keywords({"examples": ["https://mcp.example.com"]})]
+    """Name of the program, or scheme, host and port of the URL; empty if unknown."""
+    protocol: Annotated[str, Keywords({"examples": ["2026-07-28"]})]
+    """Protocol revision of the open connection; empty if there is none."""
+    server: str
+    """Name and version that the server reports; empty if it is not connected."""
+    tools: Sequence[ToolDocument]
+    """Tools that the server published last."""
+    reconnects: Count
+    """Number of connections after the first."""
+    error: Annotated[str, Keywords({"examples": ["ConnectError"]})]
+    """Class of the last error; `silent` if the server did not respond in time; empty if there was no error."""
+    error_text: str
+    """Message of the last error, without the secrets of the connection; empty if the toolset does not name its secrets."""
+    failed_at: Date | None
+    """Time of the last error."""
 
 
 class ClusterAnswer(TypedDict):

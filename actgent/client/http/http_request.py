@@ -49,6 +49,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "list_of_session": ("GET", "/sessions/{session}/approvals"),
     "list_schedules": ("GET", "/sessions/{session}/schedules"),
     "list_sessions": ("GET", "/sessions"),
+    "list_toolsets": ("GET", "/toolsets"),
     "post_compare": ("POST", "/sessions/{session}/compare"),
     "post_decision": ("POST", "/approvals/{part}/decision"),
     "post_fork": ("POST", "/sessions/{session}/fork"),

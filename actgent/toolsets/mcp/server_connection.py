@@ -137,6 +137,12 @@ class MCPConnection:
         return tools
 
     @property
+    def identity(self) -> tuple[str, str]:
+        """Protocol revision of the session, and name and version of the server; empty texts before the handshake."""
+        info, revision = self.session.server_info, self.session.protocol_version
+        return revision or "", "" if info is None else f"{info.name} {info.version}".strip()
+
+    @property
     def has_resources(self) -> bool:
         """True if the server provides resources."""
         capabilities = self.session.server_capabilities

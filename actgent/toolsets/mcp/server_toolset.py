@@ -15,7 +15,7 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import trio
 
@@ -29,7 +29,7 @@ from actgent.support.user_code_calls import leaves
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard, is_http_url
-from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
+from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, ConnectionInfo, Publish, Toolset, check_name
 
 from .response_size_limit import SessionExpired
 from .server_command import ServerCommand
@@ -40,6 +40,8 @@ LIST_INTERVAL_SECONDS = 0.5
 """Minimum time between two requests for the tool list, regardless of how often the server reports changes."""
 DRAIN_SECONDS = 0.3
 """Time for pending responses to arrive after a server has ended the session."""
+MIN_SECRET_CHARS = 6
+"""Minimum length of a text that is removed from error messages. Shorter texts, such as `-y`, occur in other words."""
 _log = logger_of(__name__)
 T = TypeVar("T")
 
@@ -162,6 +164,29 @@ class MCPServer(Toolset):
 
     def __repr__(self) -> str:
         return f"<MCPServer {self.name!r}: {self.command or self.url}>"
+
+    @property
+    def connection_info(self) -> ConnectionInfo:
+        links = self._connections.get(trio.lowlevel.current_trio_token(), ())
+        revision, server = links[-1].identity if links else ("", "")
+        return ConnectionInfo(
+            kind="mcp",
+            address=PurePath(self.command).name if self.command else _origin_of(self.url),
+            protocol=revision,
+            server=server,
+            secrets=tuple(self._secrets()),
+        )
+
+    def _secrets(self) -> Iterator[str]:
+        """Yield the texts that error messages must not show, of at least `MIN_SECRET_CHARS` characters."""
+        url = urlsplit(self.url)
+        texts = [*self.env.values(), *self.args, url.username, url.password, url.query, *url.path.split("/")]
+        texts += [value for _, value in parse_qsl(url.query)]
+        for header in self.headers.values():
+            texts += [header, header.rpartition(" ")[2]]
+        if self.oauth is not None:
+            texts.append(self.oauth.client_secret)
+        yield from (each for each in texts if each and len(each) >= MIN_SECRET_CHARS)
 
     async def run(self, publish: Publish) -> None:
         if self.lock is not None:
@@ -510,6 +535,12 @@ def _check_pairs(argument: str, given: object) -> None:
             raise ConfigurationError(
                 f"{argument}= must be a dict of texts, but the value of {name!r:.200} is of type {type(value).__name__}"
             )
+
+
+def _origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL. Path and query may contain tokens."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def check_sampling(sampling: Any) -> Any:

@@ -1,16 +1,49 @@
 """Endpoints for operators: the nodes and partitions of the cluster, and the connections of toolsets."""
 
+from actgent.errors.text_escaping import shown
 from actgent.journal.cluster_interface import ClusterStatus
+from actgent.toolsets.toolset_manager import ToolsetStatus
 from actgent.web import json_response_types
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .json_serializers import to_date
+
+MAX_ERROR_CHARS = 2000
+"""Length to which the message of an error is cut, in characters."""
 
 
 async def get_cluster(call: HTTPCall) -> JSON[json_response_types.ClusterAnswer]:
     """Return the nodes and partitions of the cluster, and the agents without a node; null if the server is not in a cluster."""
     status = await call.gateway.access.runtime.cluster_status()
     return JSON({"cluster": None if status is None else _of_cluster(status)})
+
+
+async def list_toolsets(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.ToolsetDocument]]:
+    """List the toolsets with a connection, such as MCP servers, with their agents, tools and last errors. The list has no secrets."""
+    found = call.gateway.access.runtime.toolset_status()
+    return JSON({"items": [_of_toolset(each) for each in found], "next": None})
+
+
+def _of_toolset(status: ToolsetStatus) -> json_response_types.ToolsetDocument:
+    return {
+        "name": status.name,
+        "agents": list(status.agents),
+        "state": status.state,
+        "kind": status.kind,
+        "address": status.address,
+        "protocol": status.protocol,
+        "server": status.server,
+        "tools": [
+            {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+            for spec in status.tools
+        ],
+        "reconnects": status.reconnects,
+        "error": status.error,
+        "error_text": shown(status.error_text, MAX_ERROR_CHARS),
+        "failed_at": to_date(status.failed_at or 0.0),
+    }
 
 
 def _of_cluster(status: ClusterStatus) -> json_response_types.ClusterDocument:
@@ -50,4 +83,7 @@ def _of_cluster(status: ClusterStatus) -> json_response_types.ClusterDocument:
     }
 
 
-ENDPOINTS = (Endpoint(verb="GET", path="/cluster", answer=get_cluster, scope="admin"),)
+ENDPOINTS = (
+    Endpoint(verb="GET", path="/cluster", answer=get_cluster, scope="admin"),
+    Endpoint(verb="GET", path="/toolsets", answer=list_toolsets, scope="admin"),
+)

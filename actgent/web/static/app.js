@@ -20,6 +20,7 @@ const PAGES = [
   { name: "Memories", letter: "m", load: async () => (await import("./pages/memories.js")).Memories },
   { name: "Dead letters", place: "dead-letters", letter: "d", scope: "admin", load: async () => (await import("./pages/dead-letters.js")).DeadLetters },
   { name: "Webhooks", letter: "w", scope: "admin", load: async () => (await import("./pages/webhooks.js")).Webhooks },
+  { name: "Tool servers", place: "toolsets", letter: "o", scope: "admin", load: async () => (await import("./pages/toolsets.js")).Toolsets },
   { name: "Cluster", letter: "c", scope: "admin", isShown: (now) => Boolean(now?.node), load: async () => (await import("./pages/cluster.js")).Cluster },
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));

@@ -2176,6 +2176,41 @@ export interface ToolsEvent {
   data: CallsStarted;
 }
 
+/** A toolset with a connection, such as an MCP server. */
+export interface Toolset {
+  name: string;
+  /** Names of the agents that use the toolset. */
+  agents: Array<string>;
+  /** State of the connection. `failed`: the configuration is wrong, and the toolset is not connected again. */
+  state: "connecting" | "connected" | "lost" | "failed";
+  /** Kind of the server: `mcp`; empty for other toolsets. */
+  kind: string;
+  /** Name of the program, or scheme, host and port of the URL; empty if unknown. */
+  address: string;
+  /** Protocol revision of the open connection; empty if there is none. */
+  protocol: string;
+  /** Name and version that the server reports; empty if it is not connected. */
+  server: string;
+  /** Tools that the server published last. */
+  tools: Array<Tool>;
+  /** Number of connections after the first. */
+  reconnects: number;
+  /** Class of the last error; `silent` if the server did not respond in time; empty if there was no error. */
+  error: string;
+  /** Message of the last error, without the secrets of the connection; empty if the toolset does not name its secrets. */
+  error_text: string;
+  /** Time of the last error. */
+  failed_at: string | null;
+}
+
+/** One page of a list. */
+export interface ToolsetPage {
+  /** The items of the page. */
+  items: Array<Toolset>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
 /** Statistics of one group: one day, agent, model or owner. */
 export interface Trend {
   /** Day (`2026-11-27`, UTC), or name of the agent, model or owner; empty for turns without a model call. */
@@ -3078,6 +3113,14 @@ export interface Operations {
     answer: ClusterAnswer;
     events: never;
   };
+  /** List the toolsets with a connection, such as MCP servers, with their agents, tools and last errors. The list has no secrets. */
+  list_toolsets: {
+    path: Record<string, never>;
+    query: Record<string, never>;
+    body: undefined;
+    answer: ToolsetPage;
+    events: never;
+  };
   /** List the running agents. */
   list_agents: {
     path: Record<string, never>;
@@ -3230,6 +3273,7 @@ export const OPERATIONS = {
   get_dead_letters: ["GET", "/v1/dead-letters", false],
   send_dead_letter: ["POST", "/v1/dead-letters/{l}/redelivery", false],
   get_cluster: ["GET", "/v1/cluster", false],
+  list_toolsets: ["GET", "/v1/toolsets", false],
   list_agents: ["GET", "/v1/agents", false],
   get_agent: ["GET", "/v1/agents/{a}", false],
   statistics: ["GET", "/v1/statistics", false],

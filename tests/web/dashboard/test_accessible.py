@@ -50,6 +50,7 @@ async def test_empty_pages_are_accessible(serving, screen, axe):
             "memories",
             "dead-letters",
             "webhooks",
+            "toolsets",
             "journal",
         ):
             await screen.go(f"#/{place}")
@@ -83,7 +84,7 @@ async def test_shortcuts_open_pages(stage, screen):
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
-    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "m": "memories", "d": "dead-letters", "w": "webhooks", "j": "journal"}  # fmt: skip
+    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "m": "memories", "d": "dead-letters", "w": "webhooks", "o": "toolsets", "j": "journal"}  # fmt: skip
     for letter, place in letters.items():
         await screen.press("g", letter)
         await screen.until(f"document.querySelector('nav [aria-current]').hash === '#/{place}'")
