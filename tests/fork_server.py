@@ -5,10 +5,13 @@
 
 A forked process (a "life") has separate streams, environment, folder and arguments, and the signal handlers of a
 new interpreter. The fork returns from the loop of the server before it runs code. So Python ends the process as
-usual: threads are joined, `atexit` functions are called, files are flushed. Variables that an interpreter reads at
-its start (`PYTHONIOENCODING`, `PYTHONHASHSEED`) have no effect: tests of these start a real interpreter.
+usual: threads are joined, `atexit` functions are called, files are flushed. Only modules are not torn down, because
+this costs 100 ms of CPU time in each process: `end_early` runs instead, as the last `atexit` function.
+Variables that an interpreter reads at its start (`PYTHONIOENCODING`, `PYTHONHASHSEED`) have no effect: tests of
+these start a real interpreter.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -300,7 +303,43 @@ def _stream(number, closed):
     return stream
 
 
+exit_code = None
+"""Exit code of a forked process. None: Python ends the process, as in the server and after a KeyboardInterrupt."""
+
+
+def end_early():
+    """End a forked process after its other `atexit` functions, without the teardown of its modules."""
+    if exit_code is None:
+        return
+    if (names := vars(sys.modules["__main__"])) is not globals():
+        names.clear()  # closes and flushes files
+    gc.collect()
+    with contextlib.suppress(AttributeError, ValueError):  # the stream is missing or closed
+        sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+    except (AttributeError, ValueError):
+        os._exit(exit_code)
+    except OSError:
+        return  # Python reports the error and exits with 120
+    os._exit(exit_code)
+
+
 def live(args):
+    """Run the code, script or command of a request as `__main__`, and note its exit code."""
+    global exit_code  # noqa: PLW0603 - `end_early` gets no arguments
+    try:
+        run_main(args)
+        exit_code = 0
+    except SystemExit as ended:
+        exit_code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    except Exception:
+        exit_code = 1
+        raise
+
+
+def run_main(args):
     """Run the code, script or command of a request as `__main__`."""
     first, *rest = args
     if Path(first).name == "actgent":
@@ -320,6 +359,7 @@ def live(args):
 
 
 if __name__ == "__main__":
+    atexit.register(end_early)  # The first registered function runs last.
     del sys.path[0]
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
