@@ -156,24 +156,20 @@ def open_cluster():
     return open_cluster
 
 
-def _forking(*, has_command):
+@pytest.fixture(scope="session")
+def lives():
+    """Yield a server with `run` and `popen` as in `subprocess`. It forks processes that have imported actgent: see `fork_server.py`."""
     spec = importlib.util.spec_from_file_location("fork_server", HERE / "fork_server.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    with contextlib.closing(module.ForkServer(has_command=has_command)) as server:
+    with contextlib.closing(module.ForkServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def lives():
-    """Yield a server with `run` and `popen` as in `subprocess`. It forks processes that have imported actgent: see `fork_server.py`."""
-    yield from _forking(has_command=False)
-
-
-@pytest.fixture(scope="session")
-def commands():
-    """Yield a server as `lives` does, also for `["actgent", ...]`. Its processes have also imported the command line and the SDKs."""
-    yield from _forking(has_command=True)
+def commands(lives):
+    """Return the server `lives`, for commands `["actgent", ...]`."""
+    return lives
 
 
 # --- a provider for programs that call trio.run themselves --------------------------------

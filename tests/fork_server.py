@@ -42,13 +42,12 @@ class ForkServer:
     """A server that forks processes, with `run` and `popen` as in `subprocess`, for commands of this interpreter.
 
     A command is `[sys.executable, "-c", code, ...]`, `[sys.executable, script, ...]` or `["actgent", ...]`.
-    With `has_command`, the server has imported all modules that an `actgent` command needs.
     """
 
-    def __init__(self, *, has_command):
+    def __init__(self):
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, __file__, str(theirs.fileno()), *["command"] * has_command]
+            command = [sys.executable, __file__, str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
 
     def close(self):
@@ -237,24 +236,19 @@ def serve(control):
                 waiting.register(pidfd, selectors.EVENT_READ, (pid, status))
 
 
-def import_all(*, has_command):
-    """Import all modules that the forked processes need, and end every thread, because a fork would lose it."""
-    actgent = importlib.import_module("actgent")
-    for name in actgent.__all__:
-        with contextlib.suppress(ModuleNotFoundError):  # the tests of the core run without the other parts
-            getattr(actgent, name)
-    testing = importlib.import_module("actgent.testing")
-    for name in testing.__all__:
-        getattr(testing, name)
-    opening = importlib.import_module("actgent.journal.journal_url")
-    for url in ("memory:", "sqlite:////a.db", "postgres://host/database"):
-        with contextlib.suppress(actgent.ConfigurationError):  # psycopg may be missing
-            opening.open_journal(url)
-    if has_command:
-        cli = importlib.import_module("actgent.cli")
-        for module in pkgutil.walk_packages(cli.__path__, "actgent.cli."):
-            importlib.import_module(module.name)
-        for name in ("anthropic", "openai"):
+THIRD_PARTY = ("anthropic", "openai", "cattrs", "cyclopts.help", "encodings.idna", "genai_prices", "hypercorn.trio", "jinja2", "logging.config", "rich.markdown", "wsgiref.handlers")  # fmt: skip
+"""Modules that actgent imports inside functions."""
+
+
+def import_all():
+    """Import all modules that the forked processes may need, and end every thread, because a fork would lose it.
+
+    A module that is missing is left out, because the tests of the core run without the other parts.
+    """
+    package = importlib.import_module("actgent")
+    ours = (each.name for each in pkgutil.walk_packages(package.__path__, "actgent.", onerror=lambda _: None))
+    for name in (*(each for each in ours if not each.endswith("__main__")), *THIRD_PARTY):
+        with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
@@ -364,7 +358,7 @@ if __name__ == "__main__":
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the tests, which end the server by its socket
-    import_all(has_command="command" in sys.argv[2:])
+    import_all()
     wish = serve(socket.socket(fileno=int(sys.argv[1])))
     if wish is not None:
         become(*wish)
