@@ -236,8 +236,10 @@ def serve(control):
                 waiting.register(pidfd, selectors.EVENT_READ, (pid, status))
 
 
-THIRD_PARTY = ("anthropic", "openai", "cattrs", "cyclopts.help", "encodings.idna", "genai_prices", "hypercorn.trio", "jinja2", "logging.config", "rich.markdown", "wsgiref.handlers")  # fmt: skip
+THIRD_PARTY = ("cattrs", "cyclopts.help", "encodings.idna", "genai_prices", "hypercorn.trio", "jinja2", "logging.config", "rich.markdown", "wsgiref.handlers")  # fmt: skip
 """Modules that actgent imports inside functions."""
+LEFT_OUT = ("__main__", ".pytest_plugin", "._anthropic_import")
+"""Ends of names that are not imported: commands print a warning where pytest is loaded, and few tests use 60 MB of Anthropic's SDK."""
 
 
 def import_all():
@@ -246,8 +248,8 @@ def import_all():
     A module that is missing is left out, because the tests of the core run without the other parts.
     """
     package = importlib.import_module("actgent")
-    ours = (each.name for each in pkgutil.walk_packages(package.__path__, "actgent.", onerror=lambda _: None))
-    for name in (*(each for each in ours if not each.endswith("__main__")), *THIRD_PARTY):
+    ours = (each.name for each in pkgutil.walk_packages(package.__path__, "actgent."))
+    for name in (*(each for each in ours if not each.endswith(LEFT_OUT)), *THIRD_PARTY):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     assert threading.active_count() == 1, threading.enumerate()
