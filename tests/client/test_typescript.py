@@ -68,9 +68,8 @@ def test_types_are_current():
     assert done.returncode == 0, done.stderr
 
 
-def test_public_types_are_strict(node, built):
-    """The package compiles with `--strict`, and no exported declaration has the type `any`."""
-    compile_package(node, "--noEmit")
+def test_public_types_are_strict(built):
+    """The package was compiled with `--strict`, and no exported declaration has the type `any`."""
     declarations = list((built / "node_modules" / "actgent" / "dist").glob("*.d.ts"))
     assert len(declarations) == 6
     for each in declarations:

@@ -27,10 +27,14 @@ CHECKERS = [
 ERROR = re.compile(r"(\w+\.py):(\d+)(?::\d+)?(?: -)?:? error")
 
 
-def errors_in(checker: list[str], name: str) -> set[int]:
-    """Return the lines of a program with an error of a type checker."""
+PROGRAMS = ("correct.py", "planted.py")
+
+
+@pytest.fixture(scope="module", params=CHECKERS)
+def errors(request) -> dict[str, set[int]]:
+    """Return the lines of each program with an error of a type checker, from one run of the checker."""
     done = subprocess.run(
-        [*checker, str(HERE / name)],
+        [*request.param, *(str(HERE / name) for name in PROGRAMS)],
         cwd=ROOT,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,
@@ -38,26 +42,24 @@ def errors_in(checker: list[str], name: str) -> set[int]:
         check=False,
     )
     found = ERROR.findall(done.stdout)
-    assert {file for file, _ in found} <= {name}, done.stdout
+    assert {file for file, _ in found} <= set(PROGRAMS), done.stdout
     assert bool(found) == (done.returncode == 1), done.stdout + done.stderr
-    return {int(line) for _, line in found}
+    return {name: {int(line) for file, line in found if file == name} for name in PROGRAMS}
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_type_errors_are_found(checker):
+def test_type_errors_are_found(errors):
     """Both type checkers report each planted error and no other error."""
     lines = (HERE / "planted.py").read_text().splitlines()
     planted = {number for number, line in enumerate(lines, 1) if "  # wrong: " in line}
     assert len(planted) >= 11
-    found = errors_in(checker, "planted.py")
+    found = errors["planted.py"]
     assert {line: lines[line - 1] for line in planted - found} == {}
     assert {line: lines[line - 1] for line in found - planted} == {}
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_valid_program_has_no_type_errors(checker):
+def test_valid_program_has_no_type_errors(errors):
     """The program has no errors in the strictest mode of each type checker."""
-    assert errors_in(checker, "correct.py") == set()
+    assert errors["correct.py"] == set()
 
 
 def test_options_are_those_of_the_agent():
