@@ -26,19 +26,23 @@ KILL_INTERVAL_SECONDS = 5
 KILLS = 3
 
 
-async def keep_alive(nodes, name):
-    """Run a node, and start the next one after its death."""
+async def keep_alive(nodes, name, ready):
+    """Run a node, and start the next one after its death. `ready` holds the names of the nodes that run."""
     for number in range(100):
         with suppress(RuntimeError):  # it may be killed before it is ready
             await nodes.start(f"{name}{number}")
+            ready.add(name)
         while nodes.running[f"{name}{number}"].poll() is None:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
+        ready.discard(name)
 
 
-async def kill_all(nodes):
-    """Kill all nodes that run, `KILLS` times."""
+async def kill_all(nodes, ready, names):
+    """Kill all nodes that run, `KILLS` times, each time after the nodes with these names are ready."""
     for _ in range(KILLS):
         await trio.sleep(KILL_INTERVAL_SECONDS)
+        while not ready.issuperset(names):  # noqa: ASYNC110 - another process changes this state
+            await trio.sleep(0.05)
         for node in list(nodes.running.values()):
             if node.poll() is None:
                 node.kill()
@@ -97,11 +101,15 @@ async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
 
     In concurrent tests the restart of a node takes longer. A message that kills its node is dead-lettered,
     and no other message is. All other senders get their answers.
+
+    With such a message, the test kills only both nodes at once: two deaths of single nodes with the same suspect
+    alone are those of a message that kills its node.
     """
+    ready = set()
     nodes.options = (f"slowly={TURN_SECONDS}",)
     async with trio.open_nursery() as nursery:
         for name in "ab":
-            nursery.start_soon(keep_alive, nodes, name)
+            nursery.start_soon(keep_alive, nodes, name, ready)
         while len(nodes.ports) < 2:  # noqa: ASYNC110 - another process changes this state
             await trio.sleep(0.05)
         await nodes.settle(["a0", "b0"])
@@ -117,7 +125,7 @@ async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
                         turns.start_soon(ask, session, f"slowly {number}")
                     while len(nodes.calls) < TURNS:  # noqa: ASYNC110 - another process changes this state
                         await trio.sleep(0.05)
-                    turns.start_soon(kill_all, nodes)
+                    turns.start_soon(kill_all, nodes, ready, "ab" if poison else "")
                     if poison:
                         turns.start_soon(asking.run, killing, "kill")
             if REPORT:
