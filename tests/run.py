@@ -25,7 +25,8 @@ PARTS = ("cli", "client", "cluster", "evaluation", "interop", "observe", "portal
 """Packages below `actgent` that the core must not need."""
 CORE = ("actors", "agents", "database", "journal", "llm", "memory", "protocols", "state", "structured", "support", "testing", "tools", "toolsets")  # fmt: skip
 """Folders below `tests` that test the core."""
-PYTEST = ("-m", "pytest", "-n", "2", "--dist", "worksteal", "--durations", "10", "--durations-min", "5")
+PYTEST = ("-m", "pytest", "-n", "3", "--dist", "worksteal", "--durations", "10", "--durations-min", "5")
+"""Three workers for two cores: tests of clusters and processes wait for most of their time."""
 NO_TESTS = 5
 """Exit code of pytest if nothing was collected."""
 SITE = """\
@@ -106,8 +107,14 @@ def run_core(tests: Sequence[str], options: Sequence[str]) -> int:
 
 
 def run(folder: Path, tests: Sequence[str], options: Sequence[str], environment: dict[str, str]) -> int:
+    """Run tests in a folder, and return the exit code of pytest.
+
+    Compiled files are written, also if the environment forbids it: without them, each process compiles all of
+    actgent in about a second.
+    """
     command = [sys.executable, *PYTEST, *options, *tests]
-    code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    compiling = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    code = subprocess.run(command, cwd=folder, env=compiling, check=False).returncode
     return 0 if code == NO_TESTS else code
 
 
