@@ -91,7 +91,7 @@ def _map_type(schema: Schema, indent: str) -> str:
     if values is False:
         return "Record<string, never>"
     value = "JSONValue" if values is True else _type(values, indent)
-    if "pattern" not in schema.get("propertyNames", {"pattern": ""}):
+    if "propertyNames" in schema:
         return f"Partial<Record<{_type(schema['propertyNames'], indent)}, {value}>>"
     return f"Record<string, {value}>"
 

@@ -84,14 +84,13 @@ SESSION_LIMITS: Mapping[str, Any] = {
 """JSON Schema of the limits that apply to a whole session."""
 TAGS: Mapping[str, Any] = {
     "type": "array",
-    "items": {"type": "string", "pattern": "^[^,]+$", "maxLength": MAX_TAG_CHARS},
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_TAG_CHARS},
     "maxItems": MAX_TAGS,
     "description": "Tags of the session: texts without commas.",
     "examples": [["billing"]],
 }
 SESSION_METADATA: Mapping[str, Any] = {
     "type": "object",
-    "propertyNames": {"type": "string", "pattern": f"^[A-Za-z0-9._-]{{1,{MAX_KEY_CHARS}}}$"},
     "additionalProperties": {"type": "string", "maxLength": MAX_VALUE_CHARS},
     "maxProperties": MAX_METADATA_KEYS,
     "description": f"Metadata of the session. Keys have 1 to {MAX_KEY_CHARS} characters of A-Z a-z 0-9 . _ -",

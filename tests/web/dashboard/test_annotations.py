@@ -63,3 +63,46 @@ async def test_the_list_is_filtered_by_tags(serving, screen):
         await screen.until(f"{LISTED} === 's2,s1'")
         await screen.reload()
         await screen.until(f"{LISTED} === 's2,s1'")
+
+
+async def test_a_changed_tag_reaches_the_open_list(serving, screen):
+    """The program and a client change tags of two sessions, one of them closed. The rows show the tags without a reload of the page."""
+    rows = "[...document.querySelectorAll('tbody tr')].map(each => [...each.querySelectorAll('.tag.flat')].map(tag => tag.textContent).join('+')).join()"
+    async with serving() as served, served.client() as ada:
+        for name in ("s1", "s2"):
+            await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk", "tags": ["old"]})
+        await ada.post("/v1/sessions/s1/close", json={})
+        await screen.open(link_of(served))
+        await screen.go("#/sessions")
+        await screen.until("document.querySelector('header .live').innerText === 'live'")
+        await screen.until(f"{rows} === 'old,old'")
+        await screen.run("window.isSame = true")
+        await served.runtime.annotate("s2", add_tags=["<b>new"], remove_tags=["old"])
+        await screen.until(f"{rows}.split(',').includes('<b>new')")
+        await ada.patch("/v1/sessions/s1", json={"add_tags": ["late"]})
+        await screen.until(f"{rows}.split(',').sort().join() === '<b>new,late+old'")
+        assert await screen.run("window.isSame")
+
+
+async def test_a_new_session_gets_tags_and_metadata(serving, screen):
+    """The form sends tags and metadata. A line without `=` is reported, and the form keeps its input."""
+    async with serving() as served:
+        await screen.open(link_of(served))
+        await screen.go("#/new?agent=clerk")
+        await screen.until("document.querySelector('form.new textarea[name=metadata]')")
+        await screen.run("document.querySelector('form.new details').open = true")
+        await screen.fill("input[name=tags]", "parcel, <b>very urgent,")
+        await screen.fill("textarea[name=metadata]", "ticket")
+        await screen.fill("input[name=id]", "s1")
+        await screen.run("document.querySelector('form.new').requestSubmit()")
+        await screen.until("document.querySelector('form.new .err').innerText.includes('key=value')")
+        assert served.runtime.agents.opener("clerk").find_loaded("s1") is None
+        await screen.fill("textarea[name=metadata]", "=4711=b\nregion = eu")
+        await screen.run("document.querySelector('form.new').requestSubmit()")
+        await screen.until(f"{TAGS} === '<b>very urgent,parcel'")
+        async with served.client("root") as root:
+            one = (await root.get("/v1/sessions/s1")).json()
+        assert (one["tags"], one["metadata"]) == (
+            ["<b>very urgent", "parcel"],
+            {"ticket": "4711=b", "region": "eu"},
+        )

@@ -14,6 +14,18 @@ function limitsOf(form) {
   return given.length ? { limits: Object.fromEntries(given.map((name) => [name, Number(form.get(name))])) } : {};
 }
 
+// Tags are separated by commas, because no tag has a comma. Metadata has one `key=value` per line.
+function annotationsOf(form) {
+  const tags = form.get("tags").split(",").map((each) => each.trim()).filter(Boolean);
+  const lines = form.get("metadata").split("\n").map((each) => each.trim()).filter(Boolean);
+  const pairs = lines.map((line) => {
+    const [, key, value] = /^([^=]*)=(.*)$/.exec(line) || [];
+    if (key === undefined) throw new Error(`metadata: "${line}" has no "=": write key=value`);
+    return [key.trim(), value.trim()];
+  });
+  return { ...(tags.length ? { tags } : {}), ...(pairs.length ? { metadata: Object.fromEntries(pairs) } : {}) };
+}
+
 function Form({ agents, chosen }) {
   const [agent, setAgent] = useState(agents.find((each) => each.name === chosen) || agents[0]);
   const [state, setState] = useState({ busy: false, error: null });
@@ -25,10 +37,10 @@ function Form({ agents, chosen }) {
     event.preventDefault();
     const form = new FormData(event.target);
     const optional = Object.fromEntries(["mode", "on_busy", "owner"].filter((name) => form.get(name)).map((name) => [name, form.get(name)]));
-    const body = { agent: agent.name, ...optional, ...limitsOf(form) };
     const id = form.get("id");
     setState({ busy: true, error: null });
     try {
+      const body = { agent: agent.name, ...optional, ...limitsOf(form), ...(made.current ? {} : annotationsOf(form)) };
       made.current ||= id ? await ask("PUT", path("sessions", id), { body }) : await ask("POST", "/sessions", { body, headers: { "idempotency-key": keyOf(body) } });
       const text = form.get("text");
       if (text || files.files.length) {
@@ -55,6 +67,8 @@ function Form({ agents, chosen }) {
       <label>Messages during a turn <select name="on_busy"><option value="">as the agent decides</option>${Object.entries(BUSY).map(([name, words]) => html`<option key=${name} value=${name}>${words}</option>`)}</select></label>
       <label>Id <input name="id" pattern="[A-Za-z0-9_\\-][A-Za-z0-9._\\-]{0,127}" placeholder="generated" autocomplete="off" /></label>
       ${may("admin") && html`<label>Owner <input name="owner" placeholder="the owner of the token" autocomplete="off" /></label>`}
+      <label>Tags, separated by commas <input name="tags" autocomplete="off" maxlength="2100" /></label>
+      <label>Metadata, one key=value per line <textarea name="metadata" rows="2"></textarea></label>
       ${Object.entries(LIMITS).map(([name, words]) => html`<label key=${name}>Limit: ${words} <input name=${name} type="number" min=${FRACTIONS.includes(name) ? "0.000001" : "1"} step=${FRACTIONS.includes(name) ? "any" : "1"} placeholder="none" /></label>`)}
     </fieldset></details>
     ${agent.tools.length > 0 && html`<details><summary>${counted(agent.tools.length, "tool")}</summary><ul>${agent.tools.map((tool) => html`<li key=${tool.name}><b class="mono">${tool.name}</b> ${tool.description}</li>`)}</ul></details>`}
