@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import attrs
 from rich import box
 from rich.table import Table
 from rich.text import Text as Cell
@@ -26,6 +25,7 @@ from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import NO_USAGE
 
 from .agent_folders import agents_at, is_folder
+from .command_options import CiOptions
 from .eval_command import build_agent
 from .journals.journal_commands import open_read_only
 from .model_selection import live_models, open_models
@@ -41,47 +41,17 @@ PLAIN_AGENT = "assistant"
 """Name of the agent of `actgent chat`, which needs no code."""
 
 
-@attrs.frozen(kw_only=True)
-class CiOptions:
-    """Options of `actgent ci`."""
-
-    journal: str
-    """Journal file or URL with the recorded sessions."""
-    code: str | None = None
-    """Agent folder, folder of agent folders, Python file or `FILE.py:NAME`; None uses the plain agent of `actgent chat`."""
-    agent: str | None = None
-    """Name of the agent whose sessions are compared; None compares the sessions of all agents of the code."""
-    session: str | None = None
-    """Id of the only session to compare; None compares the latest sessions."""
-    limit: int = 100
-    """Maximum number of sessions."""
-    models: Sequence[str] = ()
-    """Models to compare, as `PROVIDER:MODEL`; empty uses the models of the agents."""
-    prompts: Sequence[str] = ()
-    """Files with prompts to compare; empty uses the agent's prompt."""
-    concurrency: int = 8
-    """Maximum number of sessions that are compared at the same time."""
-    threshold: float = 1.0
-    """Share of decisions that must be the same for each model and prompt, from 0 to 1."""
-    json: str | None = None
-    """Path of the JSON report; None writes no file."""
-    html: str | None = None
-    """Path of the HTML report; None writes no file."""
-    offline: bool = False
-    """True to answer with the recorded answers instead of models."""
-
-
-async def run_ci(options: CiOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+async def run_ci(location: str, options: CiOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Compare the sessions and report the differences. Return 1 if the share of same decisions is below the threshold.
 
     Raises:
         ConfigurationError: The journal has no matching session, or the agent, a model or a report path is invalid.
     """
     check_output_files((options.json, options.html))
-    if options.offline and options.models:
+    if options.offline and options.model:
         raise ConfigurationError("--offline asks no model: omit --model or --offline")
     agents = _load_agents(options)
-    recordings, skipped = await _load_recordings(options, agents)
+    recordings, skipped = await _load_recordings(location, options, agents)
     for line in skipped:
         terminal.complain(line)
     reports: list[DecisionReport] = []
@@ -105,7 +75,7 @@ async def run_ci(options: CiOptions, terminal: Terminal, shutdown: Shutdown) -> 
     if options.json is not None:
         save_report(options.json, report.to_json())
     if options.html is not None:
-        save_report(options.html, decisions_to_html(report, title=f"Decisions of {options.journal}"))
+        save_report(options.html, decisions_to_html(report, title=f"Decisions of {location}"))
         terminal.line(f"{options.html}: all differences", style="dim")
     is_whole = report.sessions == len(recordings)
     return 0 if is_whole and not skipped and report.meets(options.threshold) else 1
@@ -121,7 +91,7 @@ def _load_agents(options: CiOptions) -> list[Agent]:
     """
     if options.code is None:
         return [BareAgent(PLAIN_AGENT, llm=ScriptedLLM([]))]
-    needs_model = not (options.models or options.offline)
+    needs_model = not (options.model or options.offline)
     found = agents_at(options.code, needs_model=needs_model)
     if options.agent is None:
         return found
@@ -132,7 +102,9 @@ def _load_agents(options: CiOptions) -> list[Agent]:
     return named
 
 
-async def _load_recordings(options: CiOptions, agents: Sequence[Agent]) -> tuple[list[Recording], list[str]]:
+async def _load_recordings(
+    location: str, options: CiOptions, agents: Sequence[Agent]
+) -> tuple[list[Recording], list[str]]:
     """Load the latest sessions of the agents in which a model answered.
 
     Also return a line for each unreadable session, which is skipped.
@@ -144,7 +116,7 @@ async def _load_recordings(options: CiOptions, agents: Sequence[Agent]) -> tuple
     found: list[Recording] = []
     skipped: list[str] = []
     others: set[str] = set()
-    async with open_read_only(options.journal) as journal:
+    async with open_read_only(location) as journal:
         wanted, after = SessionFilter(agent=options.agent), None
         while len(found) < options.limit and (page := await journal.page(wanted, after=after, limit=100)):
             after = page[-1].cursor
@@ -185,11 +157,11 @@ async def _make_variants(
     options: CiOptions, agents: Sequence[Agent], used: set[str], stack: AsyncExitStack
 ) -> Mapping[str, DecisionVariant]:
     """Return one variant for each pair of model and prompt, by display name."""
-    if options.prompts and len(used) > 1:
+    if options.prompt and len(used) > 1:
         raise ConfigurationError(
             f"--prompt replaces the prompt of one agent, and the sessions belong to {', '.join(sorted(used))}: choose one with --agent"
         )
-    names = options.models
+    names: Sequence[str] = options.model
     if options.code is None and not names and not options.offline:
         names = live_models(None, hint="name the code of an agent with --code")[:1]
     models: list[tuple[str, LLM | None]] = [("", None)]
@@ -202,7 +174,7 @@ async def _make_variants(
             options, agents, model, text if prompt else None
         )
         for name, model in models
-        for prompt, text in read_prompts(options.prompts).items()
+        for prompt, text in read_prompts(options.prompt).items()
     }
 
 

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import attrs
 from rich import box
 from rich.table import Table
 from rich.text import Text as Cell
@@ -31,6 +30,7 @@ from actgent.llm.model_interface import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
+from .command_options import EvalOptions
 from .model_selection import live_models, open_models
 from .report_command_helpers import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
@@ -43,48 +43,20 @@ MAX_SHOWN = 20
 """Maximum number of failed runs that are listed."""
 
 
-@attrs.frozen(kw_only=True)
-class EvalOptions:
-    """Options of `actgent eval`."""
-
-    cases: str
-    """Agent folder, file or folder of cases, or Python file that defines `cases`."""
-    agent: str | None = None
-    """Agent folder or Python file; None uses the agent of the cases, or a plain agent."""
-    models: Sequence[str] = ()
-    """Models to compare, as `PROVIDER:MODEL`; empty uses the agent's model."""
-    prompts: Sequence[str] = ()
-    """Files with prompts to compare; empty uses the agent's prompt."""
-    runs: int = 1
-    """Number of runs of each case."""
-    concurrency: int = 8
-    """Maximum number of concurrent runs."""
-    judge: str | None = None
-    """Model that judges answers; None if no case needs a judge."""
-    filters: Sequence[str] = ()
-    """Case names, parts of names, or tags; empty selects all cases."""
-    json: str | None = None
-    """Path of the JSON report; None writes no file."""
-    html: str | None = None
-    """Path of the HTML report; None writes no file."""
-    threshold: float = 1.0
-    """Share of runs that must pass for each model and prompt, from 0 to 1."""
-    offline: bool = False
-    """True to answer from a script instead of a model."""
-
-
-async def run_evaluation(options: EvalOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+async def run_evaluation(
+    cases_path: str, options: EvalOptions, terminal: Terminal, shutdown: Shutdown
+) -> int:
     """Run the cases and report the results. Return 1 if the share of passed runs is below the threshold, or a signal ended the run.
 
     Raises:
         ConfigurationError: The cases, the agent, or a report path is invalid.
     """
     check_output_files((options.json, options.html))
-    cases, variants = _cases_and_variants(options)
+    cases, variants = _cases_and_variants(cases_path, options)
     trials: list[Trial] = []
     async with AsyncExitStack() as stack:
         if variants is None:
-            variants = await _make_variants(options, stack)
+            variants = await _make_variants(cases_path, options, stack)
         bar = await stack.enter_async_context(
             progress_bar(terminal, "runs", len(cases) * len(variants) * options.runs)
         )
@@ -106,7 +78,7 @@ async def run_evaluation(options: EvalOptions, terminal: Terminal, shutdown: Shu
             )
     report = Report.of(trials, cases, list(variants))
     _show(report, terminal, total=len(cases) * len(variants) * options.runs)
-    _write(report, options, terminal)
+    _write(report, cases_path, options, terminal)
     is_whole = len(trials) == len(cases) * len(variants) * options.runs
     return 0 if is_whole and report.meets(options.threshold) else 1
 
@@ -133,33 +105,35 @@ async def make_cases(
 # --- cases and agents --------------------------------------------------------------------
 
 
-def _cases_and_variants(options: EvalOptions) -> tuple[list[Case], Mapping[str, Any] | None]:
+def _cases_and_variants(cases_path: str, options: EvalOptions) -> tuple[list[Case], Mapping[str, Any] | None]:
     """Return the selected cases, and the agents that a Python file defines for them; None if agents come from the options."""
     variants: Mapping[str, Any] | None = None
-    if Path(options.cases).suffix == ".py":
-        values = load_values(options.cases)
+    if Path(cases_path).suffix == ".py":
+        values = load_values(cases_path)
         cases = values.get("cases")
         if not isinstance(cases, list | tuple) or not all(isinstance(each, Case) for each in cases):
-            raise ConfigurationError(f"{options.cases} defines no cases: write `cases = [Case(...), ...]`")
-        found, variants = list(cases), _variants_in(values, options)
+            raise ConfigurationError(f"{cases_path} defines no cases: write `cases = [Case(...), ...]`")
+        found, variants = list(cases), _variants_in(values, cases_path, options)
     else:
-        found = load_cases(options.cases)
+        found = load_cases(cases_path)
     if not found:
-        raise ConfigurationError(f"{options.cases} has no cases: add one, such as {_EXAMPLE_CASE}")
+        raise ConfigurationError(f"{cases_path} has no cases: add one, such as {_EXAMPLE_CASE}")
     total = [
         case
         for case in found
-        if not options.filters
-        or any(name in (case.title, *case.tags) or name in case.title for name in options.filters)
+        if not options.case
+        or any(name in (case.title, *case.tags) or name in case.title for name in options.case)
     ]
     if not total:
         raise ConfigurationError(
-            f"no case is called {options.filters[0]!r}; there are: {', '.join(c.title for c in found)}"
+            f"no case is called {options.case[0]!r}; there are: {', '.join(c.title for c in found)}"
         )
     return total, variants
 
 
-def _variants_in(values: Mapping[str, object], options: EvalOptions) -> Mapping[str, Any] | None:
+def _variants_in(
+    values: Mapping[str, object], cases_path: str, options: EvalOptions
+) -> Mapping[str, Any] | None:
     variants = values.get("variants")
     if isinstance(variants, Mapping) and variants:
         named: Mapping[str, Any] = variants
@@ -169,21 +143,21 @@ def _variants_in(values: Mapping[str, object], options: EvalOptions) -> Mapping[
         named = {"agent": agent}
     else:
         return None
-    if options.agent or options.models or options.prompts or options.offline:
+    if options.agent or options.model or options.prompt or options.offline:
         raise ConfigurationError(
-            f"{options.cases} defines its own agents: omit --agent, --model, --prompt and --offline, or remove `variants`"
+            f"{cases_path} defines its own agents: omit --agent, --model, --prompt and --offline, or remove `variants`"
         )
     return named
 
 
-async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
+async def _make_variants(cases_path: str, options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
     """Build one agent for each pair of model and prompt, by display name."""
-    target = options.agent or (options.cases if is_folder(options.cases) else None)
-    prompts = read_prompts(options.prompts)
-    models: Sequence[str] = options.models
+    target = options.agent or (cases_path if is_folder(cases_path) else None)
+    prompts = read_prompts(options.prompt)
+    models: Sequence[str] = options.model
     if target is not None and not is_folder(target):
         _check_exists(target)
-        if models or options.prompts or options.offline:
+        if models or options.prompt or options.offline:
             raise ConfigurationError(
                 f"{target} chooses its own model and prompt: --model, --prompt and --offline work only with agent folders"
             )
@@ -293,9 +267,9 @@ def _failure_reason(trial: Trial) -> str:
     )
 
 
-def _write(report: Report, options: EvalOptions, terminal: Terminal) -> None:
+def _write(report: Report, cases_path: str, options: EvalOptions, terminal: Terminal) -> None:
     if options.json is not None:
         save_report(options.json, report.to_json())
     if options.html is not None:
-        save_report(options.html, to_html(report, title=f"Evaluation of {Path(options.cases).name}"))
+        save_report(options.html, to_html(report, title=f"Evaluation of {Path(cases_path).name}"))
         terminal.line(f"{options.html}: all runs with their answers", style="dim")

@@ -2,11 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import attrs
 
 from actgent.agents.goal import GoalResult, run_agent
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
@@ -19,6 +16,7 @@ from actgent.tools.tool_interface import Tool
 from actgent.toolsets.tool_discovery import discover, load_files, load_output_schema
 from actgent.toolsets.toolset import Toolset
 
+from .command_options import GoalOptions
 from .model_selection import live_models
 from .signal_handling import Shutdown
 from .terminal_io import Terminal
@@ -27,43 +25,24 @@ _PROGRESS_MARKERS = ("] decides: ", "] calls ", "] ended: ")
 """Parts of log lines that are shown as progress on a terminal without `--verbose`."""
 
 
-@attrs.frozen(kw_only=True)
-class GoalOptions:
-    """Options of `actgent goal`."""
-
-    goal: str
-    """The goal, in words."""
-    tools: Sequence[str] = ()
-    """Paths of Python files with tools."""
-    search_dirs: Sequence[str] = ()
-    """Folders that are searched for tool files (`*.tools.py`) and answer schemas (`*.output.py`)."""
-    recursive: bool = True
-    """True to search subfolders also."""
-    output: str | None = None
-    """Python file with `output_schema`, or JSON file with a schema; None searches the folders."""
-    model: str | None = None
-    """`PROVIDER:MODEL`; None uses LLM_MODEL, TAGENT_MODEL, or the default model of the environment."""
-    base_url: str | None = None
-    """URL of the provider's API; None uses the provider's default."""
-    max_iterations: int = 20
-    """Maximum number of model calls."""
-    limits: Limits | None = None
-    """Limits of the whole run; None sets no limits."""
-    verbose: bool = False
-    """True to print all decisions, calls and state changes on standard error."""
-    json: bool = False
-    """True to print the result as one line of JSON."""
-
-
-async def work_towards_goal(options: GoalOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+async def work_towards_goal(
+    goal: str, options: GoalOptions, terminal: Terminal, shutdown: Shutdown, *, limits: Limits | None
+) -> int:
     """Run the agent until the goal is achieved or abandoned, and print the result. Return 1 if it was not achieved.
 
     The first signal cancels the run and closes its resources.
 
+    Args:
+        goal: The goal, in words.
+        options: Options of the command.
+        terminal: Output of the command.
+        shutdown: Signal state.
+        limits: Limits of the whole run; None sets no limits.
+
     Raises:
         ConfigurationError: The goal is empty, or a tool file, schema or model is invalid.
     """
-    if not options.goal.strip():
+    if not goal.strip():
         raise ConfigurationError(
             'the goal is empty: pass it as text, e.g. actgent goal "find the deepest lake" --tools lakes.tools.py'
         )
@@ -73,11 +52,11 @@ async def work_towards_goal(options: GoalOptions, terminal: Terminal, shutdown: 
         "output": _output(options),
         "models": load_models(Goal.roles),
     }
-    bounds: dict[str, Any] = {"max_iterations": options.max_iterations, "limits": options.limits}
+    bounds: dict[str, Any] = {"max_iterations": options.max_iterations, "limits": limits}
     verbose = _progress_printer(options, terminal) or False
     result: GoalResult[Any] | None = None
     with shutdown.interruptible():
-        result = await run_agent(options.goal, _settings(options), **resources, **bounds, verbose=verbose)
+        result = await run_agent(goal, _settings(options), **resources, **bounds, verbose=verbose)
     if result is None:
         terminal.complain("stopped before the goal was achieved")
         return 1
@@ -137,7 +116,7 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
             raise ConfigurationError(
                 f"{file} defines no tools: expected functions (state, args), functions with @tool, or Tool objects"
             )
-    found = discover(*options.search_dirs, recursive=options.recursive)
+    found = discover(*options.search_dir, recursive=options.recursive)
     names = {tool.name for tool in named.tools}
     return [*named.tools, *(tool for tool in found.tools if tool.name not in names)]
 
@@ -149,7 +128,7 @@ def _output(options: GoalOptions) -> Any:
         ConfigurationError: The named file is missing or defines no schema.
     """
     if options.output is None:
-        return load_output_schema(*options.search_dirs, recursive=options.recursive)
+        return load_output_schema(*options.search_dir, recursive=options.recursive)
     path = Path(options.output)
     if path.suffix == ".json":
         try:

@@ -3,13 +3,13 @@
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
+from actgent.cli.command_options import CiOptions, Count, EvalOptions, Flag, GoalOptions, Repeated
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 
-from .command_app import AGENTS, TOOLS, Count, Flag, Repeated, app, run_command
+from .command_app import AGENTS, TOOLS, app, run_command
 from .shared_options import ConversationOptions, LimitOptions, is_message_text, to_limits
 
 
@@ -183,21 +183,7 @@ def run(
 
 
 @app.command(name="goal", group=AGENTS)
-def goal(
-    text: str,
-    /,
-    *,
-    tools: Repeated = (),
-    search_dir: Repeated = (),
-    recursive: bool = True,
-    output: str | None = None,
-    model: str | None = None,
-    base_url: str | None = None,
-    max_iterations: Count = 20,
-    limits: LimitOptions | None = None,
-    verbose: Flag = False,
-    json: Flag = False,
-) -> int:
+def goal(text: str, /, *, options: GoalOptions | None = None, limits: LimitOptions | None = None) -> int:
     """Work towards a goal with tools from Python files until it is achieved. The exit code is 1 if it is not achieved.
 
     A tool file contains functions (state, args), functions with @tool, or Tool objects; it is executed. A model call
@@ -205,37 +191,15 @@ def goal(
 
     Args:
         text: The goal, in words.
-        tools: Python file with tools; may be given several times.
-        search_dir: Folder to search for NAME.tools.py, and for NAME.output.py with `output_schema`; may be given
-            several times.
-        recursive: Search subfolders also.
-        output: Schema of the answer: a Python file with `output_schema` (a type or a schema), or a JSON file with a
-            schema.
-        model: PROVIDER:MODEL. Default: LLM_MODEL, TAGENT_MODEL, or found by the API keys in the environment.
-            LLM_PLANNER_MODEL
-            and similar variables set the model of one role.
-        base_url: URL of the provider's API.
-        max_iterations: Maximum number of model calls.
+        options: Tools, schema, model and output.
         limits: Limits of the whole run.
-        verbose: Print decisions, calls and state changes on standard error.
-        json: Print the result with status and metrics as one line of JSON.
     """
-    from actgent.cli.goal_command import GoalOptions, work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.goal_command import work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = GoalOptions(
-        goal=text,
-        tools=tools,
-        search_dirs=search_dir,
-        recursive=recursive,
-        output=output,
-        model=model,
-        base_url=base_url,
-        max_iterations=max_iterations,
-        limits=to_limits(limits),
-        verbose=verbose,
-        json=json,
+    given, bound = options or GoalOptions(), to_limits(limits)
+    return run_command(
+        lambda terminal, shutdown: work_towards_goal(text, given, terminal, shutdown, limits=bound)
     )
-    return run_command(lambda terminal, shutdown: work_towards_goal(options, terminal, shutdown))
 
 
 @app.command(name="eval", group=AGENTS)
@@ -243,17 +207,7 @@ def evaluate_cases(
     cases: str,
     /,
     *,
-    agent: str | None = None,
-    model: Repeated = (),
-    prompt: Repeated = (),
-    runs: Count = 1,
-    concurrency: Count = 8,
-    judge: str | None = None,
-    case: Repeated = (),
-    threshold: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 1.0,
-    html: str | None = None,
-    json: str | None = None,
-    offline: Flag = False,
+    options: EvalOptions | None = None,
     from_journal: str | None = None,
     session: str | None = None,
     limit: Count = 100,
@@ -265,65 +219,27 @@ def evaluate_cases(
     Args:
         cases: Agent folder with cases in tests/, a file of cases (.md, .jsonl, .json), a folder of them, or a
             Python file with `cases`.
-        agent: Agent folder, or Python file that defines an agent. With --from-journal, the agent's name.
-        model: Model to call, e.g. openai:gpt-5.2; give several to compare them.
-        prompt: File with a prompt that replaces the text of brain.md; give several to compare them.
-        runs: Number of runs of each case.
-        concurrency: Maximum number of concurrent runs.
-        judge: Model that judges answers, for cases with a `judge`.
-        case: Run only cases with this name, part of a name, or tag; may be given several times.
-        threshold: Share of runs that must pass, for each model and prompt, from 0 to 1.
-        html: Write an HTML report with all answers to this file.
-        json: Write a JSON report with all metrics and answers to this file.
-        offline: Answer from a script instead of a model. Needs no API key.
+        options: Agent, models, prompts and reports.
         from_journal: Run nothing; write cases made from the sessions of this journal to the file CASES.
         session: With --from-journal, use only this session.
         limit: With --from-journal, the maximum number of sessions, latest first.
     """
-    from actgent.cli.eval_command import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.eval_command import make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
 
+    given = options or EvalOptions()
     if from_journal is not None:
         return run_command(
             lambda terminal, _: make_cases(
-                from_journal, cases, terminal, agent=agent, session=session, limit=limit
+                from_journal, cases, terminal, agent=given.agent, session=session, limit=limit
             )
         )
     if session is not None:
         raise ConfigurationError("--session requires --from-journal")
-    options = EvalOptions(
-        cases=cases,
-        agent=agent,
-        models=model,
-        prompts=prompt,
-        runs=runs,
-        concurrency=concurrency,
-        judge=judge,
-        filters=case,
-        json=json,
-        html=html,
-        threshold=threshold,
-        offline=offline,
-    )
-    return run_command(lambda terminal, shutdown: run_evaluation(options, terminal, shutdown))
+    return run_command(lambda terminal, shutdown: run_evaluation(cases, given, terminal, shutdown))
 
 
 @app.command(name="ci", group=AGENTS)
-def compare_recorded_decisions(
-    journal: str,
-    /,
-    *,
-    code: str | None = None,
-    agent: str | None = None,
-    session: str | None = None,
-    limit: Count = 100,
-    model: Repeated = (),
-    prompt: Repeated = (),
-    concurrency: Count = 8,
-    threshold: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 1.0,
-    html: str | None = None,
-    json: str | None = None,
-    offline: Flag = False,
-) -> int:
+def compare_recorded_decisions(journal: str, /, *, options: CiOptions | None = None) -> int:
     """Compare models and prompts with recorded sessions: each is asked at each recorded decision. No tool runs.
 
     Tool calls get their recorded results. The exit code is 1 if fewer decisions are the same than --threshold; a reply in
@@ -331,35 +247,12 @@ def compare_recorded_decisions(
 
     Args:
         journal: Journal with the sessions: a file, or postgres://HOST/DATABASE. Agents may be using it.
-        code: The agents: agent folder, Python file, or FILE.py:NAME. Default: the plain agent of `actgent chat`.
-        agent: Compare only sessions of this agent.
-        session: Compare only this session.
-        limit: Maximum number of sessions, latest first.
-        model: Model to ask, e.g. openai:gpt-5.2; give several to compare them. Default: the agent's model.
-        prompt: File with a prompt that replaces the text of brain.md or the system prompt; give several to compare them.
-        concurrency: Maximum number of sessions that are compared at the same time.
-        threshold: Share of decisions that must be the same, for each model and prompt, from 0 to 1.
-        html: Write an HTML report with all differences to this file.
-        json: Write a JSON report with all decisions to this file.
-        offline: Ask no model; check only that the agent's code still leads to each recorded decision. Needs no API key.
+        options: Sessions, models, prompts and reports.
     """
-    from actgent.cli.compare_models import CiOptions, run_ci  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.compare_models import run_ci  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = CiOptions(
-        journal=journal,
-        code=code,
-        agent=agent,
-        session=session,
-        limit=limit,
-        models=model,
-        prompts=prompt,
-        concurrency=concurrency,
-        threshold=threshold,
-        html=html,
-        json=json,
-        offline=offline,
-    )
-    return run_command(lambda terminal, shutdown: run_ci(options, terminal, shutdown))
+    given = options or CiOptions()
+    return run_command(lambda terminal, shutdown: run_ci(journal, given, terminal, shutdown))
 
 
 @app.command(name="tools", group=TOOLS)

@@ -2,10 +2,11 @@
 
 from cyclopts import App
 
+from actgent.cli.command_options import Count, Flag
 from actgent.cli.serving.cluster_options import ClusterOptions
 from actgent.journal.cluster_interface import check_cluster_extra
 
-from .command_app import SERVERS, Count, Flag, app, run_command
+from .command_app import SERVERS, app, run_command
 
 clusters = App(
     name="cluster",

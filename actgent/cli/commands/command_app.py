@@ -1,21 +1,12 @@
-"""The cyclopts app, option types shared by several commands, and the function that runs a command."""
+"""The cyclopts app, and the function that runs a command."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
 
 import trio
-from cyclopts import App, Group, Parameter
-from cyclopts.validators import Number
+from cyclopts import App, Group
 
 from actgent.cli.signal_handling import Shutdown, run_until_signalled
 from actgent.cli.terminal_io import Terminal
-
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
-"""Option type: integer of at least 1."""
-Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-"""Option type: text that may be given several times."""
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-"""Option type: true if the option is present."""
 
 AGENTS, SESSIONS, SERVERS, TOOLS = (
     Group(name, sort_key=number)

@@ -2,10 +2,11 @@
 
 from cyclopts import App
 
+from actgent.cli.command_options import Count, Flag
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 
-from .command_app import SESSIONS, Count, Flag, app, run_command
+from .command_app import SESSIONS, app, run_command
 
 
 @app.command(group=SESSIONS)

@@ -2,7 +2,9 @@
 
 from cyclopts import App
 
-from .command_app import TOOLS, Flag, Repeated, app, run_command
+from actgent.cli.command_options import Flag, Repeated
+
+from .command_app import TOOLS, app, run_command
 
 servers = App(
     name="mcp",

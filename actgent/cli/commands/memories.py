@@ -4,7 +4,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from .command_app import SESSIONS, Flag, app, run_command
+from actgent.cli.command_options import Flag
+
+from .command_app import SESSIONS, app, run_command
 
 memory = App(
     name="memory",

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from actgent.cli.command_options import Flag, Repeated
 from actgent.cli.terminal_io import Terminal
 
-from .command_app import AGENTS, Flag, Repeated, app, run_command
+from .command_app import AGENTS, app, run_command
 from .shared_options import LimitOptions, to_limits
 
 pipelines = App(

@@ -5,11 +5,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from actgent.cli.command_options import Flag, Repeated
 from actgent.cli.serving.serve_options import NotifyOptions, OperationOptions
 from actgent.cli.serving.server_or_journal_options import ServerOptions
 from actgent.cli.terminal_io import Terminal
 
-from .command_app import SERVERS, Flag, Repeated, app, run_command
+from .command_app import SERVERS, app, run_command
 
 
 @app.command(group=SERVERS)

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from actgent.cli.command_options import Count, Flag, Repeated
 from actgent.cli.terminal_io import Terminal
 
-from .command_app import AGENTS, Count, Flag, Repeated, app
+from .command_app import AGENTS, app
 
 
 @app.command(group=AGENTS)

@@ -7,11 +7,11 @@ import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from actgent.cli.command_options import Count, Flag, Repeated
+
 from .server_log import LogFormat, LogLevel
 
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
-Count = Annotated[int | None, Parameter(validator=Number(gte=1))]
-Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
 
 
@@ -20,7 +20,7 @@ Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
 class OperationOptions:
     """Options for operators: log, startup, shutdown, and limits per token."""
 
-    offline: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    offline: Flag = False
     """Answer from a script instead of the models of agent folders. Needs no API key."""
     log_format: LogFormat = "text"
     """Log format on standard error: text, or json with one object per line."""
@@ -30,15 +30,15 @@ class OperationOptions:
     """Time in seconds that running turns get to finish after the first signal. Other turns resume at the next start."""
     wait_for_journal: Seconds = 60.0
     """Time in seconds to wait for an unreachable PostgreSQL server at startup; 0 fails immediately."""
-    index: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    index: Flag = False
     """Keep a search index and statistics next to the journal, for the pages Search and Trends. Not in a cluster."""
-    telemetry: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    telemetry: Flag = False
     """Export OpenTelemetry traces and metrics, configured by the OTEL_* variables. Needs the extra otlp."""
-    streams: Count = None
+    streams: Count | None = None
     """Maximum number of open streams per token. Default: 1000."""
     rate: Rate = None
     """Maximum requests per second per token. Default: 20."""
-    burst: Count = None
+    burst: Count | None = None
     """Requests that one token may send at once above its rate. Default: 100."""
 
     def limits(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class NotifyOptions:
 
     notify: Repeated = ()
     """Webhook URL that receives replies, approvals, failures and closed sessions; may be given several times."""
-    notify_sessions: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    notify_sessions: Flag = False
     """Also send to webhook URLs that clients set for their sessions."""
     notify_events: Repeated = ()
     """Send only these events: reply, approval, failed, closed; may be given several times."""
