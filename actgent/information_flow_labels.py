@@ -14,6 +14,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.field_repr import FieldRepr
+from actgent.support.misuse_hints import hints_for_policies
 from actgent.support.untrusted_text import (
     MAX_SOURCES,
     OTHERS,
@@ -144,6 +145,7 @@ Check = Literal["context", "arguments"]
 Violation = Literal["ask", "refuse"]
 
 
+@hints_for_policies
 @attrs.frozen(kw_only=True, repr=False)
 class Policy(FieldRepr):
     """Checks of an agent's tool calls against the labels of the text that the model has read.

@@ -2,19 +2,40 @@
 
 import asyncio
 import gc
+import sqlite3
 import sys
+from datetime import UTC, datetime, timedelta
 
+import httpx2
 import pytest
 
 from actgent import (
     ActgentError,
     BareAgent,
+    ConfigurationError,
+    InvalidToolSchema,
     JournalDamaged,
+    Limits,
+    LongTermMemory,
     MCPServer,
+    PermissionDenied,
+    Pipeline,
+    Policy,
+    RateLimiter,
+    Retention,
     ScriptedLLM,
+    SessionNotFound,
+    ShortTermMemory,
+    SummarizingMemory,
+    Tool,
+    connect,
+    delegation_tools,
+    open_gateway,
     open_portal,
     open_runtime,
+    tool,
 )
+from actgent.llm.retry_policy import Retry
 
 
 @pytest.fixture
@@ -83,3 +104,271 @@ async def test_the_log_has_the_last_line_of_a_server_that_fails(told, tmp_path):
     (record,) = told()
     assert "its process ended with 1; its last output: ..." in record
     assert "No module named 'no_such_module'; next attempt in 1 s" in record
+
+
+# --- types and units -----------------------------------------------------------------------------
+
+
+def look(day: str) -> str:
+    """Look."""
+    return day
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: ScriptedLLM(["x"], delay="1s"), "delay= is a number of seconds, at least 0, not '1s'"),
+        (lambda: ScriptedLLM(["x"], chunk_delay=-1), "chunk_delay= is a number of seconds, at least 0"),
+        (lambda: ScriptedLLM(["x"], chunk=1.5), "chunk= is a number of characters, at least 1, not 1.5"),
+        (lambda: ScriptedLLM(lambda: "x"), "called with the request, as in `def answer(chat)`"),
+        (lambda: ScriptedLLM([lambda _, more: more]), "called with the request, as in `def answer(chat)`"),
+        (lambda: Limits(model_calls=2.5), "Limits(model_calls=...) is a whole number, at least 1, not 2.5"),
+        (lambda: Limits(cost="$3"), "Limits(cost=...) is a number of US dollars above 0, not '$3'"),
+        (lambda: ShortTermMemory(max_tokens="8k"), "ShortTermMemory(max_tokens=...) is a whole number"),
+        (lambda: ShortTermMemory(max_tokens=0), "at least 1, not 0"),
+        (lambda: SummarizingMemory(keep="all"), "SummarizingMemory(keep=...) is a whole number"),
+        (
+            lambda: Retry(attempts="3"),
+            "Retry(attempts=...) is a whole number, at least 1, not '3'",
+        ),
+        (lambda: Retry(first_delay="1s"), "Retry(first_delay=...) is a number at least 0"),
+        (
+            lambda: RateLimiter(requests_per_minute="60"),
+            "(requests_per_minute=...) is a number above 0, not '60'",
+        ),
+        (lambda: RateLimiter(burst="10%"), "(burst=...) is a share above 0 and up to 1, not '10%'"),
+        (lambda: RateLimiter(age_step="1s"), "(age_step=..., max_pause=...) are seconds, at least 0"),
+        (lambda: Retention(closed="30d"), "Retention takes seconds, at least 0, or timedeltas, not '30d'"),
+        (lambda: Policy(violation="stop"), "Policy(violation=) takes 'ask' or 'refuse', not 'stop'"),
+        (
+            lambda: LongTermMemory("memory:", half_life="30d"),
+            "half_life= is a number of days above 0, or None",
+        ),
+        (lambda: clerk(approval=lambda _: True), "write approval=lambda call, tool, context: ..."),
+        (lambda: clerk(recall_before_answer=True), "needs long_term_memory=LongTermMemory(...)"),
+        (lambda: clerk(long_term_memory="sqlite:///m.db"), "LongTermMemory('sqlite:///memories.db')"),
+        (lambda: clerk(modes=["plan", "act"]), "modes= takes Modes(...), not ['plan', 'act']"),
+        (lambda: delegation_tools(allowed="workshop"), "allowed=['workshop']"),
+        (lambda: tool(untrusted="yes")(look), "untrusted= (or outside=) must be True or False, not 'yes'"),
+        (lambda: tool(sinks=("too",))(look), "sinks= names 'too', which is not a parameter of the tool"),
+        (lambda: tool(name="my tool!")(look), "a-z, A-Z, 0-9, _, . and -: pass name="),
+    ],
+)
+def test_values_of_a_wrong_type_or_unit(made, words):
+    """The error names the argument, the unit and the value, and is raised by the call with the mistake."""
+    with pytest.raises(ConfigurationError) as caught:
+        made()
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: Policy(mode="strict"), "Policy() has no argument 'mode': write violation='ask'"),
+        (lambda: Policy(violatoin="ask"), "did you mean violation=?"),
+        (lambda: Retention(days=30), "Retention() has no argument 'days': write closed=timedelta(days=30)"),
+        (lambda: ShortTermMemory(max_messages=9), "bounded by tokens: write max_tokens="),
+        (lambda: SummarizingMemory(window=9), "bounded by tokens: write max_tokens="),
+    ],
+)
+def test_arguments_of_other_frameworks(made, words):
+    """The error names the argument of this package."""
+    with pytest.raises(TypeError) as caught:
+        made()
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda agent: agent.run("x", timeout="5s"), "timeout= is a number of seconds, at least 0"),
+        (lambda agent: agent.run("x", timeout=timedelta(seconds=5)), "not datetime.timedelta"),
+        (
+            lambda agent: agent.run("x", session="s"),
+            "write session=await agent.open_session(session_id)",
+        ),
+        (
+            lambda agent: agent.create_session("ada", history="hello"),
+            "history= is a list of messages",
+        ),
+        (lambda agent: agent.create_session("ada", history=[{"role": "usr"}]), "history[0]"),
+        (lambda agent: agent.create_session("ada", tags="x"), "tags= is a list of"),
+        (lambda agent: agent.create_session("ada", metadata={"n": 5}), "the invalid value '5' of n"),
+    ],
+)
+async def test_calls_of_an_agent_with_a_wrong_value(call, words):
+    """Cases: times, sessions and their labels."""
+    async with clerk() as agent:
+        with pytest.raises(ConfigurationError) as caught:
+            await call(agent)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda session: session.chat("x", priority=5), "priority= takes URGENT, HIGH, NORMAL or LOW"),
+        (lambda session: session.chat(""), "the message is empty"),
+        (
+            lambda session: session.schedule("x"),
+            "exactly one of after= (seconds), at= (a date) and cron=",
+        ),
+        (lambda session: session.schedule("x", after=timedelta(hours=1)), "after= takes seconds, not"),
+        (lambda session: session.schedule("x", at=datetime(2030, 1, 1)), "use an aware datetime"),  # noqa: DTZ001
+        (lambda session: session.schedule("x", at=datetime(2020, 1, 1, tzinfo=UTC)), "is in the past"),
+        (lambda session: session.schedule("x", cron="0 0 9 * * *"), "it needs five fields"),
+        (lambda session: session.schedule("x", cron="0 9 * * *", zone="Oslo"), "'Europe/Berlin'"),
+    ],
+)
+async def test_calls_of_a_session_with_a_wrong_value(call, words):
+    """Cases: messages and schedules."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError) as caught:
+            await call(session)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", ["3", 0, 1.5, True])
+@pytest.mark.parametrize("method", ["recall", "page"])
+async def test_a_limit_of_memories_is_a_whole_number(method, limit):
+    async with LongTermMemory("memory:") as memories:
+        call = getattr(memories, method)
+        with pytest.raises(ConfigurationError, match="limit= is a whole number, at least 1, not"):
+            await call(*(["tea"] if method == "recall" else []), owner="ada", limit=limit)
+
+
+async def test_vectors_of_a_wrong_shape_are_logged(told):
+    """A flat list of numbers is not one vector per text. The search compares words in this case."""
+    async with LongTermMemory("memory:", embed=lambda _: [1, 2, 3]) as memories:
+        await memories.remember("tea", owner="ada")
+    assert "embed= must return one vector per text, a list of lists of numbers, not [1, 2, 3]" in told()[0]
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def test_a_schema_without_a_parameter_that_the_function_requires():
+    """Each call would fail with a TypeError. Parameters with a default, and `additionalProperties`, are allowed."""
+    other = {"type": "object", "properties": {"night": {"type": "string"}}}
+    with pytest.raises(
+        InvalidToolSchema, match="its function requires 'day', which parameters= does not have"
+    ):
+        tool(parameters=other)(look)
+    assert isinstance(tool(parameters={**other, "additionalProperties": True})(look), Tool)
+    assert isinstance(tool(parameters=other)(lambda_with_default), Tool)
+
+
+def lambda_with_default(night: str, day: str = "Monday") -> str:
+    """Look at night."""
+    return night + day
+
+
+def test_a_default_of_another_type_is_logged(told):
+    """A call without the argument would pass a value that no model could pass."""
+
+    @tool
+    def count(to: int = "ten", step: float = 1, name: str | None = None) -> int:
+        """Count."""
+        return to
+
+    (record,) = told()
+    assert record == (
+        "tool count: the default 'ten' of to is not of its type: correct the default or the annotation"
+    )
+
+
+async def test_a_session_of_another_agent():
+    """The error names both agents, because the id of the session does exist."""
+    async with open_runtime() as runtime:
+        first = await runtime.start(clerk())
+        other = await runtime.start(BareAgent("other", llm=ScriptedLLM(["No."])))
+        session = await first.create_session("ada", session_id="s")
+        with pytest.raises(SessionNotFound, match="session s belongs to agent 'clerk', not to agent 'other'"):
+            await other.run("hi", session=session)
+
+
+# --- journals and files --------------------------------------------------------------------------
+
+
+async def test_a_database_of_another_program(tmp_path):
+    """Cases: a journal at a database of a program, a journal at memories, and memories at a journal."""
+    database = sqlite3.connect(tmp_path / "x.db")
+    database.execute("CREATE TABLE t (a)")
+    database.close()
+    async with LongTermMemory(f"sqlite:///{tmp_path}/m.db") as memories:
+        await memories.remember("tea", owner="ada")
+    for _ in range(2):
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db"):
+            pass
+    for name in ("x.db", "m.db"):
+        with pytest.raises(ConfigurationError, match=f"^{name} is .*: use another file for the journal"):
+            async with open_runtime(journal=f"sqlite:///{tmp_path}/{name}"):
+                pass
+    with pytest.raises(
+        ConfigurationError, match=r"^j\.db is a journal, .*: use another file for the memories"
+    ):
+        async with LongTermMemory(f"sqlite:///{tmp_path}/j.db"):
+            pass
+
+
+async def test_durability_without_a_journal():
+    """It would have no effect, so a crash would lose messages that the developer believes to be stored."""
+    with pytest.raises(ConfigurationError, match="durability= is a setting of the journal: pass journal="):
+        async with open_runtime(durability="relaxed"):
+            pass
+
+
+async def test_a_key_without_an_id_is_not_quoted(monkeypatch, tmp_path):
+    """The entry may be the key itself, so the error does not contain it."""
+    monkeypatch.setenv("ACTGENT_JOURNAL_KEYS", "c2VjcmV0")
+    with pytest.raises(ConfigurationError, match="entry 1 of ACTGENT_JOURNAL_KEYS has no id") as caught:
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/k.db"):
+            pass
+    assert "c2VjcmV0" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "pipeline: p\nsteps:\n  a:\n    agnet: x\n",
+            r"^p\.yaml: step 'a' has no 'agnet': did you mean 'agent'\?",
+        ),
+        (
+            "pipeline: p\nsteps:\n - a\n",
+            r"^p\.yaml: a pipeline needs `pipeline:` with its name, and `steps:`",
+        ),
+    ],
+)
+def test_a_pipeline_file_with_a_wrong_key(text, words, tmp_path):
+    """The error names the file."""
+    path = tmp_path / "p.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=words):
+        Pipeline.load(path)
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+
+async def test_requests_with_a_wrong_header():
+    """Cases: no token, an unknown token, and a stream that selects only unknown events and would stay silent."""
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(clerk())
+        async with open_gateway(runtime, bind="127.0.0.1:0") as gateway:
+            async with connect(gateway.url, token="wrong") as client:
+                with pytest.raises(
+                    PermissionDenied, match="the token is unknown or expired: send a valid token"
+                ):
+                    await client.sessions()
+            async with httpx2.AsyncClient(base_url=f"{gateway.url}/v1") as client:
+                answer = await client.get("/sessions")
+                assert "the request has no token" in answer.json()["detail"]
+                client.headers["authorization"] = f"Bearer {gateway.key}"
+                await client.put("/sessions/s1", json={"agent": "clerk"})
+                answer = await client.get("/sessions/s1/events", headers={"actgent-events": "replies"})
+                assert answer.status_code == 422
+                assert (
+                    "actgent-events: has none of the names answer, approval, bye" in answer.json()["detail"]
+                )

@@ -1,5 +1,6 @@
 """Checks of the arguments of agents, when they are constructed."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -272,6 +273,24 @@ def check_call_rule(name: str, value: object) -> None:
             f"{name}= must be a sync function of (call, tool, context), not {value!r:.200}; "
             "use @tool(approval=True) for one tool, and approval=lambda call, tool, context: True for all"
         )
+    if not _takes(value, 3):
+        raise ConfigurationError(
+            f"{name}= is called with (call, tool, context), and {value!r:.200} takes other arguments: write "
+            f"{name}=lambda call, tool, context: ..."
+        )
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Return True if a function can be called with `count` positional arguments, or has no signature."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of some builtins
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def check_call(*, temperature: object, max_tokens: int | None) -> None:

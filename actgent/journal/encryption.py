@@ -118,7 +118,9 @@ def _keys_in(text: str) -> Keys:
     ciphers: dict[str, Any] = {}
     for number, entry in enumerate(text.split(","), 1):
         key_id, _, encoded = entry.strip().partition(":")
-        if not _ID.fullmatch(key_id):  # the entry may be a key without id, so the message must not quote it
+        if ":" not in entry or not _ID.fullmatch(
+            key_id
+        ):  # the entry may be a key without id, so the message must not quote it
             raise ConfigurationError(
                 f"entry {number} of {VARIABLE} has no id: write ID:BASE64, the id of letters, digits, '_', '.' and '-'"
             )

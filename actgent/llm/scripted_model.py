@@ -3,7 +3,7 @@
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import trio
 
@@ -61,6 +61,10 @@ class ScriptedLLM(LLM):
         Raises:
             ConfigurationError: An entry is neither an answer, an exception nor a function, or `chunk` is below 1.
         """
+        numbers: dict[str, Any] = {"delay": delay, "chunk_delay": chunk_delay}
+        for label, seconds in numbers.items():
+            if not (isinstance(seconds, int | float) and seconds >= 0):
+                raise ConfigurationError(f"{label}= is a number of seconds, at least 0, not {seconds!r:.200}")
         self.name = name
         self.context_window = context_window
         self._script = _prepare(script)
@@ -68,8 +72,8 @@ class ScriptedLLM(LLM):
         self._delay, self._chunk, self._chunk_delay = delay, chunk, chunk_delay
         self._chats: deque[ModelRequest] = deque(maxlen=keep)
         self._next = 0
-        if chunk is not None and chunk < 1:
-            raise ConfigurationError(f"chunk= is a number of characters, at least 1, not {chunk}")
+        if chunk is not None and (type(chunk) is not int or chunk < 1):
+            raise ConfigurationError(f"chunk= is a number of characters, at least 1, not {chunk!r:.200}")
 
     @property
     def chats(self) -> list[ModelRequest]:
@@ -113,14 +117,13 @@ class ScriptedLLM(LLM):
         return f"ScriptedLLM({self.name!r}, {counted(len(self._script), 'entry', 'entries')})"
 
 
-_Entry = (
-    ModelResponse | BaseException | Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
-)
+_Function = Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
+_Entry = ModelResponse | BaseException | _Function
 
 
 def _prepare(script: object) -> list[_Entry]:
     if callable(script):
-        return [script]
+        return [_function(script)]
     if isinstance(script, str) or not isinstance(script, Sequence):
         raise ConfigurationError(
             f"ScriptedLLM takes a list of answers, or a function of the chat, not {script!r:.80}"
@@ -128,11 +131,32 @@ def _prepare(script: object) -> list[_Entry]:
     return [_entry(item) for item in script]
 
 
+def _function(function: _Function) -> _Function:
+    """Return a function of a script, after a check that it takes one argument.
+
+    Raises:
+        ConfigurationError: It cannot be called with the request alone.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of some builtins
+        return function
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"a function of a script is called with the request, as in `def answer(chat)`: {error}"
+        ) from None
+    return function
+
+
 def _entry(item: object) -> _Entry:
     if isinstance(item, type) and issubclass(item, BaseException):
         return item()
-    if isinstance(item, BaseException) or callable(item):
+    if isinstance(item, BaseException):
         return item
+    if callable(item):
+        return _function(item)
     return _answer(item)
 
 

@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
+from actgent.support.number_checks import whole_number
 
 from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
@@ -26,7 +27,7 @@ class ManagedMemory(Memory):
 
     manage: ManageHistory
     """Function that receives a copy of the history and returns the messages to show."""
-    max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
+    max_tokens: int = attrs.field(default=180_000, validator=whole_number(1))
     """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`. A longer conversation is cut as in that
     class, until the next turn begins.
     """

@@ -19,6 +19,8 @@ from actgent.messages import (
 )
 from actgent.support.fast_init import fast_constructor
 from actgent.support.field_repr import FieldRepr
+from actgent.support.misuse_hints import hints_for_memories
+from actgent.support.number_checks import whole_number
 from actgent.support.untrusted_text import fence
 
 from .conversation_trimming import (
@@ -148,6 +150,7 @@ def _outcome(result: ToolResult) -> str:
     return result.text if result.error is not None else f"Success: {result.text}"
 
 
+@hints_for_memories
 @attrs.frozen(repr=False)
 class ShortTermMemory(FieldRepr, Memory):
     """Memory that shows the complete conversation until it exceeds `max_tokens`, and then cuts it to half of that at once.
@@ -161,7 +164,7 @@ class ShortTermMemory(FieldRepr, Memory):
     replaces it when the next message is added.
     """
 
-    max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
+    max_tokens: int = attrs.field(default=180_000, validator=whole_number(1))
     """Maximum tokens of the conversation and the protocol's text at its end, estimated by the rule of `token_budget.py`.
     System prompt, tools and answer are not included."""
 

@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolResult
+from actgent.support.misuse_hints import hints_for_memories
 
 from .conversation_trimming import TrimResult, starts_round
 from .memory_interface import Memory
@@ -32,6 +33,7 @@ def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -
         )
 
 
+@hints_for_memories
 @attrs.frozen(kw_only=True)
 class SummarizingMemory(Memory):
     """Memory that shows the last messages verbatim, and a summary of the messages before them.

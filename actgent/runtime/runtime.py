@@ -629,16 +629,20 @@ def _check_startable(agent: object) -> None:
         )
 
 
-def _check_durability(durability: Durability) -> None:
+def _check_durability(durability: Durability, *, has_journal: bool) -> None:
     """Raise if a durability is unknown.
 
     Raises:
-        ConfigurationError: The durability is unknown.
+        ConfigurationError: The durability is unknown, or the runtime has no journal.
     """
     if durability not in _DURABILITIES:
         hint = meant(durability, _DURABILITIES)
         raise ConfigurationError(
             f"durability= is 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
+        )
+    if durability != "full" and not has_journal:
+        raise ConfigurationError(
+            "durability= is a setting of the journal: pass journal=, or leave durability= out"
         )
 
 
@@ -806,7 +810,7 @@ async def open_runtime(
     )
     _check_policy(policy)
     _check_quotas(quotas, journal, is_cluster=cluster is not None)
-    _check_durability(durability)
+    _check_durability(durability, has_journal=journal is not None)
     check_redact(redact)
     tool_threads = Threads(at_least_one("max_threads", max_threads))
     error: BaseException | None = None

@@ -21,6 +21,7 @@ from actgent.limits_and_schedules.clock import Clock
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext
 from actgent.support.field_repr import FieldRepr
+from actgent.support.misuse_hints import hints_for_retention
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory
@@ -51,6 +52,7 @@ def _seconds(value: object) -> float | None:
     return float(seconds)
 
 
+@hints_for_retention
 @attrs.frozen(kw_only=True, repr=False)
 class Retention(FieldRepr):
     """Maximum age of sessions in a journal since their last change. None keeps sessions forever.

@@ -333,7 +333,26 @@ _ONE_SESSION = {
         "write session=await agent.create_session(owner, history=[...])",
     ),
 }
+hints_for_policies = with_hints(
+    keywords={
+        **dict.fromkeys(("mode", "action", "on_violation"), "write violation='ask' or violation='refuse'"),
+        "isolate": "write untrusted='isolate'",
+    }
+)
+hints_for_retention = with_hints(
+    keywords=dict.fromkeys(
+        ("days", "max_age", "ttl", "hours", "age", "keep"),
+        "write closed=timedelta(days=30) for closed sessions, idle=timedelta(days=90) for open ones",
+    )
+)
+hints_for_memories = with_hints(
+    keywords=dict.fromkeys(
+        ("max_messages", "window", "k", "limit", "max_length", "size"),
+        "a memory is bounded by tokens: write max_tokens=",
+    )
+)
 OF_RUNS = {
+    **dict.fromkeys(("deadline", "wait"), "write timeout=, a number of seconds"),
     "stream": "write async with agent.stream(text) as events",
     **_IN_THE_AGENT,
     **_SETTINGS,

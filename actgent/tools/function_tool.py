@@ -31,6 +31,14 @@ R = TypeVar("R", default=Any)
 
 _CONTEXT_NAMES = ("context", "ctx", "tool_context", "run_context")
 """Usual names of a `ToolContext` parameter, to detect one without an annotation."""
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_PYTHON_TYPES: Mapping[str, Any] = {
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "array": (list, tuple, set, frozenset),
+}
+"""Python types of the defaults of JSON types. A string may be an enum, a date or a `Literal`, and an object any class."""
 _log = logger_of(__name__)
 
 
@@ -104,7 +112,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.process_output = process_output
-        self.outside = outside or bool(untrusted)
+        self.outside = outside or (False if untrusted is None else untrusted)
         self.declares_source = outside or untrusted is not None
         """True if the tool was created with `untrusted=` or `outside=`. Otherwise `actgent check` may ask for one of
         them.
@@ -142,6 +150,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
             self.parameters = (
                 self._derive_schema(hints, label) if parameters is None else copy.deepcopy(parameters)
             )
+        if parameters is not None and not self.is_unbound:
+            self._check_written_schema()
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
@@ -162,7 +172,38 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         compiled = schemas.compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
         self._binding.convert = compiled.convert
         self._warn_untyped(hints, leave_out)
+        self._warn_of_defaults(compiled.schema)
         return compiled.schema
+
+    def _check_written_schema(self) -> None:
+        """Raise if the function requires a parameter that `parameters=` does not have.
+
+        Raises:
+            InvalidToolSchema: Each call would fail.
+        """
+        written: Any = self.parameters
+        members = written.get("properties") if isinstance(written, Mapping) else None
+        if not isinstance(members, Mapping) or self.parameters.get("additionalProperties"):
+            return
+        for name, parameter in inspect.signature(self.func).parameters.items():
+            is_required = parameter.default is parameter.empty and parameter.kind in _NAMED
+            if is_required and name not in members and name not in self._binding.context_names:
+                raise InvalidToolSchema(
+                    f"tool {self.name!r}: its function requires {name!r}, which parameters= does not have",
+                    tool_name=self.name,
+                )
+
+    def _warn_of_defaults(self, schema: Mapping[str, Any]) -> None:
+        """Log a warning about each default that is not of the type of its parameter."""
+        for name, member in schema.get("properties", {}).items():
+            default, kind = member.get("default"), _PYTHON_TYPES.get(str(member.get("type")))
+            if default is not None and kind is not None and not isinstance(default, kind):
+                _log.warning(
+                    "tool %s: the default %r of %s is not of its type: correct the default or the annotation",
+                    self.name,
+                    default,
+                    name,
+                )
 
     def _warn_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
         """Log a warning that names the parameters without a type annotation."""

@@ -95,6 +95,8 @@ def _check_repetition(tool: Tool) -> None:
 def _check_concurrency(tool: Tool) -> None:
     if tool.parallel not in (True, False, None):
         raise _invalid(tool, f"parallel= must be True, False or None, not {tool.parallel!r}")
+    if not isinstance(tool.outside, bool):
+        raise _invalid(tool, f"untrusted= (or outside=) must be True or False, not {tool.outside!r:.100}")
     if not isinstance(tool.exclusive, bool):
         raise _invalid(tool, f"exclusive= must be True or False, not {tool.exclusive!r}")
     if tool.exclusive and tool.parallel:

@@ -21,6 +21,7 @@ import trio
 
 from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
 from actgent.support.field_repr import FieldRepr
+from actgent.support.number_checks import whole_number
 from actgent.support.user_code_calls import Raised, call_user_code, unwrap_result
 
 from .call_start_order import StartGate, start_gate
@@ -91,7 +92,7 @@ class _Waiter(FieldRepr):
 class Threads(FieldRepr):
     """All worker threads of a runtime. At most `capacity` calls run concurrently, not counting abandoned threads."""
 
-    capacity: int = attrs.field(default=AGENT_THREADS, validator=attrs.validators.ge(1))
+    capacity: int = attrs.field(default=AGENT_THREADS, validator=whole_number(1))
     """Maximum number of concurrent calls."""
     lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
     """Lock for `running` and the abandoned counts, which worker threads change."""

@@ -237,7 +237,8 @@ class Application:
                 self.meters.count_unknown_token(
                     request.client.host if request.client else "", now=trio.current_time()
                 )
-            raise Problem("unauthorized", "send a token as Authorization: Bearer TOKEN")
+            reason = "the token is unknown or expired" if given else "the request has no token"
+            raise Problem("unauthorized", f"{reason}: send a valid token as Authorization: Bearer TOKEN")
         owner = request.headers.get(OWNER_HEADER, known.owner)
         if not known.can_impersonate(owner):
             raise Problem("forbidden", f"{OWNER_HEADER}: requires the scope impersonate: for this owner")

@@ -6,7 +6,7 @@ the package; the component has no suffix.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 import attrs
 
@@ -1457,6 +1457,12 @@ SessionStreamEvent = Annotated[
     SessionEvent | LiveEvent,
     Named("SessionStreamEvent", {"description": "An event of the stream of a session."}),
 ]
+STREAM_EVENT_NAMES = frozenset(
+    get_args(get_args(document)[0])[0]
+    for events in (SessionEvent, LiveEvent)
+    for document in get_args(get_args(events)[0])
+) | {"failed"}
+"""Names that a stream of a session selects; `failed` selects the ends of failed messages."""
 
 
 class EventPage(TypedDict):

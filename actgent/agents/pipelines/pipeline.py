@@ -374,7 +374,11 @@ class Pipeline(Agent[Any, Any]):
         Raises:
             ConfigurationError: The file cannot be read, names an unknown agent, or its steps cannot run.
         """
-        found = pipeline_files.definition_from(pipeline_files.read_definition(path), agents)
+        definition = pipeline_files.read_definition(path)
+        try:
+            found = pipeline_files.definition_from(definition, agents)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{Path(path).name}: {error}") from None
         return cls(found.pop("name"), llm=llm, tools=tools, **{**found, **options})
 
     def to_mermaid(self, result: PipelineResult | None = None) -> str:

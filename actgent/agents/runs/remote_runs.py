@@ -52,7 +52,8 @@ def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
         ConfigurationError: The value is not a handle of a remote session.
     """
     if opener.remote_sessions is None or (session_id := opener.remote_sessions.id_of(session)) is None:
-        raise ConfigurationError(f"session= takes a Session, not {session!r:.200}")
+        hint = ": write session=await agent.open_session(session_id)" if isinstance(session, str) else ""
+        raise ConfigurationError(f"session= takes a Session, not {session!r:.200}{hint}")
     return SessionMoved(opener.running.name, session_id)
 
 

@@ -49,6 +49,13 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
 
+def _other_program(db: apsw.Connection) -> ConfigurationError:
+    name = Path(db.filename).name
+    return ConfigurationError(
+        f"{name} is a SQLite database of another program, or a file of memories: use another file for the journal"
+    )
+
+
 def prepare(
     db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, look_lock: LookLock | None = None
 ) -> SqliteFile:
@@ -60,9 +67,11 @@ def prepare(
         pragma(db, setting)
     version = version_of(db)
     if version:
+        if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").get:
+            raise _other_program(db)  # such as a file of memories, which has a version, too
         check_log(db, facts)
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise ConfigurationError("the file is a SQLite database of another program: use another file")
+        raise _other_program(db)
     migrate(db, version)
     file = SqliteFile(db, lock)
     if lock is not None:

@@ -94,9 +94,11 @@ class RateLimiter:
             max_wait=max_wait,
         )
         _check_counts(concurrency=concurrency, first_window=first_window, capacity=capacity)
-        if not 0 < burst <= 1:
-            raise ConfigurationError(f"RateLimiter(burst=...) is a share above 0 and up to 1, not {burst!r}")
-        if not (age_step >= 0 and max_pause >= 0):
+        if not (_is_number(burst) and 0 < burst <= 1):
+            raise ConfigurationError(
+                f"RateLimiter(burst=...) is a share above 0 and up to 1, not {burst!r:.200}"
+            )
+        if not all(_is_number(seconds) and seconds >= 0 for seconds in (age_step, max_pause)):
             raise ConfigurationError("RateLimiter(age_step=..., max_pause=...) are seconds, at least 0")
         self._limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._burst, self._period = burst, period
@@ -458,8 +460,12 @@ def _limit_error(text: str, model: str, *, retry_after: float | None = None) -> 
 
 def _check_positive(**numbers: float | None) -> None:
     for name, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigurationError(f"RateLimiter({name}=...) is a number above 0, not {value!r}")
+        if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            raise ConfigurationError(f"RateLimiter({name}=...) is a number above 0, not {value!r:.200}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_counts(**numbers: int) -> None:

@@ -9,6 +9,7 @@ import attrs
 
 from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
 from actgent.messages import Message, Text
+from actgent.support.number_checks import number, whole_number
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"
@@ -25,11 +26,11 @@ class SemanticCompression:
     `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all messages.
     """
 
-    trigger: int = attrs.field(default=8_000, validator=attrs.validators.ge(1))
+    trigger: int = attrs.field(default=8_000, validator=whole_number(1))
     """Tokens of the conversation above which it is compressed."""
-    max_tokens: int = attrs.field(default=2_000, validator=attrs.validators.ge(1))
+    max_tokens: int = attrs.field(default=2_000, validator=whole_number(1))
     """Maximum tokens of all sentences of older messages together."""
-    recent: int = attrs.field(default=6, validator=attrs.validators.ge(1))
+    recent: int = attrs.field(default=6, validator=whole_number(1))
     """Number of newest messages that are shown verbatim."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
@@ -112,11 +113,9 @@ class TimeDecay:
     The age is computed from the messages' timestamps, so the result is the same after a restart or a change of the clock.
     """
 
-    half_life: float = attrs.field(validator=attrs.validators.gt(0))
+    half_life: float = attrs.field(validator=number(above=0))
     """Seconds in which the weight of a message halves."""
-    keep: float = attrs.field(
-        default=0.1, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
-    )
+    keep: float = attrs.field(default=0.1, validator=number(above=0, most=1))
     """Minimum weight of a kept message, above 0 and at most 1."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
@@ -133,11 +132,9 @@ class RelevanceFilter:
     word is its inverse document frequency in the conversation. A question and its answer are kept together.
     """
 
-    keep: float = attrs.field(
-        default=0.5, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
-    )
+    keep: float = attrs.field(default=0.5, validator=number(above=0, most=1))
     """Minimum relevance of a kept message, above 0 and at most 1."""
-    recent: int = attrs.field(default=5, validator=attrs.validators.ge(1))
+    recent: int = attrs.field(default=5, validator=whole_number(1))
     """Number of newest messages that are always kept."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:

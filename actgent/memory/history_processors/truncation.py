@@ -6,6 +6,7 @@ import attrs
 
 from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters, length
 from actgent.messages import Message, Part, Text, ToolResult
+from actgent.support.number_checks import whole_number
 
 CUT = "..."
 """Text at the start of a truncated text."""
@@ -19,9 +20,9 @@ class Truncation:
     the complete messages. Tool calls and media are not cut. The defaults are those of acton's SimpleAgentMemory.
     """
 
-    max_tokens: int = attrs.field(default=8_000, validator=attrs.validators.ge(1))
+    max_tokens: int = attrs.field(default=8_000, validator=whole_number(1))
     """Maximum tokens of the shown messages, by the rule of `token_budget.py`: four ASCII characters per token."""
-    keep: int = attrs.field(default=2, validator=attrs.validators.ge(1))
+    keep: int = attrs.field(default=2, validator=whole_number(1))
     """Minimum number of newest messages that are shown."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:

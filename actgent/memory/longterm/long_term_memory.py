@@ -128,7 +128,12 @@ def _pack_vectors(vectors: Vectors, count: int) -> list[bytes | None]:
     Raises:
         ConfigurationError: The number of vectors differs from `count`, or their lengths differ.
     """
-    packed = [_to_bytes(vector) for vector in vectors]
+    try:
+        packed = [_to_bytes(vector) for vector in vectors]
+    except TypeError as error:
+        raise ConfigurationError(
+            f"embed= must return one vector per text, a list of lists of numbers, not {vectors!r:.100} ({error})"
+        ) from None
     if len(packed) != count or len({len(each) for each in packed}) != 1 or not packed[0]:
         raise ConfigurationError(
             f"embed= returned {counted(len(packed), 'vector')} for {counted(count, 'text')}, or vectors of different lengths: it must return one vector per text"
@@ -392,8 +397,7 @@ class LongTermMemory(LongTermMemoryBase):
             ConfigurationError: `limit` is below 1, or the query's vector has another length than the stored ones.
             MemoriesFailed: The memories cannot be read.
         """
-        if limit < 1:
-            raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
+        _check_limit(limit)
         with begin_memory_span(names.SEARCH_MEMORY, query) as span:
             found = await self._recall(query, _sender(owner), limit, wanted, at, with_shared=with_shared)
             note_records(span, [each.memory for each in found])
@@ -475,6 +479,7 @@ class LongTermMemory(LongTermMemoryBase):
         """
         scope = Scope(_sender(owner), with_shared=with_shared)
         after_id = None if after is None else after.id
+        _check_limit(limit)
         found = await self._store.read(_page, scope, wanted, after_id, limit)
         return list(scope.check(each.memory for each in found))
 
@@ -665,6 +670,11 @@ def _check_options(embed: Any, capacity: Any, half_life: Any) -> None:
         raise ConfigurationError(f"half_life= is a number of days above 0, or None, not {half_life!r}")
     if embed is not None and not callable(embed):
         raise ConfigurationError(f"embed= takes a function that returns vectors of texts, not {embed!r}")
+
+
+def _check_limit(limit: int) -> None:
+    if type(limit) is not int or limit < 1:
+        raise ConfigurationError(f"limit= is a whole number, at least 1, not {limit!r:.200}")
 
 
 def _page(

@@ -116,7 +116,8 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
         has_tables = self.run("SELECT count(*) FROM sqlite_schema")[0][0]
         if has_tables and self.run("PRAGMA application_id")[0][0] != APPLICATION:
             raise ConfigurationError(
-                "the file is a journal, or a SQLite database of another program: use another file"
+                f"{Path(self._db.filename).name} is a journal, or a SQLite database of another program: use another file "
+                "for the memories"
             )
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 

@@ -113,7 +113,14 @@ class SessionTable(Mapping[str, SessionContext]):
         if context.closed:
             raise context.refusal
         if self._loaded.get(context.id) is not context:
-            raise SessionNotFound(self.agent, context.id)
+            raise self._not_found(context)
+
+    def _not_found(self, context: SessionContext) -> SessionNotFound:
+        error = SessionNotFound(self.agent, context.id)
+        if context.agent != self.agent:
+            text = f"session {context.id} belongs to agent {context.agent!r}, not to agent {self.agent!r}"
+            error.args = (f"{text}: call agent {context.agent!r}, or create a session with create_session()",)
+        return error
 
     def add(self, context: SessionContext) -> None:
         """Add a session to the table.

@@ -62,7 +62,7 @@ def streamed_session(
         broadcasts=call.gateway.broadcasts,
         key=key,
         after=after,
-        wanted=_names_in(call.header(EVENTS_HEADER)) or None,
+        wanted=_wanted_names(call),
         along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
         shows_foreign=call.shows_foreign,
         wait_over=wait_over,
@@ -136,6 +136,21 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
         known = ", ".join(get_args(ObservedType))
         raise Problem("invalid", f"types= must be a comma-separated list of {known}")
     return found
+
+
+def _wanted_names(call: HTTPCall) -> frozenset[str] | None:
+    """Return the event names of the request header; None selects all events.
+
+    Raises:
+        Problem: No name is known, so the stream would send nothing.
+    """
+    names = _names_in(call.header(EVENTS_HEADER))
+    if names and names.isdisjoint(json_response_types.STREAM_EVENT_NAMES):
+        raise Problem(
+            "invalid",
+            f"{EVENTS_HEADER}: has none of the names {', '.join(sorted(json_response_types.STREAM_EVENT_NAMES))}",
+        )
+    return names or None
 
 
 def _names_in(header: str) -> frozenset[str]:
