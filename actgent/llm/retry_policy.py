@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import ModelError
-from actgent.support.number_checks import number, whole_number
+from actgent.support.number_checks import bounded_number, whole_number
 
 T = TypeVar("T")
 OnFailure = Callable[[int, ModelError, float | None], None]
@@ -22,11 +22,11 @@ class Retry:
 
     attempts: int = attrs.field(default=3, validator=whole_number(1))
     """Maximum number of attempts, the first included; 1 never retries."""
-    first_delay: float = attrs.field(default=0.5, validator=number(least=0))
+    first_delay: float = attrs.field(default=0.5, validator=bounded_number(least=0))
     """Pause before the first retry in seconds. It doubles with each retry."""
     max_delay: float = 20.0
     """Maximum pause in seconds, unless the provider's Retry-After is longer."""
-    min_delay: float = attrs.field(default=0.0, validator=number(least=0))
+    min_delay: float = attrs.field(default=0.0, validator=bounded_number(least=0))
     """Minimum pause in seconds, applied after the random spread."""
     max_retry_after: float = 120.0
     """Maximum Retry-After of a provider in seconds. A longer one ends the call, since providers have sent 49 days."""

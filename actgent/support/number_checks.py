@@ -18,7 +18,7 @@ def whole_number(least: int) -> Any:
     return check
 
 
-def number(*, least: float | None = None, above: float | None = None, most: float = math.inf) -> Any:
+def bounded_number(*, least: float | None = None, above: float | None = None, most: float = math.inf) -> Any:
     """Return a validator for numbers of at least `least` or above `above`, and of at most `most`."""
     bounds = f"at least {least:g}" if least is not None else f"above {above:g}"
     label = f"a number {bounds}" if most == math.inf else f"a number {bounds} and at most {most:g}"

@@ -9,7 +9,7 @@ import attrs
 
 from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
 from actgent.messages import Message, Text
-from actgent.support.number_checks import number, whole_number
+from actgent.support.number_checks import bounded_number, whole_number
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"
@@ -113,9 +113,9 @@ class TimeDecay:
     The age is computed from the messages' timestamps, so the result is the same after a restart or a change of the clock.
     """
 
-    half_life: float = attrs.field(validator=number(above=0))
+    half_life: float = attrs.field(validator=bounded_number(above=0))
     """Seconds in which the weight of a message halves."""
-    keep: float = attrs.field(default=0.1, validator=number(above=0, most=1))
+    keep: float = attrs.field(default=0.1, validator=bounded_number(above=0, most=1))
     """Minimum weight of a kept message, above 0 and at most 1."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
@@ -132,7 +132,7 @@ class RelevanceFilter:
     word is its inverse document frequency in the conversation. A question and its answer are kept together.
     """
 
-    keep: float = attrs.field(default=0.5, validator=number(above=0, most=1))
+    keep: float = attrs.field(default=0.5, validator=bounded_number(above=0, most=1))
     """Minimum relevance of a kept message, above 0 and at most 1."""
     recent: int = attrs.field(default=5, validator=whole_number(1))
     """Number of newest messages that are always kept."""
