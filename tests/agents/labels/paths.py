@@ -73,27 +73,39 @@ class Interpreter:
 
     def __init__(self):
         self.sources = {}
+        self._unanswered = {}
+        """Sources of each session that its state has, and no message yet."""
 
     def apply(self, step):
         """Update the sources with a step."""
         known = self.sources
-        if step.kind in ("fork", "history"):
+        if step.kind == "fork":
             known[step.made] = set(known[step.session])
+            self._unanswered[step.made] = set(self._unanswered.get(step.session, ()))
+        elif step.kind == "history":
+            known[step.made] = known[step.session] - self._unanswered.get(step.session, set())
         elif step.kind == "labelled":
             known[step.session] |= {"mail:carol"}
+            self._unanswered.pop(step.session, None)
         elif step.kind == "bob":  # only an agent under a policy labels other users
             known[step.session] |= {"user:bob"} if step.session[0] == "clerk" else set()
+            self._unanswered.pop(step.session, None)
         else:
             self._run(step.session, step.command)
 
     def _run(self, session, command):
         own = self.sources[session]
+        self._unanswered.pop(session, None)
         if command.tool in (*SOURCES, *WRITERS):
             own |= {command.tool}
         elif command.tool == "recall":
             own |= {"memories"}
-        elif command.tool == "look":
+        elif command.tool in ("look", "peek"):
             own |= self.sources[command.other]
+        elif command.tool == "note":  # the access to the state counts as a read
+            own |= self.sources[command.other]
+            self._unanswered.setdefault(command.other, set()).update(own - self.sources[command.other])
+            self.sources[command.other] |= own
         elif command.tool == "child":
             self.sources["child"] = set(own)
             self._run("child", command.inner)
@@ -115,15 +127,15 @@ def random_path(seed, *, steps=20):
         others = [each for each in sessions if each not in busy]
         kinds = [*SOURCES, *WRITERS, "add", "recall"]
         if others:
-            kinds += ["look"] + ["ask", "tell", "later"] * (depth < 2)
+            kinds += ["look", "peek", "note"] + ["ask", "tell", "later"] * (depth < 2)
         if busy[-1][0] == "clerk" and depth < 2:
             kinds += ["child"]
         kind = chosen.choice(kinds)
         if kind == "child":
             return Command(kind, inner=Command(chosen.choice((*SOURCES, *WRITERS, "add", "recall"))))
-        if kind in ("look", "ask", "tell", "later"):
+        if kind in ("look", "peek", "note", "ask", "tell", "later"):
             other = chosen.choice(others)
-            inner = None if kind == "look" else command((*busy, other), depth + 1)
+            inner = None if kind in ("look", "peek", "note") else command((*busy, other), depth + 1)
             return Command(kind, other, inner)
         return Command(kind)
 
@@ -187,6 +199,20 @@ class Life:
             """Count the messages of a session."""
             return len((await (await self._session(agent, session)).messages()).messages)
 
+        @tool(effect="pure")
+        async def peek(agent: str, session: str) -> str:
+            """Read the state of a session."""
+            return str((await self._session(agent, session)).state.get("note"))
+
+        @tool(effect="idempotent", sinks=())
+        async def note(agent: str, session: str) -> str:
+            """Change the state of a session, and wait until the change is recorded."""
+            target = await self._session(agent, session)
+            target.state.dispatch([("note", "hello")])
+            await target.annotate(add_tags=["noted"])
+            await target.annotate(remove_tags=["noted"])
+            return "noted"
+
         @tool(effect="idempotent", sinks=())
         async def ask(agent: str, session: str, task: str, context: ToolContext) -> str:
             """Send a message to a session, and wait for its answer."""
@@ -210,7 +236,7 @@ class Life:
             await target.schedule(task, after=1, key=context.idempotency_key)
             return "set"
 
-        return [add, look, ask, tell, later]
+        return [add, look, peek, note, ask, tell, later]
 
 
 def _reader(name):
