@@ -22,7 +22,9 @@ from .tables import MaterialMissing, Table
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-NAMES = tuple(name for name in ("locomo", "bfcl", "tau2", "recorded") if (HERE / f"{name}.py").exists())
+NAMES = tuple(
+    name for name in ("locomo", "bfcl", "tau2", "agentdojo", "recorded") if (HERE / f"{name}.py").exists()
+)
 MISSED, MISSING = 1, 2
 """Exit codes: a bar was missed, and material is missing."""
 
