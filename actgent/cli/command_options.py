@@ -68,6 +68,8 @@ class EvalOptions:
     """Write an HTML report with all answers to this file."""
     json: str | None = None
     """Write a JSON report with all metrics and answers to this file."""
+    history: Flag = False
+    """Store the JSON report next to the .jsonl file of cases, for the page Evaluations of the dashboard."""
     offline: Flag = False
     """Answer from a script instead of a model. Needs no API key."""
 

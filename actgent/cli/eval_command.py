@@ -21,8 +21,10 @@ from actgent.evaluation import (
     Trial,
     cases_from_journal,
     evaluate,
+    history_folder,
     load_cases,
     save_cases,
+    store_report,
     to_html,
 )
 from actgent.evaluation.shared_html_parts import cost_words, time_words
@@ -52,6 +54,8 @@ async def run_evaluation(
         ConfigurationError: The cases, the agent, or a report path is invalid.
     """
     check_output_files((options.json, options.html))
+    if options.history:
+        history_folder(Path(cases_path))  # raises before model calls cost money
     cases, variants = _cases_and_variants(cases_path, options)
     trials: list[Trial] = []
     async with AsyncExitStack() as stack:
@@ -270,6 +274,8 @@ def _failure_reason(trial: Trial) -> str:
 def _write(report: Report, cases_path: str, options: EvalOptions, terminal: Terminal) -> None:
     if options.json is not None:
         save_report(options.json, report.to_json())
+    if options.history:
+        terminal.line(f"{store_report(Path(cases_path), report.to_json())}: stored", style="dim")
     if options.html is not None:
         save_report(options.html, to_html(report, title=f"Evaluation of {Path(cases_path).name}"))
         terminal.line(f"{options.html}: all runs with their answers", style="dim")

@@ -4,6 +4,7 @@ from .case_files import case_from, load_cases, save_cases
 from .case_runner import evaluate
 from .cases_and_results import Case, CheckResult, Trial
 from .cases_from_journal import cases_from_journal
+from .dataset_folder import DatasetFolder, history_folder, store_report
 from .evaluation_html_report import to_html
 from .evaluation_report import Figures, Report
 from .model_judge import judged
@@ -22,6 +23,7 @@ __all__ = [
     "Case",
     "CheckResult",
     "ComparedDecision",
+    "DatasetFolder",
     "DecisionFigures",
     "DecisionReport",
     "DecisionVariant",
@@ -42,9 +44,11 @@ __all__ = [
     "equals",
     "evaluate",
     "goal_reached",
+    "history_folder",
     "judged",
     "load_cases",
     "matches",
     "save_cases",
+    "store_report",
     "to_html",
 ]

@@ -30,25 +30,27 @@ async def cases_from_journal(
         after = page[-1].cursor
         for summary in page:
             if session in (None, summary.session_id) and len(cases) < limit:
-                cases += await _case(journal, summary.agent, summary.session_id)
+                case = await case_of_session(journal, summary.agent, summary.session_id)
+                cases += [] if case is None else [case]
     return cases
 
 
-async def _case(journal: Journal, agent: str, session_id: str) -> list[dict[str, Any]]:
+async def case_of_session(journal: Journal, agent: str, session_id: str) -> dict[str, Any] | None:
+    """Return the case of one session; None if the session has no answer that can be expected. See `cases_from_journal`."""
     try:
         records: tuple[Record, ...] = await journal.load(session_id, agent=agent)
         history = (await rebuild(records)).history
     except (JournalDamaged, WireError):
-        return []
+        return None
     asked = [message.text for message in history if message.sender.kind == "user" and message.text.strip()]
     answer = _last_answer(history)
     if not asked or not answer:
-        return []
+        return None
     rating = _last_rating(records)
     if rating is not None and rating.expected:
         answer = rating.expected
     elif rating is not None and rating.score < PASSING_RATING:
-        return []  # a bad answer without a correction gives no expected answer
+        return None  # a bad answer without a correction gives no expected answer
     case: dict[str, Any] = {"name": session_id, "input": asked, "expected": answer, "judge": CRITERIA}
     if rating is not None:
         case["tags"] = ["good" if rating.score >= PASSING_RATING else "bad"]
@@ -57,7 +59,7 @@ async def _case(journal: Journal, agent: str, session_id: str) -> list[dict[str,
         )
     if names := list(dict.fromkeys(call.name for message in history for call in message.tool_calls)):
         case["calls"] = names
-    return [case]
+    return case
 
 
 def _last_rating(records: Iterable[Record]) -> RatingRecord | None:

@@ -12,6 +12,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.support.name_hints import async_block
 
 from .access_tokens import AccessToken
+from .dataset_interface import Datasets
 from .external_protocol_interface import OutsideProtocol
 from .gateway_limits import GatewayLimits
 from .webhooks.webhook import Webhook
@@ -76,6 +77,7 @@ async def open_gateway(
     dashboard: bool = True,
     notify: Iterable[Webhook] = (),
     protocols: Iterable[OutsideProtocol] = (),
+    datasets: Datasets | None = None,
 ) -> AsyncGenerator[Gateway, None]:
     """Open an `async with` block during which a gateway serves the agents of a runtime over HTTP.
 
@@ -94,6 +96,7 @@ async def open_gateway(
         notify: Webhooks that receive replies, approvals, failures and ends of sessions, each at least once.
         protocols: Additional protocols for outside clients, for example `actgent.interop.PROTOCOLS`. In a cluster, pass the same
             ones at all nodes: a request is answered by the node that owns its session.
+        datasets: Evaluation datasets for admins, `actgent.evaluation.DatasetFolder(path)`; None has none.
 
     Raises:
         ConfigurationError: The runtime has no journal, tokens are missing for an address other than loopback, the address
@@ -109,6 +112,8 @@ async def open_gateway(
     if notify and runtime.journal is not None and runtime.journal.is_shared:
         raise ConfigurationError(NO_WEBHOOKS)
     protocols = _check_protocols(protocols)
+    if datasets is not None and not isinstance(datasets, Datasets):
+        raise ConfigurationError(f"datasets= takes a DatasetFolder(path), not {datasets!r:.200}")
     check_extra()
     from .gateway_setup import opened_gateway  # noqa: PLC0415 - of the extra
 
@@ -123,6 +128,7 @@ async def open_gateway(
         dashboard=dashboard,
         notify=notify,
         protocols=protocols,
+        datasets=datasets,
     ) as opened:
         yield Gateway(opened.app, key=opened.key, login=opened.login, url=opened.url, count=opened.count)
 

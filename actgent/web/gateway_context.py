@@ -9,6 +9,7 @@ import trio
 
 from .access_control import AccessFilter, ApprovalList
 from .access_tokens import Logins
+from .dataset_interface import Datasets
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics
 from .streaming.event_broadcast import Broadcasts
@@ -61,6 +62,8 @@ class GatewayContext:
     comparing: trio.CapacityLimiter
     """Limiter of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
     metrics: Metrics
+    datasets: Datasets | None = None
+    """Datasets of evaluations; None if the gateway has none."""
     outboxes: Sequence[Outbox] = ()
     """Outboxes of the configured webhooks."""
     keys: KeyLocks = attrs.field(factory=KeyLocks)

@@ -17,6 +17,7 @@ from .access_control import AccessFilter, require_journal
 from .access_tokens import AccessToken, Logins, TokenStore, new_token
 from .asgi_app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import docs_route, routes
+from .dataset_interface import Datasets
 from .external_protocol_interface import OutsideProtocol
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
@@ -65,6 +66,7 @@ async def opened_gateway(
     dashboard: bool,
     notify: Sequence[Webhook],
     protocols: Sequence[OutsideProtocol] = (),
+    datasets: Datasets | None = None,
 ) -> AsyncGenerator[OpenedGateway, None]:
     """Open an `async with` block with a running gateway. The arguments are those of `open_gateway`."""
     store, key = _tokens_of(tokens, bind)
@@ -77,7 +79,7 @@ async def opened_gateway(
     relay = None if runtime.remote_sessions is None else runtime.remote_sessions.relay
     added = [each for protocol in protocols for each in protocol.endpoints]
     relayed = nullcontext() if relay is None else relay.serving(added)
-    async with open_gateway_context(runtime, limits, store, logins, notify) as context:
+    async with open_gateway_context(runtime, limits, store, logins, notify, datasets=datasets) as context:
         for protocol in protocols:
             if protocol.background is not None:
                 context.nursery.start_soon(protocol.background, context)
@@ -113,6 +115,7 @@ async def open_gateway_context(
     notify: Sequence[Webhook],
     *,
     is_scraped: bool = True,
+    datasets: Datasets | None = None,
 ) -> AsyncGenerator[GatewayContext, None]:
     """Open an `async with` block with the shared state of the endpoints and its background tasks.
 
@@ -133,6 +136,7 @@ async def open_gateway_context(
             document=partial(document_of, ENDPOINTS),
             metrics=Metrics(runtime, journal),
             outboxes=outboxes,
+            datasets=datasets,
         )
         nursery.start_soon(tokens.watch)
         for outbox in outboxes:

@@ -1030,6 +1030,137 @@ class FoundPage(TypedDict):
     """False while the index is being built, so that older messages may be missing."""
 
 
+# --- datasets of evaluations ---------------------------------------------------------------
+
+
+DatasetName = Annotated[str, Keywords({"description": "Name of the dataset.", "examples": ["support"]})]
+EvaluationID = Annotated[
+    str, Keywords({"description": "Id of the evaluation.", "examples": ["20261127T090000.000000Z-1a2b"]})
+]
+
+
+class VariantFigures(TypedDict):
+    """Metrics of one agent, model or prompt in an evaluation."""
+
+    name: str
+    """Name of the variant."""
+    trials: Count
+    """Number of runs of cases."""
+    passed: Count
+    """Number of runs that passed all checks."""
+    errors: Count
+    """Number of runs without an answer."""
+    score: Amount
+    """Mean score of the runs, from 0 to 1."""
+    cost: Amount | None
+    """Cost in US dollars; null if a price is unknown."""
+    p50: Amount
+    """Median duration of a run in seconds."""
+    p95: Amount
+    """95th percentile of the duration of a run in seconds."""
+
+
+class EvaluationSummary(TypedDict):
+    """One evaluation of a dataset."""
+
+    id: EvaluationID
+    at: Date | None
+    """Time of its end."""
+    variants: Sequence[VariantFigures]
+    """Metrics by variant."""
+
+
+class DatasetDocument(TypedDict):
+    """A dataset: a file of cases, with the history of its evaluations."""
+
+    name: DatasetName
+    cases: Count
+    """Number of cases."""
+    changed_at: Date | None
+    """Time of the last change of the file."""
+    evaluations: Count
+    """Number of stored evaluations."""
+    last: EvaluationSummary | None
+    """The latest evaluation; null if there is none."""
+
+
+class DatasetPage(TypedDict):
+    """Datasets of the server, by name."""
+
+    items: Sequence[DatasetDocument]
+    next: str | None
+    """Always null: the page has all datasets."""
+    is_enabled: bool
+    """False if the server was started without datasets."""
+
+
+class DatasetCase(TypedDict):
+    """A case of a dataset."""
+
+    name: str
+    """Name of the case, or the beginning of its input."""
+    case: JSONObject
+    """The case as `actgent eval` reads it: input, expected answer and checks."""
+
+
+class CaseFigures(TypedDict):
+    """Figures of the runs of one case with one variant."""
+
+    trials: Count
+    """Number of runs."""
+    passed: Count
+    """Number of runs that passed all checks."""
+    score: Amount
+    """Mean score of the runs, from 0 to 1."""
+
+
+class EvaluatedRun(TypedDict):
+    """One run of a case in an evaluation."""
+
+    passed: bool
+    """True if the run passed all checks."""
+    text: str
+    """Text of the last answer."""
+    error: str
+    """Error that prevented an answer; empty if there is an answer."""
+    failures: Sequence[str]
+    """Failed checks with their reasons."""
+    calls: Sequence[str]
+    """Names of the called tools, in order."""
+    seconds: Amount
+    """Duration in seconds."""
+
+
+class EvaluatedCase(TypedDict):
+    """Result of one case with one variant."""
+
+    name: str
+    """Name of the case."""
+    variant: str
+    """Name of the variant."""
+    input: Sequence[str]
+    """Messages of the case."""
+    expected: JSONValue
+    """Expected answer; null if any answer may pass."""
+    figures: CaseFigures
+    before: CaseFigures | None
+    """Figures in the evaluation before; null if the case or the variant was not in it."""
+    runs: Sequence[EvaluatedRun]
+    """The runs of the case."""
+
+
+class Evaluation(TypedDict):
+    """An evaluation of a dataset, compared with the evaluation before."""
+
+    summary: EvaluationSummary
+    before: EvaluationSummary | None
+    """The evaluation before; null for the first one."""
+    items: Sequence[EvaluatedCase]
+    """Results by case and variant."""
+    removed: Sequence[str]
+    """Names of cases that only the evaluation before has."""
+
+
 # --- records and replays -------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.definitions.folder_creation import new_folder
+from actgent.evaluation import DatasetFolder
 from actgent.protocols import PROTOCOLS
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -48,6 +49,19 @@ def run(tmp_path, monkeypatch, no_keys, capfd):
         return ended.value.code, *capfd.readouterr()
 
     return command
+
+
+def test_the_history_is_stored_next_to_the_cases(run, tmp_path):
+    """Each run adds a report that a `DatasetFolder` lists. Cases in another kind of file have no history."""
+    new_folder(tmp_path, "tutor")
+    (tmp_path / "greeting.jsonl").write_text('{"input": "Hi", "matches": ["."]}\n', encoding="utf-8")
+    for _ in range(2):
+        code, out, err = run("greeting.jsonl", "--agent", "tutor", "--offline", "--history")
+        assert (code, "greeting.history/" in out) == (0, True), (out, err)
+    found = trio.run(DatasetFolder(tmp_path).evaluations, "greeting")
+    assert [each["variants"][0]["passed"] for each in found] == [1, 1]
+    code, _, err = run("cases.py", "--history")
+    assert (code, "suffix .jsonl" in err) == (2, True)
 
 
 def test_table_html_and_json_reports(run, tmp_path):

@@ -19,6 +19,7 @@ from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
+from actgent.web.dataset_interface import Datasets
 from actgent.web.external_protocol_interface import OutsideProtocol
 from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.gateway_limits import GatewayLimits
@@ -134,6 +135,7 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
             tls=tls,
             notify=notify,
             protocols=protocols,
+            datasets=_datasets_of(options),
         ) as gateway,
     ):
         is_json = options.operation.log_format == "json"
@@ -266,6 +268,19 @@ def _protocols_of(options: ServeOptions) -> Sequence[OutsideProtocol]:
             f"--protocols {unknown[0]!r:.100} is unknown: use {', '.join(known)}, or none"
         )
     return [known[name] for name in wanted]
+
+
+def _datasets_of(options: ServeOptions) -> Datasets | None:
+    """Return the datasets of `--datasets`; None without the option.
+
+    Raises:
+        ConfigurationError: The folder does not exist.
+    """
+    if options.operation.datasets is None:
+        return None
+    from actgent.evaluation import DatasetFolder  # noqa: PLC0415 - few servers have datasets
+
+    return DatasetFolder(options.operation.datasets)
 
 
 def _announce(

@@ -32,6 +32,8 @@ class OperationOptions:
     """Time in seconds to wait for an unreachable PostgreSQL server at startup; 0 fails immediately."""
     index: Flag = False
     """Keep a search index and statistics next to the journal, for the pages Search and Trends. Not in a cluster."""
+    datasets: str | None = None
+    """Folder with evaluation datasets, for the page Evaluations and for sessions that become cases."""
     telemetry: Flag = False
     """Export OpenTelemetry traces and metrics, configured by the OTEL_* variables. Needs the extra otlp."""
     streams: Count | None = None

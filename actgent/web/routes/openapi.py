@@ -28,6 +28,8 @@ _NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}
 _PATH_VARIABLES: Mapping[str, tuple[str, str]] = {
     "a": ("Name of the agent.", "support"),
     "call": ("Id of the call.", "9f2c41d0.order-17"),
+    "d": ("Name of the dataset.", "support"),
+    "evaluation": ("Id of the evaluation.", "20261127T090000.000000Z-1a2b"),
     "id": ("Id of the session.", "order-17"),
     "m": ("Id of the message.", "0197c2d6a1f4"),
     "media_id": ("Number of a record, and index of the picture or file in the record.", "12-0"),

@@ -13,6 +13,12 @@ export interface ActionFailed {
   failed: true;
 }
 
+export interface AddDatasetCaseBody {
+  session_id: string;
+  /** Agent of the session. */
+  agent?: string;
+}
+
 /** A running agent. */
 export interface Agent {
   /** Name of the agent. */
@@ -381,6 +387,16 @@ export interface CancelRunBody {
   reason?: string;
 }
 
+/** Figures of the runs of one case with one variant. */
+export interface CaseFigures {
+  /** Number of runs. */
+  trials: number;
+  /** Number of runs that passed all checks. */
+  passed: number;
+  /** Mean score of the runs, from 0 to 1. */
+  score: number;
+}
+
 /** A change in a session that the caller may access. */
 export type ChangeEvent = HeadStreamEvent | AgentStreamEvent | ApprovalStreamEvent | DecisionStreamEvent | ErrorStreamEvent | ResyncStreamEvent | ByeStreamEvent;
 
@@ -513,6 +529,45 @@ export interface CreatedSession {
   tags: Array<string>;
   metadata: Record<string, string>;
   notify?: SessionWebhook;
+}
+
+/** A dataset: a file of cases, with the history of its evaluations. */
+export interface Dataset {
+  /** Name of the dataset. */
+  name: string;
+  /** Number of cases. */
+  cases: number;
+  /** Time of the last change of the file. */
+  changed_at: string | null;
+  /** Number of stored evaluations. */
+  evaluations: number;
+  /** The latest evaluation; null if there is none. */
+  last: EvaluationSummary | null;
+}
+
+/** A case of a dataset. */
+export interface DatasetCase {
+  /** Name of the case, or the beginning of its input. */
+  name: string;
+  /** The case as `actgent eval` reads it: input, expected answer and checks. */
+  case: JSONObject;
+}
+
+/** One page of a list. */
+export interface DatasetCasePage {
+  /** The items of the page. */
+  items: Array<DatasetCase>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
+}
+
+/** Datasets of the server, by name. */
+export interface DatasetPage {
+  items: Array<Dataset>;
+  /** Always null: the page has all datasets. */
+  next: string | null;
+  /** False if the server was started without datasets. */
+  is_enabled: boolean;
 }
 
 /** A message that no agent or actor processed. */
@@ -674,6 +729,68 @@ export interface ErrorGroupPage {
 export interface ErrorStreamEvent {
   event: "error";
   data: ChangedMessage;
+}
+
+/** Result of one case with one variant. */
+export interface EvaluatedCase {
+  /** Name of the case. */
+  name: string;
+  /** Name of the variant. */
+  variant: string;
+  /** Messages of the case. */
+  input: Array<string>;
+  /** Expected answer; null if any answer may pass. */
+  expected: JSONValue;
+  figures: CaseFigures;
+  /** Figures in the evaluation before; null if the case or the variant was not in it. */
+  before: CaseFigures | null;
+  /** The runs of the case. */
+  runs: Array<EvaluatedRun>;
+}
+
+/** One run of a case in an evaluation. */
+export interface EvaluatedRun {
+  /** True if the run passed all checks. */
+  passed: boolean;
+  /** Text of the last answer. */
+  text: string;
+  /** Error that prevented an answer; empty if there is an answer. */
+  error: string;
+  /** Failed checks with their reasons. */
+  failures: Array<string>;
+  /** Names of the called tools, in order. */
+  calls: Array<string>;
+  /** Duration in seconds. */
+  seconds: number;
+}
+
+/** An evaluation of a dataset, compared with the evaluation before. */
+export interface Evaluation {
+  summary: EvaluationSummary;
+  /** The evaluation before; null for the first one. */
+  before: EvaluationSummary | null;
+  /** Results by case and variant. */
+  items: Array<EvaluatedCase>;
+  /** Names of cases that only the evaluation before has. */
+  removed: Array<string>;
+}
+
+/** One evaluation of a dataset. */
+export interface EvaluationSummary {
+  /** Id of the evaluation. */
+  id: string;
+  /** Time of its end. */
+  at: string | null;
+  /** Metrics by variant. */
+  variants: Array<VariantFigures>;
+}
+
+/** One page of a list. */
+export interface EvaluationSummaryPage {
+  /** The items of the page. */
+  items: Array<EvaluationSummary>;
+  /** Value of `after` for the next page; null on the last page. */
+  next: string | null;
 }
 
 /** An event on a page of events. */
@@ -2320,6 +2437,26 @@ export interface Usage {
   total: OwnUsage;
 }
 
+/** Metrics of one agent, model or prompt in an evaluation. */
+export interface VariantFigures {
+  /** Name of the variant. */
+  name: string;
+  /** Number of runs of cases. */
+  trials: number;
+  /** Number of runs that passed all checks. */
+  passed: number;
+  /** Number of runs without an answer. */
+  errors: number;
+  /** Mean score of the runs, from 0 to 1. */
+  score: number;
+  /** Cost in US dollars; null if a price is unknown. */
+  cost: number | null;
+  /** Median duration of a run in seconds. */
+  p50: number;
+  /** 95th percentile of the duration of a run in seconds. */
+  p95: number;
+}
+
 /** A webhook with its deliveries. */
 export interface Webhook {
   /** Id of the webhook. */
@@ -3087,6 +3224,55 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
+  /** List the datasets of the server, with their latest evaluation. The server needs the option `--datasets`. */
+  list_datasets: {
+    path: Record<string, never>;
+    query: Record<string, never>;
+    body: undefined;
+    answer: DatasetPage;
+    events: never;
+  };
+  /** List the cases of a dataset, in the order of the file. */
+  get_dataset_cases: {
+    path: {
+      d: string;
+    };
+    query: Record<string, never>;
+    body: undefined;
+    answer: DatasetCasePage;
+    events: never;
+  };
+  /** Append a session as a case to a dataset, which is created if it is missing. Its name is the id of the session. */
+  add_dataset_case: {
+    path: {
+      d: string;
+    };
+    query: Record<string, never>;
+    body: AddDatasetCaseBody;
+    answer: DatasetCase;
+    events: never;
+  };
+  /** List the evaluations of a dataset, the latest first. */
+  list_evaluations: {
+    path: {
+      d: string;
+    };
+    query: Record<string, never>;
+    body: undefined;
+    answer: EvaluationSummaryPage;
+    events: never;
+  };
+  /** Get the results of an evaluation by case and variant, compared with the evaluation before. */
+  get_evaluation: {
+    path: {
+      d: string;
+      evaluation: string;
+    };
+    query: Record<string, never>;
+    body: undefined;
+    answer: Evaluation;
+    events: never;
+  };
   /** List dead letters, the newest first. */
   get_dead_letters: {
     path: Record<string, never>;
@@ -3270,6 +3456,11 @@ export const OPERATIONS = {
   get_memory: ["GET", "/v1/agents/{a}/memories/{memory}", false],
   update_memory: ["PATCH", "/v1/agents/{a}/memories/{memory}", true],
   forget_memory: ["DELETE", "/v1/agents/{a}/memories/{memory}", false],
+  list_datasets: ["GET", "/v1/datasets", false],
+  get_dataset_cases: ["GET", "/v1/datasets/{d}/cases", false],
+  add_dataset_case: ["POST", "/v1/datasets/{d}/cases", false],
+  list_evaluations: ["GET", "/v1/datasets/{d}/evaluations", false],
+  get_evaluation: ["GET", "/v1/datasets/{d}/evaluations/{evaluation}", false],
   get_dead_letters: ["GET", "/v1/dead-letters", false],
   send_dead_letter: ["POST", "/v1/dead-letters/{l}/redelivery", false],
   get_cluster: ["GET", "/v1/cluster", false],

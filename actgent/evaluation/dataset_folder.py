@@ -1,0 +1,340 @@
+"""`DatasetFolder`: a folder with files of cases, and the reports of their evaluations.
+
+`NAME.jsonl` has the cases of the dataset NAME, one per line. The folder `NAME.history` has one JSON report for each evaluation.
+Files are replaced as a whole, so a crash leaves the old or the new content. Writers in all processes hold a lock.
+"""
+
+import functools
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, SessionExists
+from actgent.journal.journal_interface import Journal
+from actgent.support.shared_files import file_change, write_whole
+from actgent.support.strict_json import load_document
+from actgent.web.dataset_interface import Datasets
+from actgent.web.json_response_types import (
+    DatasetCase,
+    DatasetDocument,
+    EvaluatedCase,
+    EvaluatedRun,
+    Evaluation,
+    EvaluationSummary,
+    VariantFigures,
+)
+
+from .case_files import MAX_BYTES, case_from
+from .cases_from_journal import case_of_session
+from .evaluation_report import FORMAT
+
+SUFFIX, HISTORY_SUFFIX = ".jsonl", ".history"
+MAX_REPORT_BYTES = 50_000_000
+"""Maximum size of a report that is read, in bytes."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+"""Names of datasets and evaluations. They contain no path separator and do not start with a dot."""
+_TIME = "%Y%m%dT%H%M%S.%fZ"
+
+
+def store_report(cases: Path, text: str) -> Path:
+    """Store the JSON report of an evaluation next to its file of cases, and return its path.
+
+    Raises:
+        ConfigurationError: The cases are not a file with the suffix `.jsonl`, or the report cannot be written.
+    """
+    folder = history_folder(cases)
+    path = folder / f"{datetime.now(UTC).strftime(_TIME)}-{secrets.token_hex(2)}.json"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def history_folder(cases: Path) -> Path:
+    """Return the folder with the reports of a file of cases.
+
+    Raises:
+        ConfigurationError: The path is not a file with the suffix `.jsonl`.
+    """
+    if cases.suffix != SUFFIX or not cases.is_file():
+        raise ConfigurationError(f"a history needs a file of cases with the suffix {SUFFIX}, not {cases}")
+    return cases.with_suffix(HISTORY_SUFFIX)
+
+
+class DatasetFolder(Datasets):
+    """Datasets in a folder, for `open_gateway(datasets=...)`.
+
+    Args:
+        path: Folder of the datasets. Other processes may read and write its files concurrently.
+
+    Raises:
+        ConfigurationError: The folder does not exist.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        """Folder of the datasets."""
+        if not self.path.is_dir():
+            raise ConfigurationError(f"{path} is not a folder: create it, or name the folder of the datasets")
+
+    def __repr__(self) -> str:
+        return f"<DatasetFolder {str(self.path)!r}>"
+
+    async def datasets(self) -> Sequence[DatasetDocument]:
+        return await trio.to_thread.run_sync(self._datasets)
+
+    async def cases(self, name: str) -> Sequence[DatasetCase] | None:
+        path = self._file(name)
+        return None if path is None else await trio.to_thread.run_sync(_cases_in, path)
+
+    async def evaluations(self, name: str) -> Sequence[EvaluationSummary] | None:
+        path = self._file(name)
+        return None if path is None else await trio.to_thread.run_sync(_summaries, path)
+
+    async def evaluation(self, name: str, evaluation_id: str) -> Evaluation | None:
+        path = self._file(name)
+        return None if path is None else await trio.to_thread.run_sync(_evaluation, path, evaluation_id)
+
+    async def add_session(
+        self, name: str, journal: Journal, agent: str, session_id: str
+    ) -> tuple[DatasetCase, bool]:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"the name of a dataset has 1 to 128 characters of A-Z a-z 0-9 . _ -, not {name!r:.80}"
+            )
+        case = await case_of_session(journal, agent, session_id)
+        if case is None:
+            raise ConfigurationError(
+                "the session has no answer to expect: it must end with an answer without a bad rating, or with a corrected answer"
+            )
+        path = self.path / f"{name}{SUFFIX}"
+        async with file_change(path):
+            is_new = await trio.to_thread.run_sync(_append, path, case, agent)
+        return {"name": str(case["name"]), "case": dict(case)}, is_new
+
+    def _file(self, name: str) -> Path | None:
+        """Return the file of a dataset; None if it does not exist."""
+        path = self.path / f"{name}{SUFFIX}"
+        return path if _NAME.fullmatch(name) and path.is_file() else None
+
+    def _datasets(self) -> list[DatasetDocument]:
+        paths = sorted(self.path.glob(f"*{SUFFIX}"))
+        return [_of_dataset(path) for path in paths if _NAME.fullmatch(path.stem) and path.is_file()]
+
+
+# --- cases -------------------------------------------------------------------------------
+
+
+def _of_dataset(path: Path) -> DatasetDocument:
+    found = _summaries(path)
+    state = path.stat()
+    return {
+        "name": path.stem,
+        "cases": _count_cases(path, state.st_mtime_ns, state.st_size),
+        "changed_at": _to_date(state.st_mtime),
+        "evaluations": len(found),
+        "last": found[0] if found else None,
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _count_cases(path: Path, _changed: int, size: int) -> int:
+    """Count the lines with a case. The result is cached until the file has another size or time of change."""
+    return 0 if size > MAX_BYTES else sum(bool(line.strip()) for line in path.read_bytes().splitlines())
+
+
+def _cases_in(path: Path) -> list[DatasetCase]:
+    return [
+        {"name": case_from(each, place=f"{path.name}:{number}").title, "case": dict(each)}
+        for number, each in _lines(path, _read(path))
+    ]
+
+
+def _lines(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """Yield the cases of a file as dictionaries, with their line numbers.
+
+    Raises:
+        ConfigurationError: A line is not a JSON object.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                case = load_document(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigurationError(f"{path.name}:{number} is not JSON: {error}") from None
+            if not isinstance(case, Mapping):
+                raise ConfigurationError(f"{path.name}:{number} must be a JSON object")
+            yield number, case
+
+
+def _read(path: Path) -> str:
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigurationError(f"{path.name} is larger than {MAX_BYTES:,} bytes")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path.name} is not UTF-8") from None
+
+
+def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
+    """Append a case to a file, and return True. Return False if the file has exactly this case.
+
+    The caller holds the lock of the file.
+
+    Raises:
+        SessionExists: The file has another case of this name.
+        ConfigurationError: The file has an invalid line, or it cannot be written.
+    """
+    try:
+        text = _read(path) if path.exists() else ""
+        for _, each in _lines(path, text):
+            if each.get("name") == case["name"]:
+                if dict(each) == dict(case):
+                    return False
+                raise SessionExists(agent, str(case["name"]))
+        line = f"{json.dumps(case, ensure_ascii=False)}\n"
+        gap = "" if not text or text.endswith("\n") else "\n"
+        write_whole(path, f"{text}{gap}{line}", keeps_rights=True)
+    except OSError as error:
+        raise ConfigurationError(f"{path.name} cannot be written: {error.strerror}") from None
+    return True
+
+
+# --- evaluations -------------------------------------------------------------------------
+
+
+def _reports(path: Path) -> list[Path]:
+    """Return the reports of a file of cases, the latest first."""
+    found = [each for each in path.with_suffix(HISTORY_SUFFIX).glob("*.json") if _NAME.fullmatch(each.stem)]
+    return sorted(found, key=lambda each: (_time_of(each), each.name), reverse=True)
+
+
+def _time_of(report: Path) -> float:
+    """Return the time of an evaluation as Unix time in seconds: that in its name, or else of the last change of the file."""
+    try:
+        return datetime.strptime(report.stem.rpartition("-")[0], _TIME).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return report.stat().st_mtime
+
+
+def _summaries(path: Path) -> list[EvaluationSummary]:
+    found = []
+    for report in _reports(path):
+        state = report.stat()
+        summary = _summary(report, state.st_mtime_ns, state.st_size)
+        if summary is not None:
+            found.append(summary)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _summary(report: Path, _changed: int, _size: int) -> EvaluationSummary | None:
+    """Return the summary of a report; None if the file is no report. The result is cached until the file changes."""
+    found = _load(report)
+    return None if found is None else found.summary
+
+
+@attrs.frozen
+class _Report:
+    """A report that was read from a file."""
+
+    summary: EvaluationSummary
+    cases: Mapping[tuple[str, str], EvaluatedCase]
+    """Results by names of case and variant, in the order of the file."""
+
+
+def _load(report: Path) -> _Report | None:
+    """Return a report; None if the file is too large, incomplete, or not a report."""
+    try:
+        if report.stat().st_size > MAX_REPORT_BYTES:
+            return None
+        found = json.loads(report.read_bytes())
+        if found["format"] != FORMAT:
+            return None
+        groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for trial in found["trials"]:
+            groups.setdefault((trial["case"], trial["variant"]), []).append(trial)
+        summary: EvaluationSummary = {
+            "id": report.stem,
+            "at": _to_date(_time_of(report)),
+            "variants": [_of_variant(row) for row in found["variants"]],
+        }
+        return _Report(summary, {key: _of_case(key, trials) for key, trials in groups.items()})
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _of_variant(row: Mapping[str, Any]) -> VariantFigures:
+    return {
+        "name": str(row["name"]),
+        "trials": int(row["trials"]),
+        "passed": int(row["passed"]),
+        "errors": int(row["errors"]),
+        "score": float(row["score"]),
+        "cost": None if row["usage"]["cost"] is None else float(row["usage"]["cost"]),
+        "p50": float(row["p50"]),
+        "p95": float(row["p95"]),
+    }
+
+
+def _of_case(key: tuple[str, str], trials: Sequence[Mapping[str, Any]]) -> EvaluatedCase:
+    name, variant = key
+    return {
+        "name": str(name),
+        "variant": str(variant),
+        "input": [str(each) for each in trials[0]["input"]],
+        "expected": trials[0]["expected"],
+        "figures": {
+            "trials": len(trials),
+            "passed": sum(trial["passed"] is True for trial in trials),
+            "score": sum(float(trial["score"]) for trial in trials) / len(trials),
+        },
+        "before": None,
+        "runs": [_of_run(trial) for trial in trials],
+    }
+
+
+def _of_run(trial: Mapping[str, Any]) -> EvaluatedRun:
+    failed = [each for each in trial["results"] if not each["passed"]]
+    return {
+        "passed": trial["passed"] is True,
+        "text": str(trial["text"]),
+        "error": str(trial["error"]),
+        "failures": [f"{each['name']}: {each['reason'] or 'failed'}" for each in failed],
+        "calls": [str(each["name"]) for each in trial["calls"]],
+        "seconds": float(trial["seconds"]),
+    }
+
+
+def _evaluation(path: Path, evaluation_id: str) -> Evaluation | None:
+    reports = _reports(path)
+    places = [place for place, each in enumerate(reports) if each.stem == evaluation_id]
+    found = _load(reports[places[0]]) if places else None
+    if found is None:
+        return None
+    before = next(filter(None, map(_load, reports[places[0] + 1 :])), None)
+    known = {} if before is None else before.cases
+    names = {name for name, _ in found.cases}
+    items: list[EvaluatedCase] = [
+        {**case, "before": known[key]["figures"] if key in known else None}
+        for key, case in found.cases.items()
+    ]
+    return {
+        "summary": found.summary,
+        "before": None if before is None else before.summary,
+        "items": items,
+        "removed": sorted({name for name, _ in known} - names),
+    }
+
+
+def _to_date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

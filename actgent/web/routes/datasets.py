@@ -1,0 +1,118 @@
+"""Endpoints of evaluation datasets: files of cases, their evaluations, and sessions that become cases."""
+
+from actgent.errors import SessionExists
+from actgent.web import json_response_types
+from actgent.web.dataset_interface import Datasets
+from actgent.web.problem_documents import Problem, missing
+
+from .endpoints import ANY_NODE, JSON, Endpoint, HTTPCall
+from .shared_schemas import LOCATION
+
+
+async def list_datasets(call: HTTPCall) -> JSON[json_response_types.DatasetPage]:
+    """List the datasets of the server, with their latest evaluation. The server needs the option `--datasets`."""
+    datasets = call.gateway.datasets
+    items = () if datasets is None else await datasets.datasets()
+    return JSON({"items": items, "next": None, "is_enabled": datasets is not None})
+
+
+async def get_dataset_cases(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.DatasetCase]]:
+    """List the cases of a dataset, in the order of the file."""
+    found = await _datasets_of(call).cases(call.path["d"])
+    if found is None:
+        raise missing()
+    return JSON({"items": found, "next": None})
+
+
+async def add_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCase]:
+    """Append a session as a case to a dataset, which is created if it is missing. Its name is the id of the session.
+
+    200 if the dataset has had exactly this case before; 409 if it has another case with this name.
+    """
+    datasets, access = _datasets_of(call), call.gateway.access
+    head = await access.head(call.caller, call.body["session_id"], call.body.get("agent"))
+    try:
+        case, is_new = await datasets.add_session(call.path["d"], access.journal, head.agent, head.session_id)
+    except SessionExists:
+        raise Problem(
+            "conflict", "the dataset has another case with the name of this session: edit the file"
+        ) from None
+    return JSON(
+        case, status_code=201 if is_new else 200, headers={"Location": f"/v1/datasets/{call.path['d']}/cases"}
+    )
+
+
+async def list_evaluations(
+    call: HTTPCall,
+) -> JSON[json_response_types.PageDocument[json_response_types.EvaluationSummary]]:
+    """List the evaluations of a dataset, the latest first."""
+    found = await _datasets_of(call).evaluations(call.path["d"])
+    if found is None:
+        raise missing()
+    return JSON({"items": found, "next": None})
+
+
+async def get_evaluation(call: HTTPCall) -> JSON[json_response_types.Evaluation]:
+    """Get the results of an evaluation by case and variant, compared with the evaluation before."""
+    found = await _datasets_of(call).evaluation(call.path["d"], call.path["evaluation"])
+    if found is None:
+        raise missing()
+    return JSON(found)
+
+
+def _datasets_of(call: HTTPCall) -> Datasets:
+    """Return the datasets of the gateway.
+
+    Raises:
+        Problem: The gateway has none.
+    """
+    datasets = call.gateway.datasets
+    if datasets is None:
+        raise Problem("invalid", "the server has no datasets: start it with --datasets FOLDER")
+    return datasets
+
+
+ENDPOINTS = (
+    Endpoint(verb="GET", path="/datasets", answer=list_datasets, scope="admin", forwarding=ANY_NODE),
+    Endpoint(
+        verb="GET",
+        path="/datasets/{d}/cases",
+        answer=get_dataset_cases,
+        scope="admin",
+        forwarding=ANY_NODE,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/datasets/{d}/cases",
+        answer=add_dataset_case,
+        scope="admin",
+        body={
+            "type": "object",
+            "properties": {
+                "session_id": {"type": "string", "minLength": 1, "examples": ["order-17"]},
+                "agent": {"type": "string", "description": "Agent of the session."},
+            },
+            "required": ["session_id"],
+            "additionalProperties": False,
+        },
+        statuses=(201, 200),
+        answer_headers=LOCATION,
+        forwarding=ANY_NODE,
+    ),
+    Endpoint(
+        verb="GET",
+        path="/datasets/{d}/evaluations",
+        answer=list_evaluations,
+        scope="admin",
+        forwarding=ANY_NODE,
+    ),
+    Endpoint(
+        verb="GET",
+        path="/datasets/{d}/evaluations/{evaluation}",
+        answer=get_evaluation,
+        scope="admin",
+        forwarding=ANY_NODE,
+    ),
+)

@@ -1,0 +1,83 @@
+"""Evaluation datasets over HTTP."""
+
+import pytest
+
+from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_gateway, open_runtime
+from actgent.evaluation import Case, DatasetFolder, contains, evaluate, store_report
+from actgent.web.routes.datasets import ENDPOINTS
+
+from .conftest import open_served
+
+CASES = "/v1/datasets/support/cases"
+
+
+@pytest.fixture
+async def with_datasets(tmp_path):
+    """Yield a gateway with a folder of datasets, and an answered session of ada."""
+    async with open_served(datasets=DatasetFolder(tmp_path)) as served:
+        async with served.client() as ada:
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            path = "/v1/sessions/s1/messages"
+            await ada.post(path, json={"input": "hello"}, headers={"prefer": "wait=30"})
+        yield served, tmp_path
+
+
+async def test_a_session_is_added_once(with_datasets):
+    """201 for a new case, 200 for the same one, 409 for another case of this name, 404 for an unknown session."""
+    served, folder = with_datasets
+    async with served.client("root") as root:
+        first = await root.post(CASES, json={"session_id": "s1"})
+        assert (first.status_code, first.headers["location"]) == (201, CASES)
+        again = await root.post(CASES, json={"session_id": "s1", "agent": "clerk"})
+        assert (again.status_code, again.json()) == (200, first.json())
+        assert (await root.get(CASES)).json()["items"] == [first.json()]
+        path = folder / "support.jsonl"
+        path.write_text(path.read_text().replace("you said", "You said"))
+        assert (await root.post(CASES, json={"session_id": "s1"})).status_code == 409
+        assert (await root.post(CASES, json={"session_id": "s2"})).status_code == 404
+        assert (await root.post("/v1/datasets/.x/cases", json={"session_id": "s1"})).status_code == 422
+
+
+async def test_evaluations_are_listed_and_compared(with_datasets):
+    served, folder = with_datasets
+    async with served.client("root") as root:
+        await root.post(CASES, json={"session_id": "s1"})
+        for answer in ("Hi Ada", "Hi"):
+            case = Case(input="Hi", checks=[contains("Ada")])
+            report = await evaluate([case], {"clerk": BareAgent("clerk", llm=ScriptedLLM([answer]))})
+            store_report(folder / "support.jsonl", report.to_json())
+        (listed,) = (await root.get("/v1/datasets")).json()["items"]
+        found = (await root.get("/v1/datasets/support/evaluations")).json()["items"]
+        assert (listed["last"], len(found)) == (found[0], 2)
+        last = (await root.get(f"/v1/datasets/support/evaluations/{found[0]['id']}")).json()
+        assert last["before"] == found[1]
+        (item,) = last["items"]
+        assert (item["figures"]["passed"], item["before"]["passed"]) == (0, 1)
+        for path in ("support/evaluations/x", "other/evaluations", "other/cases"):
+            assert (await root.get(f"/v1/datasets/{path}")).status_code == 404
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: f"{each.verb} {each.path}")
+async def test_datasets_need_the_scope_admin(with_datasets, endpoint):
+    """The cases have the text of sessions of all owners."""
+    served, folder = with_datasets
+    path = endpoint.path.format(d="support", evaluation="x")
+    more = {"json": {"session_id": "s1"}} if endpoint.verb == "POST" else {}
+    for name in ("ada", "auditor", "service"):
+        async with served.client(name) as client:
+            assert (await client.request(endpoint.verb, f"/v1{path}", **more)).status_code == 403
+    assert list(folder.iterdir()) == []
+
+
+async def test_a_server_without_datasets_names_the_remedy(served):
+    async with served.client("root") as root:
+        assert (await root.get("/v1/datasets")).json() == {"items": [], "next": None, "is_enabled": False}
+        answer = await root.post(CASES, json={"session_id": "s1"})
+        assert (answer.status_code, "--datasets" in answer.json()["detail"]) == (422, True)
+
+
+async def test_a_path_in_place_of_datasets_is_rejected(tmp_path):
+    async with open_runtime(journal="memory:") as runtime:
+        with pytest.raises(ConfigurationError, match="DatasetFolder"):
+            async with open_gateway(runtime, bind=None, datasets=tmp_path):
+                pass
