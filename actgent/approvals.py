@@ -23,7 +23,7 @@ from actgent.support.serializable import Serializable
 
 def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{field.name}= is a text, not {type(value).__name__}")
+        raise ConfigurationError(f"{field.name}= is a string, not {type(value).__name__}")
 
 
 def _seconds(_: object, field: "attrs.Attribute[Any]", value: object) -> None:

@@ -247,7 +247,7 @@ class Media(Serializable):
         data: object = self.data
         if isinstance(data, str):
             raise TypeError(
-                f"{type(self).__name__}(data=...) takes bytes, not a text: write data=text.encode(), or url= for an address"
+                f"{type(self).__name__}(data=...) takes bytes, not a string: write data=text.encode(), or url= for an address"
             )
 
 
@@ -410,7 +410,7 @@ def to_parts(content: Content) -> tuple[Part, ...]:
     if _is_list(content):
         return tuple(part for item in content for part in to_parts(item))
     raise TypeError(
-        f"content is text or parts (Text, Image, File), not {type(content).__name__}{_CONTENT.get(type(content), '')}"
+        f"content is a string or parts (Text, Image, File), not {type(content).__name__}{_CONTENT.get(type(content), '')}"
     )
 
 
@@ -437,7 +437,7 @@ def message_parts(content: Content) -> tuple[Part, ...]:
     parts = to_parts(content)
     for part in parts:
         if isinstance(part, _NOT_FROM_USERS):
-            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
+            raise TypeError(f"content is a string or parts (Text, Image, File), not {type(part).__name__}")
     if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
         raise ConfigurationError("the message is empty: no model answers one without text or other parts")
     return parts

@@ -108,3 +108,16 @@ def test_error_of_an_earlier_version_gets_its_class_of_today(former, name):
     assert type(error) is getattr(errors, name)
     assert str(error) == "the text"
     assert error.detail == 3
+
+
+def test_errors_name_the_type_string():
+    """Errors say "a string", the Python term, and not "a text"."""
+    found = [
+        (path.name, node.value)
+        for path in Path(errors.__file__).parents[1].rglob("*.py")
+        for raised in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(raised, ast.Raise)
+        for node in ast.walk(raised)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert [each for each in found if re.search(r"\b(a text|list of texts)\b", each[1])] == []

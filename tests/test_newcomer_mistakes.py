@@ -627,7 +627,7 @@ def test_a_property_that_fails_keeps_its_own_error():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"llm": None}, "llm= takes an LLM object or a text, not None"),
+        ({"llm": None}, "llm= takes an LLM object or a string, not None"),
         ({"llm": OpenAI}, "write OpenAI(...)"),
         ({"llm": "gpt-5.2"}, "did you mean 'openai:gpt-5.2'?"),
         ({"llm": "claude-sonnet-4-5"}, "did you mean 'anthropic:claude-sonnet-4-5'?"),
@@ -645,7 +645,7 @@ def test_a_property_that_fails_keeps_its_own_error():
         ({"protocol": Bare}, "write Bare()"),
         ({"memory": ShortTermMemory}, "write ShortTermMemory()"),
         ({"approval": True}, "@tool(approval=True)"),
-        ({"system_prompt": ""}, "system_prompt= takes a text that is not empty"),
+        ({"system_prompt": ""}, "system_prompt= takes a string that is not empty"),
         ({"system_prompt": "Answer.", "body": "Shortly."}, "put the text of body= into it"),
         ({"limits": {"tokens": 3}}, "limits= takes Limits(...)"),
         ({"grace": "10s"}, "grace= is a number of seconds"),
@@ -734,7 +734,7 @@ def test_results_are_read_by_their_own_names():
         (None, "not NoneType"),
         ({"role": "user", "content": "hi"}, "not dict: pass the text alone"),
         ([{"role": "user", "content": "hi"}], "not dict: pass the text alone"),
-        (42, "content is text or parts"),
+        (42, "content is a string or parts"),
     ],
 )
 async def test_invalid_message_content_is_rejected(content, words):
@@ -883,7 +883,7 @@ def test_a_method_without_its_object():
 
 async def test_run_agent_with_its_arguments_the_other_way_round():
     """The error says that the goal is the first argument."""
-    with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal is a text"):
+    with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal is a string"):
         await run_agent(ScriptedLLM([]), "find it")
 
 

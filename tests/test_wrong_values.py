@@ -99,7 +99,7 @@ async def test_a_session_is_not_accepted_in_place_of_its_id():
             lambda: agent.ensure_session("ada", session),
             lambda: agent.open_session(3),
         ):
-            with pytest.raises(ConfigurationError, match=r"session_id= is an? .*text.*, not "):
+            with pytest.raises(ConfigurationError, match=r"session_id= is an? .*string.*, not "):
                 await call()
         assert await agent.open_session(session.id) is session
 
@@ -133,7 +133,7 @@ async def test_invalid_result_of_a_query_function_is_reported(said):
         assert (await agent.run("hi", session=session)).text == "Yes."
     (failure,) = failures
     assert failure.kind == "handler"
-    assert f"it returned {said!r}, but a function of on_query returns None, or a text" in str(failure.error)
+    assert f"it returned {said!r}, but a function of on_query returns None, or a string" in str(failure.error)
     assert "Context" not in str(model.chats[0].messages)
 
 
@@ -159,11 +159,11 @@ def test_an_output_of_python_types_in_a_dict(output):
 
 async def test_a_prompt_that_is_no_text():
     """Cases: the prompt of an agent, of a session and of a call."""
-    with pytest.raises(ConfigurationError, match=r"prompt= takes a text or a PromptLayer\(\.\.\.\), not 5"):
+    with pytest.raises(ConfigurationError, match=r"prompt= takes a string or a PromptLayer\(\.\.\.\), not 5"):
         clerk(prompt=5)
     async with clerk() as agent:
         for call in (lambda: agent.run("hi", prompt=5), lambda: agent.create_session("ada", prompt=5)):
-            with pytest.raises(ConfigurationError, match="prompt= takes a text"):
+            with pytest.raises(ConfigurationError, match="prompt= takes a string"):
                 await call()
 
 
@@ -172,7 +172,7 @@ def test_media_of_text():
     for kind in (Image, File):
         with pytest.raises(
             TypeError,
-            match=rf"{kind.__name__}\(data=\.\.\.\) takes bytes, not a text: write data=text\.encode",
+            match=rf"{kind.__name__}\(data=\.\.\.\) takes bytes, not a string: write data=text\.encode",
         ):
             kind(media_type="text/plain", data="hello")
     assert File(media_type="text/plain", data=bytearray(b"hello")).data == b"hello"
@@ -327,8 +327,8 @@ async def test_invalid_session_arguments_are_rejected(call, words):
         ({"url": 5}, "url= must be the URL of a server"),
         ({"url": "ws://h/mcp"}, "such as https://tools.example.com/mcp, not 'ws://h/mcp'"),
         ({"command": "npx", "args": "-y server"}, "args= must be a list: args=['-y', 'server']"),
-        ({"command": "npx", "args": ["-p", 80]}, "args= must be a list of texts, but 80 is not text"),
-        ({"command": "npx", "args": 5}, "args= must be a list of texts, not 5"),
+        ({"command": "npx", "args": ["-p", 80]}, "args= must be a list of strings, but 80 is not a string"),
+        ({"command": "npx", "args": 5}, "args= must be a list of strings, not 5"),
         (
             {"command": "npx", "env": ["A=1"]},
             "env= must be a dict, such as env={'NAME': 'value'}, not a list",

@@ -32,7 +32,7 @@ def check_arguments(
         ConfigurationError: An argument is invalid; the text names it.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError(f"name= is a text that is not empty, e.g. 'clerk', not {name!r:.200}")
+        raise ConfigurationError(f"name= is a string that is not empty, e.g. 'clerk', not {name!r:.200}")
     check_id("name", name)
     check_tools(tools)
     if not isinstance(protocol, Protocol | None):
@@ -176,7 +176,7 @@ def types_of(types: object) -> tuple[ClassificationType, ...]:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigurationError(
-            f"the name of {'an' if what[0] in 'aeiou' else 'a'} {what} is a text, not {name!r:.200}"
+            f"the name of {'an' if what[0] in 'aeiou' else 'a'} {what} is a string, not {name!r:.200}"
         )
 
 
@@ -195,7 +195,7 @@ def own_templates(**texts: object) -> dict[str, str]:
     """
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ConfigurationError(f"{name}_prompt= is a template, a text, not {text!r:.200}")
+            raise ConfigurationError(f"{name}_prompt= is a template, a string, not {text!r:.200}")
     return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
@@ -219,7 +219,7 @@ def check_system_prompt(text: object, *, body: str) -> None:
     if text is None:
         return
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"system_prompt= takes a text that is not empty, not {text!r:.200}")
+        raise ConfigurationError(f"system_prompt= takes a string that is not empty, not {text!r:.200}")
     if body:
         raise ConfigurationError("system_prompt= is the whole prompt: put the text of body= into it")
 
@@ -315,4 +315,4 @@ def joined_text(name: str, value: object) -> str:
         return value
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
-    raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
+    raise ConfigurationError(f"{name}= takes a string, not {type(value).__name__}")

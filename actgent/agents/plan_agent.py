@@ -95,7 +95,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         for role in {*roles, *models.values()} - self._models.named.keys():
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
         if isinstance(tools, str):
-            raise ConfigurationError(f"tools= is a list of names, e.g. [{tools!r}], not a text")
+            raise ConfigurationError(f"tools= is a list of names, e.g. [{tools!r}], not a string")
         self._checked_tools(tools)
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:

@@ -33,7 +33,9 @@ def read_migrations(migrations: Iterable[str | Path]) -> tuple[Migration, ...]:
         ConfigurationError: A file cannot be read, or a migration is empty.
     """
     if isinstance(migrations, str | Path) or not isinstance(migrations, Iterable):
-        raise ConfigurationError(f"migrations= takes a list of SQL texts and paths, not {migrations!r:.100}")
+        raise ConfigurationError(
+            f"migrations= takes a list of SQL strings and paths, not {migrations!r:.100}"
+        )
     steps: list[Migration] = []
     for each in migrations:
         if isinstance(each, Path):

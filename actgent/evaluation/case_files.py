@@ -149,7 +149,7 @@ def _user(found: Any) -> SimulatedUser | None:
 def _texts(value: Any, key: str) -> tuple[str, ...]:
     listed = (value,) if isinstance(value, str) else value
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
-        raise ConfigurationError(f"`{key}` must be a text or a list of texts, not {value!r:.80}")
+        raise ConfigurationError(f"`{key}` must be a string or a list of strings, not {value!r:.80}")
     return tuple(listed)
 
 

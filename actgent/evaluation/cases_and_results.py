@@ -132,7 +132,7 @@ class Case:
     def __attrs_post_init__(self) -> None:
         if not (self.input or self.user) or not all(map(str.strip, self.input)):
             raise ConfigurationError(
-                f"case {self.title!r} has no input: set input= (a text, or several) or user="
+                f"case {self.title!r} has no input: set input= (a string, or several) or user="
             )
         if not self.checks and not self.judge and self.expected is None and self.user is None:
             raise ConfigurationError(f"case {self.title!r} checks nothing: set expected=, checks= or judge=")

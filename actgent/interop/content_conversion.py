@@ -73,12 +73,12 @@ def text_field(value: object, name: str) -> str:
         Problem: The value is missing, empty or no text.
     """
     if not isinstance(value, str) or not value or "\x00" in value:
-        raise Problem("invalid", f"{name} is a text that is not empty", param=name)
+        raise Problem("invalid", f"{name} is a string that is not empty", param=name)
     return value
 
 
 _KINDS: Mapping[type, str] = {
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     int: "a whole number",
     float: "a number",

@@ -240,7 +240,7 @@ def parts_of(content: Any) -> str | list[Part]:
     if isinstance(content, str):
         return text_field(content, "content")
     if not isinstance(content, list) or not content:
-        raise Problem("invalid", "content is a text or a list of parts", param="messages")
+        raise Problem("invalid", "content is a string or a list of parts", param="messages")
     return [_part_of(each) for each in content]
 
 
@@ -258,7 +258,7 @@ def _part_of(part: Any) -> Part:
         if text.startswith(("data:", "http:", "https:")):
             return media_of_url(text, "" if text.startswith("data:") else "application/pdf", name=name)
         return to_file(text, "application/pdf", name=name)
-    raise Problem("invalid", "a part is a text, an image or a file", param="messages")
+    raise Problem("invalid", "a part is a string, an image or a file", param="messages")
 
 
 def _plain(content: Any) -> str:

@@ -117,13 +117,13 @@ def check_tags(name: str, tags: object) -> tuple[str, ...]:
         ConfigurationError: The value is not a collection of tags.
     """
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise ConfigurationError(f"{name}= is a list of texts, not {tags!r:.200}")
+        raise ConfigurationError(f"{name}= is a list of strings, not {tags!r:.200}")
     found = tuple(tags)
     for tag in found:
         is_word = isinstance(tag, str) and tag.isprintable() and tag == tag.strip() and "," not in tag
         if not is_word or not 0 < len(tag) <= MAX_TAG_CHARS:
             raise ConfigurationError(
-                f"{name}= has the invalid tag {tag!r:.100}: a tag is a text of 1 to {MAX_TAG_CHARS} printable "
+                f"{name}= has the invalid tag {tag!r:.100}: a tag is a string of 1 to {MAX_TAG_CHARS} printable "
                 "characters without a comma, and without spaces at its ends"
             )
     return found
@@ -144,7 +144,7 @@ def _check_metadata(metadata: object, *, may_remove: bool) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping):
         raise ConfigurationError(
-            f"metadata= of a session is a mapping of texts to texts, not {metadata!r:.200}"
+            f"metadata= of a session is a mapping of strings to strings, not {metadata!r:.200}"
         )
     for key, value in metadata.items():
         if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
@@ -156,7 +156,7 @@ def _check_metadata(metadata: object, *, may_remove: bool) -> dict[str, Any]:
             continue
         if not isinstance(value, str) or len(value) > MAX_VALUE_CHARS or not _is_storable(value):
             raise ConfigurationError(
-                f"metadata= of a session has the invalid value {quoted(repr(value), 100)} of {key}: a value is a text of "
+                f"metadata= of a session has the invalid value {quoted(repr(value), 100)} of {key}: a value is a string of "
                 f"at most {MAX_VALUE_CHARS} characters, without NUL and lone surrogates"
             )
     return dict(metadata)

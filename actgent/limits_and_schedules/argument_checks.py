@@ -46,7 +46,7 @@ def check_id(name: str, value: object) -> None:
     if value is None:
         return
     if not (isinstance(value, str) and value.strip()):
-        raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r:.200}")
+        raise ConfigurationError(f"{name}= is a string that is not empty, not {value!r:.200}")
     if len(value) > MAX_ID_CHARS:
         raise ConfigurationError(
             f"{name}= has at most {MAX_ID_CHARS} characters, not {len(value)}: {value[:20]!r}..."
@@ -68,7 +68,7 @@ def check_known_id(name: str, value: object) -> None:
         ConfigurationError: The id is not a text.
     """
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name}= is an id, a text, not {value!r:.200}")
+        raise ConfigurationError(f"{name}= is an id, a string, not {value!r:.200}")
 
 
 def at_least_one(name: str, value: int) -> int:

@@ -108,7 +108,7 @@ def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
     if not isinstance(model, str):
         if (made := adapt_model(model)) is None:
             raise ConfigurationError(
-                f"llm= takes an LLM object or a text, not {_describe(model)}; {_allowed()}"
+                f"llm= takes an LLM object or a string, not {_describe(model)}; {_allowed()}"
             )
         return made
     provider, _, name = split_model(model)
@@ -132,7 +132,7 @@ def _call_factory(factory: Callable[..., Any], model: str, name: str, options: M
     made = factory(name, **given)
     if isinstance(made, str):
         raise ConfigurationError(
-            f"{model!r}: the factory of its provider returned a text: it must return a client"
+            f"{model!r}: the factory of its provider returned a string: it must return a client"
         )
     return resolve_model(made)
 

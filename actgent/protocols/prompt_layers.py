@@ -81,7 +81,7 @@ def to_layer(prompt: Prompt) -> PromptLayer:
     if isinstance(prompt, PromptLayer):
         return prompt
     if not isinstance(prompt, str):
-        raise ConfigurationError(f"prompt= takes a text or a PromptLayer(...), not {prompt!r:.200}")
+        raise ConfigurationError(f"prompt= takes a string or a PromptLayer(...), not {prompt!r:.200}")
     return PromptLayer(prompt)
 
 

@@ -48,7 +48,7 @@ def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Te
         ConfigurationError: The query is too long, has no word to search for, or a prefix is too short.
     """
     if len(text) > MAX_QUERY_CHARS:
-        raise ConfigurationError(f"a search query is a text of at most {MAX_QUERY_CHARS} characters")
+        raise ConfigurationError(f"a search query is a string of at most {MAX_QUERY_CHARS} characters")
     found: list[Term] = []
     for sign, phrase, word in _TERM.findall(text):
         given = phrase or word

@@ -30,7 +30,7 @@ async def find_leaks(
     """
     calls = tuple(calls)
     if not mark.strip() or any(mark in str(call.arguments) for call in calls):
-        raise ConfigurationError(f"mark= is a text that no argument contains, not {mark!r:.100}")
+        raise ConfigurationError(f"mark= is a string that no argument contains, not {mark!r:.100}")
     answers: Iterator[Any] = iter(())
     agent = make(ScriptedLLM(lambda _: next(answers)))
     leaks = []

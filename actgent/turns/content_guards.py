@@ -98,7 +98,7 @@ class Guards(FieldRepr):
             elif verdict is not None:
                 raise HandlerFailed(
                     name_of(guard),
-                    f"it returned {verdict!r:.100}, but a guard of inputs returns None, a text or Refuse",
+                    f"it returned {verdict!r:.100}, but a guard of inputs returns None, a string or Refuse",
                 )
         return message
 
@@ -197,7 +197,7 @@ class Guards(FieldRepr):
                 raise dispatcher.unusable(
                     guard,
                     verdict,
-                    "a guard of answers returns None, a text, ApprovalRequest(question) or Refuse(reason)",
+                    "a guard of answers returns None, a string, ApprovalRequest(question) or Refuse(reason)",
                 )
         return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)
 

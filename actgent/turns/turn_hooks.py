@@ -13,7 +13,7 @@ from actgent.support.field_repr import FieldRepr
 from .outcome_dispatcher import Dispatcher
 
 LAST = float("inf")
-_ADDED = "a function of on_query returns None, or a text"
+_ADDED = "a function of on_query returns None, or a string"
 
 
 @attrs.define(eq=False, repr=False)

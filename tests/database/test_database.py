@@ -190,7 +190,7 @@ async def test_two_that_open_it_at_once_apply_each_step_once(url):
     [
         ({"url": "data.db"}, "sqlite:///FILE"),
         ({"url": "mysql://x/y"}, "sqlite:///FILE"),
-        ({"migrations": TASKS}, "a list of SQL texts"),
+        ({"migrations": TASKS}, "a list of SQL strings"),
         ({"migrations": [" "]}, "is empty"),
         ({"migrations": [5]}, "not 5"),
         ({"migrations": [Path("/nowhere/at/all.sql")]}, "cannot be read"),

@@ -341,7 +341,7 @@ def test_cases_are_loaded_from_files(tmp_path):
         ("a.jsonl", '{"input": "x", "expected": "y"}\n{', "a.jsonl:2 is not JSON"),
         ("a.jsonl", "[]", "a.jsonl:1 must be an object"),
         ("a.jsonl", '{"expected": "y"}', "has no input"),
-        ("a.jsonl", '{"input": 3, "expected": "y"}', "`input` must be a text"),
+        ("a.jsonl", '{"input": 3, "expected": "y"}', "`input` must be a string"),
         ("a.jsonl", '{"input": "x", "matches": "("}', "a.jsonl:1"),
         ("a.jsonl", '{"input": "x", "expected": "y", "limits": {"tokenz": 3}}', "tokenz"),
         ("a.jsonl", '{"input": "x", "expected": "y", "timeout": "soon"}', "soon"),

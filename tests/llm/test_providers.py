@@ -117,7 +117,7 @@ def test_two_factories_of_one_name():
 def test_invalid_result_of_a_provider_factory_is_rejected():
     """A text would select a factory again, in an endless loop."""
     register_provider("round", lambda model: f"round:{model}")
-    with pytest.raises(ConfigurationError, match="returned a text"):
+    with pytest.raises(ConfigurationError, match="returned a string"):
         resolve_model("round:x")
     register_provider("none", lambda _: None)
     with pytest.raises(ConfigurationError, match="not None"):

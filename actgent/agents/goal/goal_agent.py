@@ -253,7 +253,7 @@ def _check_goal(goal: object) -> None:
         ConfigurationError: The goal is not a str, or is empty.
     """
     if not isinstance(goal, str) or not goal.strip():
-        raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
+        raise ConfigurationError(f"the goal is a string that is not empty, not {goal!r:.200}")
 
 
 def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:

@@ -90,7 +90,7 @@ async def run_agent(
         ConfigurationError: An argument is wrong; no model was called.
     """
     if not isinstance(goal, str):
-        raise ConfigurationError(f"run_agent(goal, llm): the goal is a text, not {goal!r:.200}")
+        raise ConfigurationError(f"run_agent(goal, llm): the goal is a string, not {goal!r:.200}")
     agent = GoalAgent(
         "goal",
         llm=llm,

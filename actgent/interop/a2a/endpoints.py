@@ -220,7 +220,7 @@ async def answer_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> Response
     body = call.body
     rpc_id = body.get("id")
     if not isinstance(rpc_id, str | int | None) or isinstance(rpc_id, bool):
-        raise Problem("invalid", "id must be a text or a whole number")
+        raise Problem("invalid", "id must be a string or a whole number")
 
     def wrap(result: Wire) -> Wire:
         return {"jsonrpc": "2.0", "id": rpc_id, "result": result}

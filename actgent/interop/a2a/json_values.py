@@ -57,7 +57,7 @@ def text_param(params: Mapping[str, Any], name: str, *, field: str = "") -> str:
     """
     value = params.get(name)
     if not isinstance(value, str) or not value or "\x00" in value:
-        raise invalid(field or name, "must be a text that is not empty")
+        raise invalid(field or name, "must be a string that is not empty")
     return value
 
 
@@ -133,7 +133,7 @@ def read_parts(message: Mapping[str, Any], modes: Sequence[str]) -> list[Mapping
             raise invalid(field, "must be an object with one of text, raw, url and data")
         media_type = part.get("mediaType") or ""
         if not isinstance(media_type, str):
-            raise invalid(f"{field}.mediaType", "must be a text")
+            raise invalid(f"{field}.mediaType", "must be a string")
         url = part.get("url")
         if isinstance(url, str) and url.startswith("data:"):
             media_type = url.removeprefix("data:").partition(",")[0].partition(";")[0] or media_type
@@ -179,7 +179,7 @@ def _to_part(part: Mapping[str, Any], field: str) -> Part:
         return Text(value)
     media_type, filename = part.get("mediaType") or "", part.get("filename") or "file"
     if not isinstance(filename, str):
-        raise invalid(f"{field}.filename", "must be a text")
+        raise invalid(f"{field}.filename", "must be a string")
     if name == "url":
         return media_of_url(value, media_type, name=filename)
     # ProtoJSON accepts both alphabets of base64, with and without padding.

@@ -269,7 +269,7 @@ async def list_task_page(call: HTTPCall, agent: str, params: Params) -> Wire:
     history, since = count_param(params, "historyLength") or 0, time_param(params, "statusTimestampAfter")
     context_id, status = params.get("contextId") or "", params.get("status") or ""
     if not isinstance(context_id, str):
-        raise invalid("contextId", "must be a text")
+        raise invalid("contextId", "must be a string")
     if status == "TASK_STATE_UNSPECIFIED":
         status = ""
     if status and status not in STATES:
@@ -298,7 +298,7 @@ def _place(task: TaskState) -> tuple[float, str]:
 def _read_token(params: Params) -> tuple[float, str] | None:
     token = params.get("pageToken") or ""
     if not isinstance(token, str):
-        raise invalid("pageToken", "must be a text")
+        raise invalid("pageToken", "must be a string")
     if not token:
         return None
     try:

@@ -267,7 +267,7 @@ def _header_text(params: Mapping[str, Any], name: str, field: str) -> str:
         or not value.isprintable()
     ):
         raise invalid(
-            f"{field}{name}", f"must be a text of at most {MAX_TEXT_CHARS} printable ASCII characters"
+            f"{field}{name}", f"must be a string of at most {MAX_TEXT_CHARS} printable ASCII characters"
         )
     return value.strip()
 

@@ -49,7 +49,7 @@ def _resource(resource: dict[str, Any]) -> Part:
 def _text(block: dict[str, Any], name: str) -> str:
     value = block.get(name)
     if not isinstance(value, str) or not value or "\x00" in value:
-        raise RPCError(INVALID_PARAMS, f"{name} of a content block is a text that is not empty")
+        raise RPCError(INVALID_PARAMS, f"{name} of a content block is a string that is not empty")
     return value
 
 

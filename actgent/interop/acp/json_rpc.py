@@ -53,7 +53,7 @@ class RPCRequest:
         """
         value = self.params.get(name)
         if not isinstance(value, str) or not value or "\x00" in value:
-            raise RPCError(INVALID_PARAMS, f"{name} is a text that is not empty")
+            raise RPCError(INVALID_PARAMS, f"{name} is a string that is not empty")
         return value
 
 

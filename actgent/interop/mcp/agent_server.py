@@ -204,7 +204,7 @@ def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
     if unknown := arguments.keys() - _INPUT["properties"].keys():
         raise ToolError(f"unknown arguments: {', '.join(sorted(unknown))}")
     if not isinstance(message, str) or not message or "\x00" in message:
-        raise ToolError("message is a text that is not empty")
+        raise ToolError("message is a string that is not empty")
     if not isinstance(session_id, str) or (session_id and not re.fullmatch(_SESSION_ID, session_id)):
         raise ToolError("session_id has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     return message, session_id

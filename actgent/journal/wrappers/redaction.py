@@ -45,7 +45,7 @@ def check_redact(value: object) -> None:
         ConfigurationError: The value is not None and not a synchronous function.
     """
     if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
-        raise ConfigurationError(f"redact= must be a synchronous function of a text, not {value!r:.200}")
+        raise ConfigurationError(f"redact= must be a synchronous function of a string, not {value!r:.200}")
 
 
 class RedactedJournal(WrappedJournal):

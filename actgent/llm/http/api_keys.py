@@ -76,7 +76,7 @@ def _check_argument(name: str, argument: object, instead: str) -> None:
     if argument is None:
         return
     if not isinstance(argument, str):
-        raise ConfigurationError(f"{name}= is a text, not {type(argument).__name__}")
+        raise ConfigurationError(f"{name}= is a string, not {type(argument).__name__}")
     if not argument.strip():
         raise ConfigurationError(f"{name}= is empty: fill it in, or omit it (None) to {instead}")
 

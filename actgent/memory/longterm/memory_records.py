@@ -139,7 +139,7 @@ class MemoryFilter:
         for name in ("kinds", "agents", "sessions"):
             if isinstance(getattr(self, name), str):
                 raise ConfigurationError(
-                    f"{name}= must be a list of texts, not {getattr(self, name)!r}: write [{getattr(self, name)!r}]"
+                    f"{name}= must be a list of strings, not {getattr(self, name)!r}: write [{getattr(self, name)!r}]"
                 )
         check_metadata(self.metadata)
 
@@ -159,7 +159,7 @@ def checked_text(text: object) -> str:
         ConfigurationError: The text is not a string, is blank, or is too long.
     """
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"a memory must be a text that is not blank, not {text!r:.80}")
+        raise ConfigurationError(f"a memory must be a string that is not blank, not {text!r:.80}")
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ConfigurationError(
             f"the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
@@ -236,7 +236,7 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         is_plain = value is None or isinstance(value, str | bool | int | float)
         if not isinstance(name, str) or not is_plain:  # type: ignore[redundant-expr]
             raise ConfigurationError(
-                f"metadata can have texts, numbers, True, False and None, not {shown(str(name))}={value!r:.80}"
+                f"metadata can have strings, numbers, True, False and None, not {shown(str(name))}={value!r:.80}"
             )
 
 

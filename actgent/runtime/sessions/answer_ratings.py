@@ -34,7 +34,7 @@ def check_rating(score: object, comment: object, expected: object) -> None:
         raise ConfigurationError(f"score is a number from 0 (bad) to 1 (good), not {score!r:.200}")
     for name, text in (("comment", comment), ("expected", expected or "")):
         if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ConfigurationError(f"{name} is a text of at most {MAX_TEXT:,} characters")
+            raise ConfigurationError(f"{name} is a string of at most {MAX_TEXT:,} characters")
 
 
 async def read_ratings(journal: Journal, key: SessionKey, message_id: str) -> Mapping[str, RatingRecord]:

@@ -84,7 +84,7 @@ def _seconds(name: str, date: datetime) -> float:
 
 def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
     if isinstance(roles, str):
-        raise ConfigurationError(f"roles= is a list of kinds of senders, e.g. ({roles!r},), not a text")
+        raise ConfigurationError(f"roles= is a list of kinds of senders, e.g. ({roles!r},), not a string")
     for role in roles:
         if role not in _ROLES:
             raise ConfigurationError(f"unknown role {role!r}:  {nearest(str(role), _ROLES)}")

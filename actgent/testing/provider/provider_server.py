@@ -402,7 +402,7 @@ def _portions(plan: ReplyPlan) -> Iterable[bytes]:
 def _entries(script: Script) -> Iterator[Scripted | Chooser]:
     if isinstance(script, str):
         raise ConfigurationError(
-            "the script must be a list of answers or a function: write [...] around a text"
+            "the script must be a list of answers or a function: write [...] around a string"
         )
     return itertools.repeat(script) if callable(script) else iter(tuple(script))
 

@@ -517,11 +517,13 @@ def _texts(argument: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str):
         raise ConfigurationError(f"{argument}= must be a list: {argument}={given.split()!r}")
     if not isinstance(given, Iterable):
-        raise ConfigurationError(f"{argument}= must be a list of texts, not {given!r:.200}")
+        raise ConfigurationError(f"{argument}= must be a list of strings, not {given!r:.200}")
     texts = tuple(given)
     for each in texts:
         if not isinstance(each, str):
-            raise ConfigurationError(f"{argument}= must be a list of texts, but {each!r:.200} is not text")
+            raise ConfigurationError(
+                f"{argument}= must be a list of strings, but {each!r:.200} is not a string"
+            )
     return texts
 
 

@@ -332,7 +332,7 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
         )
     elif "\x00" in text or len(text) > schema.get("maxLength", MAX_QUERY_TEXT_CHARS):
         most = schema.get("maxLength", MAX_QUERY_TEXT_CHARS)
-        raise Problem("invalid", f"{name}= must be a text of at most {most} characters without NUL")
+        raise Problem("invalid", f"{name}= must be a string of at most {most} characters without NUL")
     return value
 
 

@@ -148,7 +148,7 @@ async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
         ({"prompt": PromptLayer("{{ state.plan }}", variables={})}, "plan"),
         ({"assistant_prompt": "{{ session.name }}"}, "name"),
         ({"user_prompt": "{% if %}"}, "line 1"),
-        ({"user_prompt": 5}, "a text"),
+        ({"user_prompt": 5}, "a string"),
     ],
 )
 def test_templates_are_tried_when_the_agent_is_made(options, words):

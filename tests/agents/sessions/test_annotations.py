@@ -273,7 +273,7 @@ async def test_the_search_index_selects_by_them(lasting_url):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"tags": "billing"}, "tags= is a list of texts"),
+        ({"tags": "billing"}, "tags= is a list of strings"),
         ({"tags": [""]}, "invalid tag ''"),
         ({"tags": [" a"]}, "invalid tag ' a'"),
         ({"tags": ["a,b"]}, "invalid tag 'a,b'"),
@@ -281,7 +281,7 @@ async def test_the_search_index_selects_by_them(lasting_url):
         ({"tags": ["x" * 65]}, "1 to 64 printable"),
         ({"tags": [7]}, "invalid tag 7"),
         ({"tags": map(str, range(33))}, "at most 32 tags"),
-        ({"metadata": ["k"]}, "mapping of texts to texts"),
+        ({"metadata": ["k"]}, "mapping of strings to strings"),
         ({"metadata": {"a b": "v"}}, "invalid key 'a b'"),
         ({"metadata": {"": "v"}}, "invalid key ''"),
         ({"metadata": {"é": "v"}}, "invalid key"),

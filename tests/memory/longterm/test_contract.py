@@ -389,7 +389,7 @@ async def _remember(memories, text, key):
 async def test_wrong_arguments_are_refused(memories):
     """Each error names its argument, and no memory is written."""
     for wrong, words in (
-        ({"text": " "}, "not be blank|not blank|must be a text"),
+        ({"text": " "}, "not be blank|not blank|must be a string"),
         ({"text": "x" * 8001}, "8,000"),
         ({"text": "x", "importance": 2}, "importance="),
         ({"text": "x", "kind": ""}, "kind"),
