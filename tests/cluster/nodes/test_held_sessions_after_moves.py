@@ -174,6 +174,7 @@ async def test_a_task_that_is_cancelled_as_its_session_moves_was_running(
 
             async def leave(*arguments):
                 monkeypatch.undo()
+                monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
                 if is_written:
                     assert await stop(*arguments)
                 await drain(cluster, one)
@@ -318,8 +319,8 @@ async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, m
     Without failure handlers, the move is logged.
     """
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
-    heard = []
-    agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]
+    heard, models = [], (Echo(), Echo())
+    agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
     agents[0][1].on_session(lambda session: session.on_exception(lambda _: heard.append("agent's")))
     with trio.fail_after(PATIENCE):
         async with (
@@ -340,6 +341,7 @@ async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, m
             await drain(cluster, one)
             while len(heard) < 2:  # noqa: ASYNC110 - only a counter of the handler changes
                 await trio.sleep(0.05)
+            models[1].may_go.set()  # otherwise the end of the second node waits 30 s for the task
         assert sorted(each.error.session_id for each in heard) == sorted((task.id, below.id))
         assert {each.kind for each in heard} == {"moved"}
     told = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
