@@ -34,6 +34,7 @@ ON_TRIO_ALONE = {
         "core_type",
         "default_protocol",
         "inbox_bounds",
+        "long_term_memory",
         "model_clients",
         "narration_type",
         "open_toolsets",
