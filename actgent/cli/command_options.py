@@ -69,7 +69,7 @@ class EvalOptions:
     json: str | None = None
     """Write a JSON report with all metrics and answers to this file."""
     history: Flag = False
-    """Store the JSON report next to the .jsonl file of cases, for the page Evaluations of the dashboard."""
+    """Store the JSON report next to the .jsonl file of cases, for `actgent serve --datasets`."""
     offline: Flag = False
     """Answer from a script instead of a model. Needs no API key."""
 

@@ -33,7 +33,7 @@ class OperationOptions:
     index: Flag = False
     """Keep a search index and statistics next to the journal, for the pages Search and Trends. Not in a cluster."""
     datasets: str | None = None
-    """Folder with evaluation datasets, for the page Evaluations and for sessions that become cases."""
+    """Folder with evaluation datasets, which admins read over HTTP. They can add sessions as cases."""
     telemetry: Flag = False
     """Export OpenTelemetry traces and metrics, configured by the OTEL_* variables. Needs the extra otlp."""
     streams: Count | None = None
