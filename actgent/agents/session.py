@@ -55,7 +55,7 @@ from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.missing_agents_at_start import wait_started
 from actgent.runtime.sessions.annotation_changes import Annotator
 from actgent.runtime.sessions.remote_session_interface import RemoteSessions, check_sendable
-from actgent.runtime.sessions.session_lifecycle import write_end
+from actgent.runtime.sessions.session_lifecycle import write_pending
 from actgent.runtime.sessions.session_tree_close import close_tree
 from actgent.runtime.subscriptions import (
     ObservationFilter,
@@ -572,7 +572,7 @@ class Session(Generic[DataT_co]):
                 await lifecycle.interrupt_message(context, message_id, reason)
             else:
                 await lifecycle.interrupt(context, reason, drop_queued=drop_queued)
-            await write_end(context)
+            await write_pending(context)
         except SessionMoved as moved:
             if (
                 message_id is None and not drop_queued
@@ -638,7 +638,7 @@ class Session(Generic[DataT_co]):
                 was_tried = schedule_id in {each.id for each in schedules(context)}
                 with self._agent.lifecycle.kept(context):
                     was_here = await unset_schedule(context, schedule_id)
-                    await write_end(context)
+                    await write_pending(context)
                 return was_here
         there = self._remote_session(SessionMoved(self.agent_name, self.id))
         was_set: bool = await there.remove("unschedule", schedule_id, may_be_done=was_tried)
@@ -791,7 +791,7 @@ class Session(Generic[DataT_co]):
         if handed_off.agent:
             context.state.dispatch(given_back)
             await self._agent.core.write_mode_change(context)
-        await write_end(context)
+        await write_pending(context)
         for child in tuple((context.children or {}).values()):
             if handed_off.number and child.id.endswith(f"/{handed_off.child}") and child.turn is None:
                 await host_of(child).close(child)
@@ -899,7 +899,7 @@ class Session(Generic[DataT_co]):
         context = self._here
         change = self._modes.switch(context.state, mode, by=by, reason=reason, force=force)
         await self._agent.core.write_mode_change(context)
-        await write_end(context)
+        await write_pending(context)
         return change
 
     @property

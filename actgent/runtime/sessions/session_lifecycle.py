@@ -521,18 +521,29 @@ def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
 
 
 async def write_end(context: SessionContext) -> None:
-    """Record that a session was stopped or closed, durably. Does nothing if called from inside the stopped turn.
+    """Record that a session was closed, durably, after its descendants. Does nothing if called from inside the stopped turn.
+
+    Raises the same errors as `write_pending`.
+    """
+    is_own = is_inside(context.turn) or would_wait_for_itself(context)
+    if context.closed and context.log is not None and not is_own:
+        await context.wait_idle()  # another task may be closing it and still end queued messages ...
+        host_of(context).note_closed(context)  # ... and keeps it in memory
+    await write_pending(context)
+
+
+async def write_pending(context: SessionContext) -> None:
+    """Write the collected records of a session, durably. Does nothing if called from inside the stopped turn.
+
+    It records no close: if another task is closing the session, its descendants may still be open.
 
     Raises:
-        JournalError: The record could not be written; it is written with the session's next step.
+        JournalError: A record could not be written; it is written with the session's next step.
         SessionMoved: Another process owns the session.
         NotRunning: The agent is stopping; its next start resumes the session.
     """
     if is_inside(context.turn):
         return
-    if context.closed and context.log is not None and not would_wait_for_itself(context):
-        await context.wait_idle()  # another task may be closing it and still end queued messages ...
-        host_of(context).note_closed(context)  # ... and keeps it in memory
     if context.log is not None:
         await context.log.flush()
     elif host_of(context).is_durable and host_of(context).is_stopping:

@@ -1,4 +1,4 @@
-"""Child sessions whose creation failed: their parent is closed only after they are closed or erased."""
+"""Closed and deleted parents leave no open child session in the journal, also if a creation failed or two callers race."""
 
 from contextlib import suppress
 
@@ -8,6 +8,14 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.llm.model_interface import LLM
+
+
+class SlowLLM(LLM):
+    """A model that never answers."""
+
+    async def complete(self, chat, *, on_text=None):
+        await trio.sleep_forever()
 
 
 class FailingJournal(MemoryJournal):
@@ -56,6 +64,25 @@ async def test_a_parent_is_not_closed_before_a_child_whose_creation_failed(autoj
             journal.is_in_doubt = False
     assert {"parent", "child"} in journal.open
     assert journal.open[-1] == set()
+    assert {"child"} not in journal.open
+
+
+async def test_an_interruption_does_not_close_a_parent_before_its_child(autojump_clock):
+    """No write leaves the child open below its closed parent, if another caller interrupts the parent during its close."""
+    journal = FailingJournal()
+    desk = BareAgent("desk", llm=ScriptedLLM([]))
+    helper = BareAgent("helper", llm=SlowLLM())
+    with trio.fail_after(100):
+        async with journal.running(), open_runtime(journal=journal) as runtime:
+            await runtime.start(desk)
+            await runtime.start(helper)
+            session = await desk.create_session("ada", session_id="parent")
+            await session.delegate("helper", "work", task_id="child")
+            await trio.sleep(1)
+            async with trio.open_nursery() as callers:
+                callers.start_soon(session.aclose)
+                callers.start_soon(session.interrupt)
+    assert {"parent", "child"} in journal.open
     assert {"child"} not in journal.open
 
 
