@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approval, Reject
-from actgent.cli.chat import ChatOptions, load_agent
+from actgent.cli.chat_and_run_commands import ChatOptions, load_agent
 from actgent.cli.journals import journal_commands as journal_cli
 from actgent.cli.journals.replay_command import ReplayOptions, fork
 from actgent.cli.main import main

@@ -339,7 +339,7 @@ def private_imports(source: str) -> set[str]:
         ("import importlib\nimportlib.import_module('openai._models')", {"openai._models"}),
         ("from openai import __version__\nfrom concurrent.futures import _base", set()),
         (
-            "from ._openai_import import make_sdk\nfrom actgent.llm.clients._openai_import import make_sdk",
+            "from ._openai_sdk import make_sdk\nfrom actgent.llm.clients._openai_sdk import make_sdk",
             set(),
         ),
     ],

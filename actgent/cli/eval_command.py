@@ -34,7 +34,7 @@ from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
 from .command_options import EvalOptions
 from .model_selection import live_models, open_models
-from .report_command_helpers import check_output_files, progress_bar, read_prompts, save_report
+from .report_files_and_progress import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line
 

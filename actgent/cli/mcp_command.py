@@ -38,7 +38,7 @@ from actgent.toolsets.mcp import (
 )
 
 from .terminal_io import Lines, Terminal, one_line
-from .tool_list import short_schema
+from .tools_command import short_schema
 
 _UNKNOWN = "; the outcome of the call is unknown"
 

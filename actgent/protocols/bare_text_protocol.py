@@ -6,7 +6,7 @@ from actgent.errors import ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.structured_output.extract_json import is_cut, loads, unfenced, visible
 
-from .answer_parsing import answer_text, parse_encoded_calls
+from .answer_content_parsing import answer_text, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_prose
 from .prompt_rendering import WHO
 from .protocol_interface import Outcome, Profile, Protocol, SendReply, TurnView, make_say

@@ -11,7 +11,7 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured_output.extract_json import extract_only, grown, loads, unfenced
 
-from .answer_parsing import (
+from .answer_content_parsing import (
     answer_text,
     matching_data,
     outcomes_of_type,

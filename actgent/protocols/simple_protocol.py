@@ -9,7 +9,7 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured_output.extract_json import extract_only, grown
 
-from .answer_parsing import (
+from .answer_content_parsing import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,

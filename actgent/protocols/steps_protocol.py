@@ -24,7 +24,7 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured_output.extract_json import extract, grown, visible
 
-from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
+from .answer_content_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_strings
 from .prompt_rendering import WHO
 from .protocol_interface import (

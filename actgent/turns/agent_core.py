@@ -44,7 +44,7 @@ from actgent.messages import (
 )
 from actgent.modes.mode_enforcement import Modes
 from actgent.modes.system_notices import Notice, NoticeSource
-from actgent.protocols.answer_parsing import is_media_only
+from actgent.protocols.answer_content_parsing import is_media_only
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
     CallTools,

@@ -1,7 +1,7 @@
 """The cache of session heads that the owner of a journal keeps between writes."""
 
-from actgent.journal.group_commit.row_format import Head, encode_entry
 from actgent.journal.group_commit.session_head_cache import HeadCache
+from actgent.journal.group_commit.step_and_head_rows import Head, encode_entry
 from actgent.journal.journal_interface import Entry
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey

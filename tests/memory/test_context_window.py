@@ -24,7 +24,7 @@ from actgent import (
 )
 from actgent.llm.context_overflow_errors import is_too_long
 from actgent.llm.context_window import count_answered, expected_tokens
-from actgent.llm.http.provider_client import window_of
+from actgent.llm.http.base_provider_client import window_of
 from actgent.testing import check_transcript, open_provider
 from actgent.testing.provider import ErrorStatus
 from actgent.toolsets.builtin import read_result

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import AnswerError, ParseError
-from actgent.protocols.answer_parsing import parse_encoded_calls
+from actgent.protocols.answer_content_parsing import parse_encoded_calls
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.goal.decision_parsing import CustomAction, DecisionReader
 from actgent.protocols.plan.plan_answer_parsing import parse_item_answer, parse_planning_answer

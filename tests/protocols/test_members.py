@@ -6,7 +6,7 @@ import pytest
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
-from actgent.protocols.answer_parsing import parse_encoded_calls
+from actgent.protocols.answer_content_parsing import parse_encoded_calls
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.protocol_interface import CallTools, ClassificationType, Profile, SendReply
 from actgent.protocols.react_protocol import ReAct

@@ -46,8 +46,8 @@ from .pipeline_results import (
     status_of,
 )
 from .pipeline_step import PipelineStep
+from .run_steps_tool import ANSWER_SEPARATOR, RUN_STEPS, RunSteps
 from .start_and_rerun_commands import FROM, input_error
-from .step_executor import ANSWER_SEPARATOR, RUN_STEPS, RunSteps
 
 OnFailure = Literal["continue", "stop"]
 FIRST_MESSAGE_ID = "run"

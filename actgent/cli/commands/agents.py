@@ -82,7 +82,7 @@ def chat(
         conversation: Message, attachments, journal and output format.
         offline: Answer from a script instead of a model. Needs no API key.
     """
-    from actgent.cli.chat import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat_and_run_commands import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
     if message is None and agent is not None and is_message_text(agent):
         agent, message = None, agent
@@ -172,7 +172,7 @@ def run(
         conversation: Message, attachments, journal and output format.
         offline: Answer from a script instead of a model. Needs no API key.
     """
-    from actgent.cli.chat import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat_and_run_commands import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
     bound = to_limits(limits)
     options = ChatOptions(
@@ -249,7 +249,7 @@ def compare_recorded_decisions(journal: str, /, *, options: CiOptions | None = N
         journal: Journal with the sessions: a file, or postgres://HOST/DATABASE. Agents may be using it.
         options: Sessions, models, prompts and reports.
     """
-    from actgent.cli.compare_models import run_ci  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.ci_command import run_ci  # noqa: PLC0415 - the SDKs take two seconds
 
     given = options or CiOptions()
     return run_command(lambda terminal, shutdown: run_ci(journal, given, terminal, shutdown))
@@ -267,6 +267,6 @@ def list_tools(agent: str, /, *, json: Flag = False, allow_env: Repeated = ()) -
         allow_env: Name of an environment variable that mcp_config.json may pass to its servers; may be given
             several times.
     """
-    from actgent.cli.tool_list import list_tools as show  # noqa: PLC0415
+    from actgent.cli.tools_command import list_tools as show  # noqa: PLC0415
 
     return run_command(lambda terminal, _: show(agent, terminal, json=json, allow_env=allow_env))

@@ -45,7 +45,7 @@ def run_pipeline(
         limits: Limits of the whole run.
         json: Print the result as one line of JSON.
     """
-    from actgent.cli.pipelines import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.pipeline_command import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
 
     options = PipelineOptions(
         file=file,
@@ -71,7 +71,7 @@ def show_run(file: str, run: str, /, *, journal: str, json: Flag = False) -> int
         journal: Journal of the run: a file, or postgres://HOST/DATABASE.
         json: Print one line of JSON.
     """
-    from actgent.cli.pipelines import PipelineOptions, show_run as print_run  # noqa: PLC0415
+    from actgent.cli.pipeline_command import PipelineOptions, show_run as print_run  # noqa: PLC0415
 
     options = PipelineOptions(file=file, journal=journal, run=run, json=json)
     return run_command(lambda terminal, _: print_run(options, terminal))
@@ -103,7 +103,7 @@ def resume_run(
         limits: Limits of the steps that run again.
         json: Print the result as one line of JSON.
     """
-    from actgent.cli.pipelines import PipelineOptions, resume_run as resume  # noqa: PLC0415
+    from actgent.cli.pipeline_command import PipelineOptions, resume_run as resume  # noqa: PLC0415
 
     options = PipelineOptions(
         file=file, agents=agents, model=model, journal=journal, run=run, limits=to_limits(limits), json=json
@@ -119,7 +119,7 @@ def check_pipeline(file: str, /, *, agents: str | None = None) -> int:
         file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
         agents: Agents that the file names. Default: any agent name is accepted.
     """
-    from actgent.cli.pipelines import PipelineOptions, check_pipeline as check  # noqa: PLC0415
+    from actgent.cli.pipeline_command import PipelineOptions, check_pipeline as check  # noqa: PLC0415
 
     return check(PipelineOptions(file=file, agents=agents), Terminal())
 
@@ -132,6 +132,6 @@ def draw_pipeline(file: str, /, *, mermaid: Flag = False) -> int:
         file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
         mermaid: Print a Mermaid flowchart.
     """
-    from actgent.cli.pipelines import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
+    from actgent.cli.pipeline_command import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
 
     return draw(PipelineOptions(file=file), Terminal(), mermaid=mermaid)

@@ -53,7 +53,7 @@ def simulate(
         junit: Write a report in the JUnit format to this file.
         save: Folder for failing seeds, which the pytest plugin runs again.
     """
-    from actgent.cli.simulate import SimulateOptions, run_simulation  # noqa: PLC0415 - agents take half a second
+    from actgent.cli.simulate_command import SimulateOptions, run_simulation  # noqa: PLC0415 - agents take half a second
 
     options = SimulateOptions(
         program=program,

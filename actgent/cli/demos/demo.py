@@ -10,7 +10,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
-from actgent.cli.chat import answer
+from actgent.cli.chat_and_run_commands import answer
 from actgent.cli.model_selection import live_models, open_models, open_script
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line

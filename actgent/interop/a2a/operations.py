@@ -40,7 +40,7 @@ from .json_values import (
 )
 from .push_notification_outbox import read_config
 from .settings import A2ASettings
-from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
+from .task_states import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
 
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100

@@ -33,7 +33,7 @@ from actgent.web.webhooks.webhook import Webhook, check_url
 from .errors import A2AError, invalid
 from .json_values import Wire, object_param, text_param
 from .push_notification_configs import PushConfig, PushConfigs
-from .tasks import SEPARATOR, TaskState, read_task_states
+from .task_states import SEPARATOR, TaskState, read_task_states
 
 MAX_TEXT_CHARS = 4000
 """Maximum length of a token, of credentials and of an id."""

@@ -3,7 +3,9 @@
 from .grouped_journal import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .record_references import resolve
-from .row_format import (
+from .session_head_cache import HeadCache
+from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
+from .step_and_head_rows import (
     CHANGING,
     HEAD_FIELDS,
     Head,
@@ -24,8 +26,6 @@ from .row_format import (
     read_key,
     unsealed,
 )
-from .session_head_cache import HeadCache
-from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
 from .step_queue import QueuedStep
 from .storage_interface import HeadFound
 

@@ -93,7 +93,7 @@ class Anthropic(Remote):
         self._cache = cache
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._anthropic_import import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._anthropic_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
         return make_sdk(**options)
 
@@ -123,7 +123,7 @@ class Anthropic(Remote):
         return body
 
     def _form(self, wanted: ResponseFormat) -> Body | None:
-        from ._anthropic_import import closed_schema  # noqa: PLC0415 - already imported when the client was created
+        from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - already imported when the client was created
 
         try:
             schema = closed_schema(answer_schema(wanted.schema, self.style).schema)

@@ -89,7 +89,7 @@ class OpenAIResponses(Remote):
         self._store = store
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._openai_import import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
         return make_sdk(**options)
 

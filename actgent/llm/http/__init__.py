@@ -1,7 +1,7 @@
 """Shared parts of the HTTP clients of all providers: requests, retries, streams, keys, errors and prices."""
 
 from .api_keys import find_url
-from .provider_client import Remote, RemoteOptions, StreamAssembler
+from .base_provider_client import Remote, RemoteOptions, StreamAssembler
 from .provider_errors import provider_error
 from .provider_schemas import (
     ANTHROPIC_STYLE,

@@ -20,7 +20,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import counted
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.protocols.answer_parsing import answer_text, parse_encoded_calls
+from actgent.protocols.answer_content_parsing import answer_text, parse_encoded_calls
 from actgent.protocols.prompt_rendering import WHO
 from actgent.protocols.protocol_interface import (
     CallTools,

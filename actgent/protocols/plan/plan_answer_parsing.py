@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
-from actgent.protocols.answer_parsing import misspelled_key_reason
+from actgent.protocols.answer_content_parsing import misspelled_key_reason
 from actgent.protocols.text_tool_calls import CallFormat, stray_arguments_reason
 from actgent.structured_output.extract_json import extract_only, is_cut, loads, visible
 from actgent.support.field_repr import FieldRepr

@@ -21,7 +21,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import counted
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Message, ToolCall
-from actgent.protocols.answer_parsing import parse_encoded_calls, text_in
+from actgent.protocols.answer_content_parsing import parse_encoded_calls, text_in
 from actgent.protocols.partial_answers import PartialAnswer, follow_prose
 from actgent.protocols.prompt_rendering import WHO
 from actgent.protocols.protocol_interface import (

@@ -1,8 +1,8 @@
 """Tools that call APIs over HTTP, and the guard that checks every connection."""
 
 from .api_credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
+from .bounded_http_requests import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
 from .connection_guard import Guard
-from .http_requests import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
 from .http_tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
 from .http_url_parsing import is_http_url, origin_of
 

@@ -19,8 +19,8 @@ from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .api_credentials import Auth, check_auth, get_credentials
+from .bounded_http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError
 from .connection_guard import Guard
-from .http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError
 from .http_url_parsing import is_http_url
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

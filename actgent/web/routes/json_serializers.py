@@ -250,7 +250,7 @@ def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_resp
 
     `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.
     """
-    from actgent.agents.pipelines.step_executor import RunSteps  # noqa: PLC0415 - few programs have pipelines
+    from actgent.agents.pipelines.run_steps_tool import RunSteps  # noqa: PLC0415 - few programs have pipelines
 
     for tool in tools:
         if isinstance(tool, AgentTool | HandoffTool):

@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.untrusted_call_audit import audit_journal, audit_session
-from actgent.cli.chat import load_agent
+from actgent.cli.chat_and_run_commands import load_agent
 from actgent.cli.main import main
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import (

@@ -5,7 +5,7 @@ import pytest
 from actgent import OpenAI
 from actgent.errors import ConfigurationError
 from actgent.llm.fallback_model import FallbackModel
-from actgent.llm.http.provider_client import cost_of, reported_cost
+from actgent.llm.http.base_provider_client import cost_of, reported_cost
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Usage
 
