@@ -81,7 +81,7 @@ async def test_provider_limits_are_listed_by_model(autojump_clock):
         sessions = [await agent.create_session("ada") for _ in range(4)]
         for session, priority in zip(sessions, ["normal", "normal", "high", "low"], strict=True):
             await session.chat("hello", priority=priority)
-        await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()  # the call of the first session is admitted first
         limiters = runtime.rate_limiters()
         for session in sessions:
             await session.wait_idle()
