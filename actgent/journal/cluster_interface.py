@@ -58,8 +58,8 @@ class ClusterStatistics(FieldRepr):
     """Number of connections of the membership to the database since the start; more than 1 after a reconnect."""
 
 
-@attrs.frozen(kw_only=True)
-class PoolLayout:
+@attrs.frozen(kw_only=True, repr=False)
+class PoolLayout(FieldRepr):
     """Newest generation of a pool."""
 
     generation: int
@@ -69,8 +69,8 @@ class PoolLayout:
     state: str = ACTIVE
 
 
-@attrs.frozen(kw_only=True)
-class NodeStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeStatus(FieldRepr):
     """A live node."""
 
     name: str
@@ -87,8 +87,8 @@ class NodeStatus:
     """Number of partitions that the node owns."""
 
 
-@attrs.frozen(kw_only=True)
-class PartitionStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class PartitionStatus(FieldRepr):
     """Status of one partition."""
 
     partition: int
@@ -108,8 +108,8 @@ class PartitionStatus:
     """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
 
 
-@attrs.frozen(kw_only=True)
-class ClusterStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class ClusterStatus(FieldRepr):
     """Status of a pool."""
 
     layout: PoolLayout

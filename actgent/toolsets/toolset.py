@@ -17,6 +17,7 @@ import trio
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import leaves
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.outputs.result_text import error_text
@@ -32,8 +33,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 """Default of `Toolset.connect_timeout`."""
 
 
-@attrs.frozen(kw_only=True)
-class ConnectionInfo:
+@attrs.frozen(kw_only=True, repr=False)
+class ConnectionInfo(FieldRepr):
     """Description of a toolset's connection for operators, without secrets."""
 
     kind: str
