@@ -79,7 +79,7 @@ def test_kills_of_relaxed_processes_lose_the_last_moments_only(shared_url, tmp_p
 
 def test_kills_keep_no_record_from_a_follower_and_repeat_none(shared_url, tmp_path, times, run_crashes):
     """20 readers of 5 sessions leave at random and come back by their cursors, also in the life after a kill."""
-    figures = {"kills": times(3, 10), "readers": 20, "messages": times(100, 1000), "seed": 4}
+    figures = {"kills": times(3, 10), "readers": 20, "messages": times(500, 1000), "seed": 4}
     report = run_crashes(shared_url, tmp_path, script=FOLLOWED, **figures)
     assert report["problems"] == []
     assert report["kills"] > 0
