@@ -231,6 +231,10 @@ class Agent(Generic[DataT_co, DepsT]):
     """Class that formats the lines of `verbose=`."""
     database: Database | None
     """Database with the tables of this agent; None if the agent has none."""
+    _long_term_memory: LongTermMemoryBase | None = None
+    """The value of `long_term_memory=`. Objects without one do not set it: with more than 30 attributes, CPython stores
+    their names in each object, which takes 1 KB.
+    """
     _extra_companions: "tuple[Agent[Any, Any], ...]" = ()
     """Agents that start together with this agent, in addition to the agents that its tools call."""
 
@@ -318,7 +322,8 @@ class Agent(Generic[DataT_co, DepsT]):
         all_types = validate_types((*types_from(known), *types_of(types)))
         policy = check_policy(policy)
         tools = with_extract(tools, policy, recalls=bool(recall_before_answer))
-        self._long_term_memory = long_term_memory
+        if long_term_memory is not None:
+            self._long_term_memory = long_term_memory
         memory_parts = long_term_memory_parts(
             with_database(tools, database), long_term_memory, recall_before_answer
         )
