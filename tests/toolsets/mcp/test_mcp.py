@@ -137,7 +137,16 @@ async def test_a_label_of_the_server_only_restricts(tmp_path, label, is_trusted,
         (7, set()),
         (["bob", 7], {"bob"}),
     ],
-    ids=str,
+    ids=[
+        "public",
+        "list of public",
+        "private",
+        "list of private",
+        "two owners",
+        "nobody",
+        "a number",
+        "owner and number",
+    ],
 )
 async def test_a_server_names_the_readers_of_a_result(tmp_path, confidentiality, readers):
     """`private` allows the owner of the session. A value of unknown form allows no owner."""
