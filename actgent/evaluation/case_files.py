@@ -58,12 +58,12 @@ def load_cases(place: str | Path) -> list[Case]:
             return [_of_markdown(path)]
         case ".jsonl":
             return [
-                case_from(_json(line, f"{path}:{number}"), place=f"{path}:{number}")
-                for number, line in enumerate(_text(path).splitlines(), 1)
+                case_from(parse_case(line, f"{path}:{number}"), place=f"{path}:{number}")
+                for number, line in enumerate(read_case_file(path).splitlines(), 1)
                 if line.strip()
             ]
         case ".json":
-            found = _json(_text(path), str(path))
+            found = parse_case(read_case_file(path), str(path))
             listed = found if isinstance(found, list) else [found]
             return [case_from(each, place=f"{path}, case {number}") for number, each in enumerate(listed, 1)]
     raise ConfigurationError(f"{path} is not a case file: expected the suffix .md, .jsonl, .json or .py")
@@ -78,23 +78,34 @@ def _of_folder(path: Path) -> list[Case]:
 
 
 def _of_markdown(path: Path) -> Case:
-    document = split_front_matter(_text(path), name=str(path))
+    document = split_front_matter(read_case_file(path), name=str(path))
     found = {"name": path.stem, **document.values}
     if document.body.strip():
         found.setdefault("input", document.body.strip())
     return case_from(found, place=str(path))
 
 
-def _text(path: Path) -> str:
+def read_case_file(path: Path, *, place: str = "") -> str:
+    """Return the text of a file of cases. `place` is its location for error messages, by default the path.
+
+    Raises:
+        ConfigurationError: The file is larger than `MAX_BYTES`, or not UTF-8.
+    """
+    place = place or str(path)
     if path.stat().st_size > MAX_BYTES:
-        raise ConfigurationError(f"{path} is larger than {MAX_BYTES:,} bytes")
+        raise ConfigurationError(f"{place} is larger than {MAX_BYTES:,} bytes")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is not UTF-8: save it as UTF-8") from None
+        raise ConfigurationError(f"{place} is not UTF-8: save it as UTF-8") from None
 
 
-def _json(text: str, place: str) -> Any:
+def parse_case(text: str, place: str) -> Any:
+    """Return the JSON value of a line or file of cases.
+
+    Raises:
+        ConfigurationError: The text is not JSON. The error names `place`.
+    """
     try:
         return load_document(text)
     except (ValueError, RecursionError) as error:

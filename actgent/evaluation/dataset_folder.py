@@ -19,7 +19,6 @@ import trio
 from actgent.errors import ConfigurationError, SessionExists
 from actgent.journal.journal_interface import Journal
 from actgent.support.shared_files import file_change, write_whole
-from actgent.support.strict_json import load_document
 from actgent.web.dataset_interface import Datasets
 from actgent.web.json_response_types import (
     DatasetCase,
@@ -31,7 +30,7 @@ from actgent.web.json_response_types import (
     VariantFigures,
 )
 
-from .case_files import MAX_BYTES, case_from
+from .case_files import MAX_BYTES, case_from, parse_case, read_case_file
 from .cases_from_journal import case_of_session
 from .evaluation_report import FORMAT
 
@@ -155,7 +154,7 @@ def _count_cases(path: Path, _changed: int, size: int) -> int:
 def _cases_in(path: Path) -> list[DatasetCase]:
     return [
         {"name": case_from(each, place=f"{path.name}:{number}").title, "case": dict(each)}
-        for number, each in _lines(path, _read(path))
+        for number, each in _lines(path, read_case_file(path, place=path.name))
     ]
 
 
@@ -167,22 +166,10 @@ def _lines(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            try:
-                case = load_document(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigurationError(f"{path.name}:{number} is not JSON: {error}") from None
+            case = parse_case(line, f"{path.name}:{number}")
             if not isinstance(case, Mapping):
                 raise ConfigurationError(f"{path.name}:{number} must be a JSON object")
             yield number, case
-
-
-def _read(path: Path) -> str:
-    if path.stat().st_size > MAX_BYTES:
-        raise ConfigurationError(f"{path.name} is larger than {MAX_BYTES:,} bytes")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path.name} is not UTF-8") from None
 
 
 def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
@@ -195,7 +182,7 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
         ConfigurationError: The file has an invalid line, or it cannot be written.
     """
     try:
-        text = _read(path) if path.exists() else ""
+        text = read_case_file(path, place=path.name) if path.exists() else ""
         for _, each in _lines(path, text):
             if each.get("name") == case["name"]:
                 if dict(each) == dict(case):
