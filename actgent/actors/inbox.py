@@ -477,9 +477,9 @@ class PriorityInbox(Generic[M]):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def yield_to_turns(self) -> None:
-        """Let other tasks run after each 16th message or new session, or a millisecond after they last ran.
+        """Run other tasks, such as turns, at each 16th call of this method, and if they have not run for a millisecond.
 
-        A checkpoint after each of them would take a quarter of a turn's time.
+        The caller has sent a message or created a session. A checkpoint in each call would take a quarter of the time of a turn.
         """
         if self._put_batch.is_full(trio.current_time()):
             await trio.lowlevel.cancel_shielded_checkpoint()

@@ -100,7 +100,7 @@ async def _restore(
 
 
 def _work_of(context: SessionContext) -> dict[str, object]:
-    """Return what the summary of a session says about its work, by which the next start finds it."""
+    """Return the fields of a session's summary that say whether it has unfinished work. The next start selects sessions by them."""
     return {"suspended turn": context.suspension is not None, "next timer": first_time(context.timers)}
 
 

@@ -48,7 +48,7 @@ class StateBuilder:
         """Keys whose lists and mappings this builder created. Only these may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
-        """Return a copy of the current values, which later changes do not affect."""
+        """Return a copy of the current values. Later changes of the state do not change the copy."""
         self._own.clear()
         return dict(self.values)
 

@@ -737,7 +737,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 
 
 def _unwrap_response(answer: ModelResponse) -> ModelResponse:
-    """Replace the text of a wrapped answer by its member `response`. Other answers are returned unchanged."""
+    """Return an answer whose text is the member `response` of the JSON object in its text. Answers without such an object are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:
         return answer

@@ -69,9 +69,9 @@ def is_backtracking(pattern: str) -> bool:
 
 
 def backtracks_for(tries: int) -> int:
-    """Return the backtracking limit per text, a power of ten, for a value with `tries` texts and patterns.
+    """Return how many backtracking steps a regular expression may take for one text, as a power of ten.
 
-    The total stays bounded.
+    `tries` is the number of texts of a value, multiplied by the number of patterns. With more of them the limit is lower.
     """
     backtracks = MAX_TEXT_BACKTRACKS
     while backtracks > MIN_TEXT_BACKTRACKS and backtracks * tries > MAX_BACKTRACKS:

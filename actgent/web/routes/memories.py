@@ -81,7 +81,7 @@ async def get_memories(
 async def get_memory_owners(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.MemoryOwner]]:
-    """List the owners that have memories, with the numbers of their current memories."""
+    """List the owners that have memories, with the number of current memories of each."""
     query = call.query
     limit = min(query.get("limit", 100), call.gateway.limits.page)
     async with _opened(call) as memories:
