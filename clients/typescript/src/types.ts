@@ -3161,7 +3161,7 @@ export interface Operations {
     answer: Erasure;
     events: never;
   };
-  /** List the owners that have memories, with the numbers of their current memories. */
+  /** List the owners that have memories, with the number of current memories of each. */
   get_memory_owners: {
     path: {
       a: string;
