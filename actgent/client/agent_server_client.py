@@ -9,6 +9,7 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
+from actgent.errors import SessionNotFound
 from actgent.journal.cluster_interface import ClusterStatus
 from actgent.journal.journal_interface import SessionSummary
 from actgent.limits_and_schedules.argument_checks import check_seconds
@@ -171,6 +172,89 @@ class Client(SessionOperations):
         """Return the status of each toolset of the server with a connection, such as MCP servers. Requires the scope admin."""
         page = await self._link.requests.send(RemoteRequest(operation="list_toolsets"))
         return tuple(map(to_toolset_status, page["items"]))
+
+    async def datasets(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the evaluation datasets of the server, by name, each with its latest evaluation. Requires the scope admin.
+
+        This method and the other methods of datasets return objects of the HTTP API: dictionaries with the fields of its
+        OpenAPI document. Without the option `--datasets`, a server has no datasets.
+        """
+        page = await self._link.requests.send(RemoteRequest(operation="list_datasets"))
+        return tuple(page["items"])
+
+    async def dataset_cases(self, name: str) -> tuple[Mapping[str, Any], ...] | None:
+        """Return the cases of a dataset, in the order of the file; None if it does not exist. Requires the scope admin.
+
+        Raises:
+            ConfigurationError: The file has an invalid case, or the server has no datasets.
+        """
+        page = await self._read_dataset(RemoteRequest(operation="get_dataset_cases", dataset=name))
+        return None if page is None else tuple(page["items"])
+
+    async def add_dataset_case(
+        self,
+        name: str,
+        session_id: str,
+        *,
+        agent: str | None = None,
+        message_id: str | None = None,
+        expected: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Append a session as a case to a dataset, and return the case. A missing dataset is created. Requires the scope admin.
+
+        A session that is already a case is not appended again.
+
+        Args:
+            name: Name of the dataset.
+            session_id: Id of the session.
+            agent: Name of the session's agent; needed only if several agents have a session with this id.
+            message_id: Id of the last message of the case; None uses the whole session.
+            expected: Expected answer; None uses the recorded answer, or the corrected answer of its rating.
+
+        Raises:
+            ConfigurationError: The session has no answer that can be expected, the file has an invalid case, or the server has
+                no datasets.
+            SessionNotFound: The session does not exist.
+            UsageError: The dataset has another case of this name.
+        """
+        fields = {"session_id": session_id, "agent": agent, "message_id": message_id, "expected": expected}
+        request = RemoteRequest(
+            operation="add_dataset_case",
+            dataset=name,
+            session_id=session_id,
+            body={key: value for key, value in fields.items() if value is not None},
+        )
+        case: Mapping[str, Any] = await self._link.requests.send(request)
+        return case
+
+    async def evaluations(self, name: str) -> tuple[Mapping[str, Any], ...] | None:
+        """Return the evaluations of a dataset, the latest first; None if it does not exist. Requires the scope admin.
+
+        Raises:
+            ConfigurationError: The server has no datasets.
+        """
+        page = await self._read_dataset(RemoteRequest(operation="list_evaluations", dataset=name))
+        return None if page is None else tuple(page["items"])
+
+    async def evaluation(self, name: str, evaluation_id: str) -> Mapping[str, Any] | None:
+        """Return the results of an evaluation by case and variant, compared with the evaluation before.
+
+        None if it does not exist. Requires the scope admin.
+
+        Raises:
+            ConfigurationError: The server has no datasets.
+        """
+        found: Mapping[str, Any] | None = await self._read_dataset(
+            RemoteRequest(operation="get_evaluation", dataset=name, part=evaluation_id)
+        )
+        return found
+
+    async def _read_dataset(self, request: RemoteRequest) -> Any:
+        """Return the answer to a request about a dataset; None if the dataset or the evaluation does not exist."""
+        try:
+            return await self._link.requests.send(request)
+        except SessionNotFound:
+            return None
 
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
         """Return the open approvals of all sessions that the token reaches, at most `limit`."""

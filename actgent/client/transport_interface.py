@@ -15,6 +15,7 @@ import attrs
 from actgent.errors import ActgentError, ConfigurationError, ServerUnreachable
 
 Operation = Literal[
+    "add_dataset_case",
     "annotate",
     "answer_call",
     "cancel_task",
@@ -28,7 +29,9 @@ Operation = Literal[
     "get_approvals",
     "get_calls",
     "get_cluster",
+    "get_dataset_cases",
     "get_dead_letters",
+    "get_evaluation",
     "get_events",
     "get_export",
     "get_feedback",
@@ -44,6 +47,8 @@ Operation = Literal[
     "interrupt",
     "list_agents",
     "list_all_schedules",
+    "list_datasets",
+    "list_evaluations",
     "get_memories",
     "get_memory_owners",
     "list_of_session",
@@ -78,9 +83,11 @@ class RemoteRequest:
     """Name of the session's agent; empty if the request does not name one."""
     session_id: str = ""
     """Id of the session; empty if the request does not concern one session."""
+    dataset: str = ""
+    """Name of the dataset; empty if the request does not concern one."""
     part: str = ""
-    """Last variable segment of the path: an id of a message, approval, schedule or task, an agent name, or a record
-    number.
+    """Last variable segment of the path: an id of a message, approval, schedule, task or evaluation, an agent name, or a
+    record number.
     """
     query: Mapping[str, Any] = attrs.field(factory=dict)
     """Query parameters."""

@@ -28,8 +28,9 @@ KEYS = (
     "limits",
     "timeout",
     "tags",
+    "session",
 )
-"""Keys of a case in a file."""
+"""Keys of a case in a file. `session` names the recorded session of the case; runs ignore it."""
 _USER = ("goal", "persona", "opening", "llm", "max_turns")
 """Keys of a simulated user in a file."""
 TESTS = "tests"

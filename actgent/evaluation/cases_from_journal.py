@@ -1,11 +1,11 @@
 """Evaluation cases made from recorded sessions: user messages as input, the recorded answer as the expected one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actgent.errors import JournalDamaged, WireError
 from actgent.journal.journal_interface import Journal
-from actgent.journal.record_types import MessageAcceptedRecord, RatingRecord, Record
+from actgent.journal.record_types import MessageAcceptedRecord, MessageEndRecord, RatingRecord, Record
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
@@ -35,23 +35,39 @@ async def cases_from_journal(
     return cases
 
 
-async def case_of_session(journal: Journal, agent: str, session_id: str) -> dict[str, Any] | None:
-    """Return the case of one session; None if the session has no answer that can be expected. See `cases_from_journal`."""
+async def case_of_session(
+    journal: Journal, agent: str, session_id: str, *, message_id: str = "", expected: str = ""
+) -> dict[str, Any] | None:
+    """Return the case of one session; None if the session has no answer that can be expected. See `cases_from_journal`.
+
+    Args:
+        journal: Journal of the session.
+        agent: Name of the session's agent.
+        session_id: Id of the session.
+        message_id: Id of the last message of the case; empty uses the whole session.
+        expected: Expected answer; empty uses the recorded answer, or the corrected answer of its rating.
+    """
     try:
         records: tuple[Record, ...] = await journal.load(session_id, agent=agent)
-        history = (await rebuild(records)).history
+        end = _end_of_turn(records, message_id) if message_id else len(records)
+        history = () if end is None else (await rebuild(records, to=end)).history
     except (JournalDamaged, WireError):
         return None
     asked = [message.text for message in history if message.sender.kind == "user" and message.text.strip()]
-    answer = _last_answer(history)
-    if not asked or not answer:
+    rating, expected = _last_rating(records, message_id), expected.strip()
+    if not expected and rating is not None and rating.expected:
+        expected = rating.expected
+    elif not expected and (rating is None or rating.score >= PASSING_RATING):
+        expected = _last_answer(history)  # a bad answer without a correction is not expected
+    if not asked or not expected:
         return None
-    rating = _last_rating(records)
-    if rating is not None and rating.expected:
-        answer = rating.expected
-    elif rating is not None and rating.score < PASSING_RATING:
-        return None  # a bad answer without a correction gives no expected answer
-    case: dict[str, Any] = {"name": session_id, "input": asked, "expected": answer, "judge": CRITERIA}
+    case: dict[str, Any] = {
+        "name": f"{session_id}/{message_id}" if message_id else session_id,
+        "session": {"agent": agent, "id": session_id},
+        "input": asked,
+        "expected": expected,
+        "judge": CRITERIA,
+    }
     if rating is not None:
         case["tags"] = ["good" if rating.score >= PASSING_RATING else "bad"]
         case["judge"] += (
@@ -62,13 +78,21 @@ async def case_of_session(journal: Journal, agent: str, session_id: str) -> dict
     return case
 
 
-def _last_rating(records: Iterable[Record]) -> RatingRecord | None:
-    """Return the latest rating of the last message; None without a rating."""
-    rating, last = None, None
+def _end_of_turn(records: Sequence[Record], message_id: str) -> int | None:
+    """Return the number of the record that ends the turn of a message; None if the turn has no end."""
+    for number, record in enumerate(records, 1):
+        if isinstance(record, MessageEndRecord) and record.message_id == message_id:
+            return number
+    return None
+
+
+def _last_rating(records: Iterable[Record], message_id: str) -> RatingRecord | None:
+    """Return the latest rating of a message, or of the last message if the id is empty; None without a rating."""
+    rating, wanted = None, message_id
     for record in records:
-        if isinstance(record, MessageAcceptedRecord):
-            rating, last = None, record.message.id
-        elif isinstance(record, RatingRecord) and record.message_id == last:
+        if isinstance(record, MessageAcceptedRecord) and not message_id:
+            rating, wanted = None, record.message.id
+        elif isinstance(record, RatingRecord) and record.message_id == wanted:
             rating = record
     return rating
 

@@ -104,16 +104,25 @@ class DatasetFolder(Datasets):
         return None if path is None else await trio.to_thread.run_sync(_evaluation, path, evaluation_id)
 
     async def add_session(
-        self, name: str, journal: Journal, agent: str, session_id: str
+        self,
+        name: str,
+        journal: Journal,
+        agent: str,
+        session_id: str,
+        *,
+        message_id: str = "",
+        expected: str = "",
     ) -> tuple[DatasetCase, bool]:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"the name of a dataset has 1 to 128 characters of A-Z a-z 0-9 . _ -, not {name!r:.80}"
             )
-        case = await case_of_session(journal, agent, session_id)
+        case = await case_of_session(journal, agent, session_id, message_id=message_id, expected=expected)
         if case is None:
             raise ConfigurationError(
-                "the session has no answer to expect: it must end with an answer without a bad rating, or with a corrected answer"
+                "the session has no answer to expect: it must end with an answer without a bad rating, or set `expected`"
+                if not message_id
+                else "the message has no answer to expect: its turn must end with an answer without a bad rating, or set `expected`"
             )
         path = self.path / f"{name}{SUFFIX}"
         async with file_change(path):
@@ -179,7 +188,7 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
 
     Raises:
         SessionExists: The file has another case of this name.
-        ConfigurationError: The file has an invalid line, or it cannot be written.
+        ConfigurationError: The file has an invalid line, would be too large, or cannot be written.
     """
     try:
         text = read_case_file(path, place=path.name) if path.exists() else ""
@@ -190,7 +199,12 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
                 raise SessionExists(agent, str(case["name"]))
         line = f"{json.dumps(case, ensure_ascii=False)}\n"
         gap = "" if not text or text.endswith("\n") else "\n"
-        write_whole(path, f"{text}{gap}{line}", keeps_rights=True)
+        content = f"{text}{gap}{line}".encode()
+        if len(content) > MAX_BYTES:
+            raise ConfigurationError(
+                f"{path.name} would be larger than {MAX_BYTES:,} bytes: use another dataset"
+            )
+        write_whole(path, content, keeps_rights=True)
     except OSError as error:
         raise ConfigurationError(f"{path.name} cannot be written: {error.strerror}") from None
     return True

@@ -162,6 +162,11 @@ class AsyncPortalClient(AsyncProxy):
     toolset_status = AsyncioMethod(Client.toolset_status)
     dead_letters = AsyncioMethod(Client.dead_letters)
     send_again = AsyncioMethod(Client.send_again)
+    datasets = AsyncioMethod(Client.datasets)
+    dataset_cases = AsyncioMethod(Client.dataset_cases)
+    add_dataset_case = AsyncioMethod(Client.add_dataset_case)
+    evaluations = AsyncioMethod(Client.evaluations)
+    evaluation = AsyncioMethod(Client.evaluation)
 
     def agent(self, name: str) -> AsyncPortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""

@@ -157,6 +157,11 @@ class PortalClient(Proxy):
     toolset_status = SyncMethod(Client.toolset_status)
     dead_letters = SyncMethod(Client.dead_letters)
     send_again = SyncMethod(Client.send_again)
+    datasets = SyncMethod(Client.datasets)
+    dataset_cases = SyncMethod(Client.dataset_cases)
+    add_dataset_case = SyncMethod(Client.add_dataset_case)
+    evaluations = SyncMethod(Client.evaluations)
+    evaluation = SyncMethod(Client.evaluation)
 
     def agent(self, name: str) -> PortalRemoteAgent:
         """Return the remote agent with this name. The server is not asked whether the agent exists."""

@@ -25,15 +25,30 @@ class Datasets(abc.ABC):
 
     @abc.abstractmethod
     async def add_session(
-        self, name: str, journal: Journal, agent: str, session_id: str
+        self,
+        name: str,
+        journal: Journal,
+        agent: str,
+        session_id: str,
+        *,
+        message_id: str = "",
+        expected: str = "",
     ) -> tuple[DatasetCase, bool]:
         """Append a session as a case. A missing dataset is created.
 
         Return the case, and False if the dataset has had exactly this case before.
 
+        Args:
+            name: Name of the dataset.
+            journal: Journal of the session.
+            agent: Name of the session's agent.
+            session_id: Id of the session.
+            message_id: Id of the last message of the case; empty uses the whole session.
+            expected: Expected answer; empty uses the recorded answer, or the corrected answer of its rating.
+
         Raises:
             ConfigurationError: The session has no answer that can be expected, or the file has an invalid case.
-            SessionExists: The dataset has another case with the name of this session.
+            SessionExists: The dataset has another case of this name.
         """
 
     @abc.abstractmethod

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from actgent.evaluation import DatasetFolder
 from tests.docs import browser
 from tests.interop.node.npm import NODE_22
 from tests.web.conftest import open_served
@@ -19,7 +20,7 @@ from tests.web.conftest import open_served
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "clients" / "typescript"
 MODULES = PACKAGE / "node_modules"
-CASES = 17
+CASES = 18
 
 
 @pytest.fixture(scope="module")
@@ -95,23 +96,29 @@ def test_document_is_valid_openapi(node, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["installed", "22"])
-async def test_each_case_of_the_client_passes(node, built, version):
-    """Chat, streams with resumption, approvals, retries, errors and the React hook."""
+async def test_each_case_of_the_client_passes(node, built, version, tmp_path):
+    """Chat, streams with resumption, approvals, datasets, retries, errors and the React hook."""
     if version == "22":
         if not NODE_22.is_file():
             pytest.skip("Node 22 from npm is not installed in tests/interop/node: `make test` does that")
         node = str(NODE_22)
-    async with open_served() as served:
+    async with open_served(datasets=DatasetFolder(tmp_path)) as served:
         with trio.fail_after(120):
             done = await trio.run_process(
                 [node, str(built / "cases.mjs")],
-                env={"URL": served.gateway.url, "TOKEN": served.tokens["ada"], "OTHER": served.tokens["bob"]},
+                env=env_of(served),
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
             )
     assert done.returncode == 0, done.stderr.decode()
     check_outcomes(done.stdout.decode().splitlines()[-1])
+
+
+def env_of(served):
+    """Return the address of a gateway and the tokens, as the cases read them from the environment."""
+    names = {"TOKEN": "ada", "OTHER": "bob", "ADMIN": "root"}
+    return {"URL": served.gateway.url} | {name: served.tokens[token] for name, token in names.items()}
 
 
 def check_outcomes(text):
@@ -198,14 +205,14 @@ def serve_site():
             thread.join()
 
 
-async def test_each_case_passes_in_a_browser(built):
+async def test_each_case_passes_in_a_browser(built, tmp_path):
     """A page of another origin runs the same cases, so that each request and header passes the checks of CORS."""
     if browser.CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
     with serve_site() as (url, files):
-        async with open_served(origins=[url]) as served, browser.open_tab() as tab:
-            env = {"URL": served.gateway.url, "TOKEN": served.tokens["ada"], "OTHER": served.tokens["bob"]}
-            files.update(make_site(built, {**env, "NODE_ENV": "development"}))
+        datasets = DatasetFolder(tmp_path)
+        async with open_served(origins=[url], datasets=datasets) as served, browser.open_tab() as tab:
+            files.update(make_site(built, {**env_of(served), "NODE_ENV": "development"}))
             with trio.fail_after(120):
                 await tab.open(f"{url}/")
                 done = await tab.call(

@@ -7,7 +7,15 @@ import pytest
 import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, SessionExists, open_runtime
-from actgent.evaluation import Case, DatasetFolder, contains, evaluate, load_cases, store_report
+from actgent.evaluation import (
+    Case,
+    DatasetFolder,
+    contains,
+    dataset_folder,
+    evaluate,
+    load_cases,
+    store_report,
+)
 from actgent.support import shared_files
 
 APPEND = """
@@ -34,8 +42,8 @@ async def runtime():
         yield opened
 
 
-async def add(folder, runtime, session_id, name="support"):
-    return await folder.add_session(name, runtime.journal, "clerk", session_id)
+async def add(folder, runtime, session_id, name="support", **options):
+    return await folder.add_session(name, runtime.journal, "clerk", session_id, **options)
 
 
 async def test_a_session_becomes_a_case_that_eval_reads(runtime, tmp_path):
@@ -47,7 +55,9 @@ async def test_a_session_becomes_a_case_that_eval_reads(runtime, tmp_path):
     await add(folder, runtime, "s2")
     path = tmp_path / "support.jsonl"
     assert [each.title for each in load_cases(path)] == ["s1", "s2"]
-    assert await folder.cases("support") == [case, {"name": "s2", "case": {**case["case"], "name": "s2"}}]
+    assert case["case"]["session"] == {"agent": "clerk", "id": "s1"}
+    other = {**case["case"], "name": "s2", "session": {"agent": "clerk", "id": "s2"}}
+    assert await folder.cases("support") == [case, {"name": "s2", "case": other}]
     edited = path.read_text().replace("Hello Ada", "Hello")
     path.write_text(edited.rstrip("\n"))  # an editor without a newline at the end
     with pytest.raises(SessionExists):
@@ -55,6 +65,44 @@ async def test_a_session_becomes_a_case_that_eval_reads(runtime, tmp_path):
     await add(folder, runtime, "s3")
     assert path.read_text().startswith(edited)
     assert [each.title for each in load_cases(path)] == ["s1", "s2", "s3"]
+
+
+async def test_a_turn_becomes_a_case_with_its_messages(tmp_path):
+    """The case ends with the answer of its message, also if later messages follow. Only the rating of the message counts."""
+    folder = DatasetFolder(tmp_path)
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["one", "two", "three"])))
+        session = await agent.create_session("ada", session_id="s1")
+        for number in (1, 2, 3):
+            await agent.run(f"question {number}", session=session, message_id=f"m{number}")
+        await runtime.rate("s1", "m2", score=0, expected="zwei", by="ada")
+        await runtime.rate("s1", "m3", score=0, by="ada")
+        first, _ = await add(folder, runtime, "s1", message_id="m1")
+        second, _ = await add(folder, runtime, "s1", message_id="m2")
+        with pytest.raises(ConfigurationError, match="message has no answer to expect"):
+            await add(folder, runtime, "s1", message_id="m3")
+        with pytest.raises(ConfigurationError, match="message has no answer to expect"):
+            await add(folder, runtime, "s1", message_id="m4", expected="four")
+        third, _ = await add(folder, runtime, "s1", message_id="m3", expected=" drei ")
+    assert [
+        (each["name"], each["case"]["input"], each["case"]["expected"]) for each in (first, second, third)
+    ] == [
+        ("s1/m1", ["question 1"], "one"),
+        ("s1/m2", ["question 1", "question 2"], "zwei"),
+        ("s1/m3", ["question 1", "question 2", "question 3"], "drei"),
+    ]
+    assert [each["case"].get("tags") for each in (first, second, third)] == [None, ["bad"], ["bad"]]
+    assert [each.title for each in load_cases(tmp_path / "support.jsonl")] == ["s1/m1", "s1/m2", "s1/m3"]
+
+
+async def test_a_file_that_would_be_too_large_stays_readable(runtime, tmp_path, monkeypatch):
+    folder = DatasetFolder(tmp_path)
+    await add(folder, runtime, "s1")
+    before = (tmp_path / "support.jsonl").read_bytes()
+    monkeypatch.setattr(dataset_folder, "MAX_BYTES", len(before) + 10)
+    with pytest.raises(ConfigurationError, match="would be larger than"):
+        await add(folder, runtime, "s2")
+    assert (tmp_path / "support.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".x", "a/b", "x" * 129, "a\n"])

@@ -2,7 +2,17 @@
 
 import pytest
 
-from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_gateway, open_runtime
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    PermissionDenied,
+    ScriptedLLM,
+    SessionNotFound,
+    UsageError,
+    connect,
+    open_gateway,
+    open_runtime,
+)
 from actgent.evaluation import Case, DatasetFolder, contains, evaluate, store_report
 from actgent.web.routes.datasets import ENDPOINTS
 
@@ -38,6 +48,21 @@ async def test_a_session_is_added_once(with_datasets):
         assert (await root.post("/v1/datasets/.x/cases", json={"session_id": "s1"})).status_code == 422
 
 
+async def test_the_expected_answer_and_the_last_message_can_be_chosen(with_datasets):
+    """The case of a turn has the name of its session and message."""
+    served, _ = with_datasets
+    async with served.client("root") as root:
+        runs = (await root.get("/v1/sessions/s1/runs")).json()["items"]
+        body = {"session_id": "s1", "message_id": runs[0]["message_id"], "expected": "Good day"}
+        answer = await root.post(CASES, json=body)
+        case = answer.json()["case"]
+        assert (answer.status_code, case["name"]) == (201, f"s1/{runs[0]['message_id']}")
+        assert (case["input"], case["expected"]) == (["hello"], "Good day")
+        assert case["session"] == {"agent": "clerk", "id": "s1"}
+        for wrong in ({"message_id": "m-unknown"}, {"expected": ""}):
+            assert (await root.post(CASES, json={"session_id": "s1", **wrong})).status_code == 422
+
+
 async def test_evaluations_are_listed_and_compared(with_datasets):
     served, folder = with_datasets
     async with served.client("root") as root:
@@ -55,6 +80,37 @@ async def test_evaluations_are_listed_and_compared(with_datasets):
         assert (item["figures"]["passed"], item["before"]["passed"]) == (0, 1)
         for path in ("support/evaluations/x", "other/evaluations", "other/cases"):
             assert (await root.get(f"/v1/datasets/{path}")).status_code == 404
+
+
+async def test_the_client_reads_and_extends_datasets(with_datasets):
+    """The methods return the objects of the HTTP API. None stands for a missing dataset or evaluation."""
+    served, folder = with_datasets
+    async with connect(served.gateway.url, token=served.tokens["root"]) as client:
+        assert await client.datasets() == ()
+        assert (await client.dataset_cases("support"), await client.evaluations("support")) == (None, None)
+        made = await client.add_dataset_case("support", "s1", agent="clerk", expected="Good day")
+        assert (made["name"], made["case"]["expected"]) == ("s1", "Good day")
+        assert await client.add_dataset_case("support", "s1", expected="Good day") == made
+        with pytest.raises(UsageError, match="another case of this name"):
+            await client.add_dataset_case("support", "s1")
+        with pytest.raises(ConfigurationError, match="no answer to expect"):
+            await client.add_dataset_case("support", "s1", message_id="m9")
+        with pytest.raises(SessionNotFound):
+            await client.add_dataset_case("support", "s2")
+        report = await evaluate(
+            [Case(input="Hi", expected="Hi")], BareAgent("clerk", llm=ScriptedLLM(["Hi"]))
+        )
+        stored = store_report(folder / "support.jsonl", report.to_json())
+        assert await client.dataset_cases("support") == (made,)
+        (listed,) = await client.datasets()
+        (summary,) = await client.evaluations("support")
+        assert (listed["name"], listed["last"], summary["id"]) == ("support", summary, stored.stem)
+        found = await client.evaluation("support", stored.stem)
+        assert (found["summary"], found["items"][0]["figures"]["passed"]) == (summary, 1)
+        assert await client.evaluation("support", "x") is None
+    async with connect(served.gateway.url, token=served.tokens["ada"]) as client:
+        with pytest.raises(PermissionDenied):
+            await client.datasets()
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: f"{each.verb} {each.path}")

@@ -15,6 +15,7 @@ from actgent.support.tracing_interface import active_trace
 from actgent.support.untrusted_text import join_origins
 
 PATHS: Mapping[Operation, tuple[str, str]] = {
+    "add_dataset_case": ("POST", "/datasets/{dataset}/cases"),
     "answer_call": ("POST", "/sessions/{session}/calls/{part}"),
     "cancel_task": ("DELETE", "/sessions/{session}/tasks/{part}"),
     "annotate": ("PATCH", "/sessions/{session}"),
@@ -28,7 +29,9 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "get_approvals": ("GET", "/approvals"),
     "get_calls": ("GET", "/sessions/{session}/calls"),
     "get_cluster": ("GET", "/cluster"),
+    "get_dataset_cases": ("GET", "/datasets/{dataset}/cases"),
     "get_dead_letters": ("GET", "/dead-letters"),
+    "get_evaluation": ("GET", "/datasets/{dataset}/evaluations/{part}"),
     "get_events": ("GET", "/sessions/{session}/events"),
     "get_export": ("GET", "/sessions/{session}/export"),
     "get_feedback": ("GET", "/sessions/{session}/messages/{part}/feedback"),
@@ -44,6 +47,8 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "interrupt": ("POST", "/sessions/{session}/interrupt"),
     "list_agents": ("GET", "/agents"),
     "list_all_schedules": ("GET", "/schedules"),
+    "list_datasets": ("GET", "/datasets"),
+    "list_evaluations": ("GET", "/datasets/{dataset}/evaluations"),
     "get_memories": ("GET", "/agents/{agent}/memories"),
     "get_memory_owners": ("GET", "/agents/{agent}/memory-owners"),
     "list_of_session": ("GET", "/sessions/{session}/approvals"),
@@ -145,7 +150,12 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
         headers["content-type"] = "application/json"
         if sources := join_origins(request.sources, sources_of_caller()):
             headers[SOURCES_HEADER] = quote(sources, safe=_SAFE_IN_SOURCES)
-    segments = {"agent": request.agent, "session": request.session_id, "part": request.part}
+    segments = {
+        "agent": request.agent,
+        "dataset": request.dataset,
+        "session": request.session_id,
+        "part": request.part,
+    }
     full_path = path.format_map({name: quote(value, safe="") for name, value in segments.items()})
     return HTTPRequest(verb=verb, path=full_path, query=urlencode(query), headers=headers, body=body)
 

@@ -8,6 +8,9 @@ from actgent.web.problem_documents import Problem, missing
 from .endpoints import ANY_NODE, JSON, Endpoint, HTTPCall
 from .shared_schemas import LOCATION
 
+MAX_EXPECTED_CHARS = 1_000_000
+"""Maximum length of an expected answer in characters."""
+
 
 async def list_datasets(call: HTTPCall) -> JSON[json_response_types.DatasetPage]:
     """List the datasets of the server, with their latest evaluation. The server needs the option `--datasets`."""
@@ -27,18 +30,20 @@ async def get_dataset_cases(
 
 
 async def add_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCase]:
-    """Append a session as a case to a dataset, which is created if it is missing. Its name is the id of the session.
+    """Append a session as a case to a dataset. A missing dataset is created.
 
-    200 if the dataset has had exactly this case before; 409 if it has another case with this name.
+    The name of the case is the id of the session, with `message_id` followed by `/` and that id. 200 if the dataset has had
+    exactly this case before; 409 if it has another case with this name.
     """
     datasets, access = _datasets_of(call), call.gateway.access
     head = await access.head(call.caller, call.body["session_id"], call.body.get("agent"))
+    options = {name: call.body[name] for name in ("message_id", "expected") if name in call.body}
     try:
-        case, is_new = await datasets.add_session(call.path["d"], access.journal, head.agent, head.session_id)
+        case, is_new = await datasets.add_session(
+            call.path["d"], access.journal, head.agent, head.session_id, **options
+        )
     except SessionExists:
-        raise Problem(
-            "conflict", "the dataset has another case with the name of this session: edit the file"
-        ) from None
+        raise Problem("conflict", "the dataset has another case of this name: edit the file") from None
     return JSON(
         case, status_code=201 if is_new else 200, headers={"Location": f"/v1/datasets/{call.path['d']}/cases"}
     )
@@ -93,6 +98,18 @@ ENDPOINTS = (
             "properties": {
                 "session_id": {"type": "string", "minLength": 1, "examples": ["order-17"]},
                 "agent": {"type": "string", "description": "Agent of the session."},
+                "message_id": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 200,
+                    "description": "Last message of the case; by default the case has the whole session.",
+                },
+                "expected": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": MAX_EXPECTED_CHARS,
+                    "description": "Expected answer; by default the recorded answer, or the correction of its rating.",
+                },
             },
             "required": ["session_id"],
             "additionalProperties": False,

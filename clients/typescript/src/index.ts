@@ -78,6 +78,31 @@ export class Client {
     return this.call("get_me", {});
   }
 
+  /** Return the evaluation datasets of the server, by name. Requires the scope admin. */
+  async datasets(): Promise<api.Dataset[]> {
+    return (await this.call("list_datasets", {})).items;
+  }
+
+  /** Return the cases of a dataset, in the order of the file. Requires the scope admin. */
+  async datasetCases(name: string): Promise<api.DatasetCase[]> {
+    return (await this.call("get_dataset_cases", { path: { d: name } })).items;
+  }
+
+  /** Append a session as a case to a dataset. A missing dataset is created. Requires the scope admin. */
+  addDatasetCase(name: string, session: api.AddDatasetCaseBody): Promise<api.DatasetCase> {
+    return this.call("add_dataset_case", { path: { d: name }, body: session });
+  }
+
+  /** Return the evaluations of a dataset, the latest first. Requires the scope admin. */
+  async evaluations(name: string): Promise<api.EvaluationSummary[]> {
+    return (await this.call("list_evaluations", { path: { d: name } })).items;
+  }
+
+  /** Return the results of an evaluation, compared with the evaluation before. Requires the scope admin. */
+  evaluation(name: string, evaluationId: string): Promise<api.Evaluation> {
+    return this.call("get_evaluation", { path: { d: name, evaluation: evaluationId } });
+  }
+
   /** Follow the changes in all sessions; `watch` names the kinds: `heads`, `agents`, `approvals`, `errors`. */
   changes(watch: ReadonlyArray<"heads" | "agents" | "approvals" | "errors">, signal?: AbortSignal): AsyncGenerator<api.ChangeEvent, void, undefined> {
     return changes(this.connection, watch.join(","), signal);

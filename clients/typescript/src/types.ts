@@ -17,6 +17,10 @@ export interface AddDatasetCaseBody {
   session_id: string;
   /** Agent of the session. */
   agent?: string;
+  /** Last message of the case; by default the case has the whole session. */
+  message_id?: string;
+  /** Expected answer; by default the recorded answer, or the correction of its rating. */
+  expected?: string;
 }
 
 /** A running agent. */
@@ -3242,7 +3246,7 @@ export interface Operations {
     answer: DatasetCasePage;
     events: never;
   };
-  /** Append a session as a case to a dataset, which is created if it is missing. Its name is the id of the session. */
+  /** Append a session as a case to a dataset. A missing dataset is created. */
   add_dataset_case: {
     path: {
       d: string;

@@ -5,7 +5,7 @@ import { act, create } from "react-test-renderer";
 import { Client, ConnectionError, ProblemError, SessionStore } from "actgent";
 import { useSession } from "actgent/react";
 
-const { URL: url, TOKEN: token, OTHER: other } = process.env;
+const { URL: url, TOKEN: token, OTHER: other, ADMIN: admin } = process.env;
 const client = new Client({ url, token });
 const outcomes = {};
 globalThis.IS_REACT_ACT_ENVIRONMENT = true;
@@ -270,6 +270,20 @@ await run("useSession shows messages and approvals, and sends decisions", async 
   equal([shown.approvals, shown.entries[1].text], [[], "done: deployed to mars"]);
   equal(root.toJSON().children, ["idle"]);
   await act(async () => root.unmount());
+});
+
+await run("a session is added to a dataset", async () => {
+  const session = await client.createSession({ agent: "clerk" });
+  const { message_id } = await session.chat("hello");
+  const root = new Client({ url, token: admin });
+  const name = `set-${session.id}`;
+  const made = await root.addDatasetCase(name, { session_id: session.id, message_id, expected: "Good day" });
+  equal([made.name, made.case.expected], [`${session.id}/${message_id}`, "Good day"]);
+  equal(await root.datasetCases(name), [made]);
+  equal((await root.datasets()).filter((each) => each.name === name).map((each) => each.cases), [1]);
+  equal(await root.evaluations(name), []);
+  const missing = await root.evaluation(name, "x").catch((error) => error);
+  check(missing instanceof ProblemError && missing.kind === "not-found", String(missing));
 });
 
 console.log(JSON.stringify(outcomes));
