@@ -18,6 +18,7 @@ from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
 
+from .approval_forms import question_text
 from .content_conversion import (
     call_arguments,
     media_of_url,
@@ -154,7 +155,7 @@ def _interrupt(approval: Approval) -> Wire:
     found: Wire = {
         "id": approval.id,
         "reason": "tool_call",
-        "message": approval.question or f"Run {approval.tool_name}?",
+        "message": question_text(approval),
         "toolCallId": approval.call_id,
     }
     if approval.form is not None:

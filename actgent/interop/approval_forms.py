@@ -1,9 +1,11 @@
 """Approvals as forms that outside clients show (`elicitation/create` of MCP and ACP), and their answers as decisions."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond
+from actgent.errors.text_escaping import shown
 
 ANSWER = "answer"
 """Name of the form field for an answer that is not an object."""
@@ -17,8 +19,19 @@ _APPROVAL_FORM: Mapping[str, Any] = {
 
 
 def question_text(approval: Approval) -> str:
-    """Return the question of an approval, or a default question with the name of the tool."""
-    return approval.question or f"Run {approval.tool_name}?"
+    """Return the question of an approval, or a default question with the name of the tool.
+
+    If the call depends on untrusted text, its arguments follow, because clients show other arguments or none: an answer
+    of a model that isolates untrusted text has references in place of the values.
+    """
+    question = approval.question or f"Run {approval.tool_name}?"
+    if not approval.sources:
+        return question
+    values = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in approval.arguments.items()
+    )
+    call = f"{approval.tool_name}({values})"
+    return f"{question} The call is {shown(call, len(call))}"
 
 
 def form_of(approval: Approval) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond, session_of
 from actgent.journal.record_types import TurnOptions
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
-from actgent.sessions.imported_history import ImportedMessage
+from actgent.sessions.imported_history import ImportedMessage, LabelledMessage
 from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
 from actgent.web.routes.shared_schemas import NUMBER
 
+from .approval_forms import question_text
 from .content_conversion import (
     check_types,
     media_of_url,
@@ -81,6 +82,8 @@ _RESPONSE_TYPES: Mapping[str, Sequence[type]] = {
     "truncation": (str,),
     "max_output_tokens": (int,),
 }
+HISTORY_SOURCE = "client history"
+"""Untrusted source of the answers and tool results in the history that a client sends."""
 DONE = b"data: [DONE]\n\n"
 _FINISH = {
     "length": "length",
@@ -367,7 +370,8 @@ def _approval_of(item: Mapping[str, Any]) -> Decision:
 def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
     """Convert earlier messages of a client to the history of a session.
 
-    Tool results get the name of their call.
+    Tool results get the name of their call. Answers and results are untrusted, because they may repeat untrusted text that
+    an earlier session has read, and the client does not send its label.
     """
     found: list[ImportedMessage] = []
     names: dict[str, str] = {}
@@ -375,14 +379,18 @@ def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
         kind = _kind_of(item)
         if kind == "tool":
             call_id = _call_id_of(item)
-            result = ToolResult(call_id=call_id, tool_name=names.get(call_id, ""), content=_output_of(item))
+            name, content = names.get(call_id, ""), _output_of(item)
+            result = ToolResult(call_id=call_id, tool_name=name, content=content, via=HISTORY_SOURCE)
             found.append(ChatMessage("tool", (result,)))
         elif kind in ("user", "assistant", "call"):
             text = _plain(item["content"]) if item.get("content") else ""
             calls = [_past_call(each) for each in _calls_of(item)]
             names |= {each.id: each.name for each in calls}
             parts = (*([Text(text)] if text else ()), *calls)
-            _append(found, ChatMessage("user" if kind == "user" else "assistant", parts))
+            if kind == "user":
+                _append(found, ChatMessage("user", parts))
+            else:
+                _append(found, LabelledMessage("assistant", parts, HISTORY_SOURCE))
     return found
 
 
@@ -393,7 +401,7 @@ def _append(history: list[ImportedMessage], message: ChatMessage) -> None:
     """
     last = history[-1] if history else None
     if isinstance(last, ChatMessage) and last.role == message.role == "assistant":
-        history[-1] = ChatMessage("assistant", (*last.parts, *message.parts))
+        history[-1] = attrs.evolve(last, parts=(*last.parts, *message.parts))
     elif message.parts:
         history.append(message)
 
@@ -570,12 +578,8 @@ def text_of_run(events: Sequence[RunEvent]) -> str:
     texts = [event.text for event in events if isinstance(event, AnswerDone) and event.text]
     for event in events:
         if isinstance(event, RunSuspended):
-            return "\n".join([*texts[-1:], *(_question(each) for each in event.of_people)])
+            return "\n".join([*texts[-1:], *map(question_text, event.of_people)])
     return texts[-1] if texts else ""
-
-
-def _question(approval: Any) -> str:
-    return approval.question or f"{approval.tool_name} waits for an approval."
 
 
 def _end_of(events: Sequence[RunEvent]) -> RunEnded:
@@ -640,7 +644,7 @@ class ChatEncoder:
         return b""
 
     def _suspend(self, event: RunSuspended) -> bytes:
-        questions = "\n".join(_question(each) for each in event.of_people)
+        questions = "\n".join(map(question_text, event.of_people))
         data = self._chunk({"content": self._gap + questions}) if questions else b""
         for place, asked in enumerate(event.caller_calls):
             data += self._chunk({"tool_calls": [{"index": place, **_tool_call(asked)}]})
@@ -925,6 +929,10 @@ class ResponseEncoder:
                 for asked in event.caller_calls:
                     yield from self._add_call(asked)
                 for approval in event.of_people:
+                    if approval.sources:  # the item of an approval has no member for the sources
+                        question = TextDelta(reply_id=approval.id, text=question_text(approval))
+                        yield from self._add_text(question)
+                        yield from self._close_item("completed")
                     item = {
                         "id": approval.id,
                         "type": "mcp_approval_request",

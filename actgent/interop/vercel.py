@@ -17,6 +17,7 @@ from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
 
+from .approval_forms import question_text
 from .content_conversion import call_arguments, media_of_url, session_of_field, text_field, to_client_id
 from .run_events import (
     AnswerDone,
@@ -75,6 +76,11 @@ class VercelEncoder:
                 yield self._result(event.result)
             case RunApprovalAsked():
                 found = event.approval
+                # The request has no member for the sources, and the call may have references.
+                if found.sources:
+                    yield {"type": "text-start", "id": found.id}
+                    yield {"type": "text-delta", "id": found.id, "delta": question_text(found)}
+                    yield {"type": "text-end", "id": found.id}
                 yield {"type": "tool-approval-request", "approvalId": found.id, "toolCallId": found.call_id}
             case RunSuspended():
                 yield from self._close_step()

@@ -33,6 +33,7 @@ from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ResumptionRecord,
     SessionCreatedRecord,
+    StateChangeRecord,
     SuspensionRecord,
 )
 from actgent.limits_and_schedules.argument_checks import at_least_one
@@ -46,6 +47,7 @@ from actgent.tools import schemas
 from actgent.tools.outputs.result_text import to_text
 
 from .agent_actor import AgentActor
+from .waits_between_sessions import sources_of_caller
 
 
 async def decide(
@@ -77,8 +79,21 @@ async def decide(
     running.lifecycle.check_open(context)
     approval = ledger.find(asked, context.id)
     decision = _checked(running, approval, decision)
+    _add_sources(context)
     with running.lifecycle.kept(context):
         await _write(running, context, approval, decision, by=_name_of(by))
+
+
+def _add_sources(context: SessionContext) -> None:
+    """Add the untrusted sources of the turn or request that decides to the session, and record them before the decision.
+
+    The result, reason or arguments of the decision may repeat untrusted text.
+    """
+    sources = sources_of_caller(context)
+    if sources:
+        context.conversation.add_via(sources)
+        if context.log is not None:
+            context.log.add(StateChangeRecord(changes={}, via=sources))
 
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:

@@ -47,8 +47,8 @@ _TAKEN: Mapping[Role, tuple[type, ...]] = {
 
 
 @attrs.frozen(repr=False)
-class _LabelledMessage(ChatMessage):
-    """A message of another session that depends on untrusted text."""
+class LabelledMessage(ChatMessage):
+    """A message that depends on untrusted text."""
 
     sources: str = ""
     """Untrusted sources of the message, separated by commas."""
@@ -72,7 +72,7 @@ def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple
             sources = join_origins(_sources_of(given), via)
             for message in _read(place, given):
                 if sources and message.role != "tool":  # each result has its own sources
-                    message = _LabelledMessage(message.role, message.parts, sources)  # noqa: PLW2901
+                    message = LabelledMessage(message.role, message.parts, sources)  # noqa: PLW2901
                 pairing.add(place, message)
     return pairing.close()
 
@@ -98,7 +98,7 @@ def _sources_of(given: ImportedMessage) -> str:
     """Return the untrusted sources of an imported message; empty if there are none."""
     if isinstance(given, Message):
         return join_origins(given.origin, given.via)
-    return given.sources if isinstance(given, _LabelledMessage) else ""
+    return given.sources if isinstance(given, LabelledMessage) else ""
 
 
 def _is_system(given: ImportedMessage) -> bool:

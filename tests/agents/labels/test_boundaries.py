@@ -75,8 +75,9 @@ class Sink:
         def attach(session):
             @session.on_approval
             async def reject(approval):
-                self.asked.append({name: set(label.sources) for name, label in approval.labels.items()})
-                await session.answer(approval, Reject("no"))
+                if approval.labels:
+                    self.asked.append({name: set(label.sources) for name, label in approval.labels.items()})
+                    await session.answer(approval, Reject("no"))
 
         return agent
 

@@ -3,9 +3,25 @@
 from collections.abc import Awaitable
 
 import pytest
+import trio
 
-from actgent import BareAgent, Label, ScriptedLLM, StepsAgent, ToolCall, ToolContext, open_runtime, tool
+from actgent import (
+    ApprovalRequest,
+    Approve,
+    BareAgent,
+    Edit,
+    Label,
+    Reject,
+    Respond,
+    ScriptedLLM,
+    StepsAgent,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.record_types import ApprovalDecisionRecord, StateChangeRecord
 
 from .test_boundaries import PAY, TEXT, page, reader, sink  # noqa: F401 - sink is a fixture
 
@@ -159,3 +175,62 @@ async def test_a_conversation_that_an_untrusted_turn_changes(change, is_restarte
                 steps = await runtime.start(StepsAgent("steps", llm=ScriptedLLM(["ok"])))
                 label = (await steps.open_session(session_id)).label
     assert label == Label({"page"})
+
+
+DECISIONS = [Respond(TEXT), Reject(TEXT), Edit({"text": TEXT}), Approve(TEXT)]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda each: type(each).__name__)
+async def test_a_decision_by_an_untrusted_turn(sink, decision, is_restarted):  # noqa: F811
+    """A result, reason or argument from an untrusted turn of another session makes the waiting session untrusted."""
+
+    @tool(approval=ApprovalRequest("Really?"), sinks=())
+    async def note(text: str) -> str:
+        """Note."""
+        return "noted"
+
+    def payer(script):
+        return sink.agent(script, name="payer", tools=[note])
+
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            script = [ToolCall("note", {"text": "x"}), "ok" if is_restarted else PAY, "ok"]
+            agent = await runtime.start(payer(script))
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("go")
+            with trio.fail_after(10):
+                while not session.approvals:  # noqa: ASYNC110 - the turn asks
+                    await trio.sleep(0.01)
+
+            async def decide():
+                await session.answer(session.approvals[0], decision)
+
+            await (await runtime.start(_writer(decide))).run("go")
+            await session.wait_idle()
+        records = await journal.load("s", agent="payer")
+        decided = [type(each) for each in records].index(ApprovalDecisionRecord)
+        assert [each.via for each in records[:decided] if isinstance(each, StateChangeRecord)] == ["page"]
+        if is_restarted:
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(payer([PAY, "ok"]))
+                await agent.run("pay", session=await agent.open_session("s"))
+    sink.assert_asked("page")
+
+
+async def test_a_result_of_the_caller_from_an_untrusted_turn(sink):  # noqa: F811
+    """The result of a tool of the caller has the sources of the turn that sends the result."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(sink.agent([ToolCall("look", {}), PAY, "ok"], name="payer"))
+        session = await agent.create_session("ada")
+        await session.chat("go", tools=[{"name": "look"}])
+        with trio.fail_after(10):
+            while not session.caller_calls:  # noqa: ASYNC110 - the turn calls
+                await trio.sleep(0.01)
+
+        async def answer():
+            await session.answer(session.caller_calls[0], Respond(TEXT))
+
+        await (await runtime.start(_writer(answer))).run("go")
+        await session.wait_idle()
+    sink.assert_asked("page")
