@@ -23,12 +23,12 @@ from actgent.support.serializable import Serializable
 
 def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{field.name}= is a string, not {type(value).__name__}")
+        raise ConfigurationError(f"{field.name}= must be a string, not {type(value).__name__}")
 
 
 def _seconds(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-        raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r}")
+        raise ConfigurationError(f"{field.name}= must be a number of seconds above 0, not {value!r}")
 
 
 Risk = Literal["", "low", "medium", "high", "critical"]
@@ -46,7 +46,7 @@ def _risk(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
 
 def _mapping(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigurationError(f"{field.name}= is a mapping, not {type(value).__name__}")
+        raise ConfigurationError(f"{field.name}= must be a mapping, not {type(value).__name__}")
 
 
 # --- the question ------------------------------------------------------------------------

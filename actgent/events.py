@@ -534,7 +534,7 @@ class EventStream:
             ConfigurationError: `capacity` is less than 1.
         """
         if capacity < 1:
-            raise ConfigurationError(f"an event reader's capacity is at least 1 event, not {capacity}")
+            raise ConfigurationError(f"an event reader's capacity must be at least 1 event, not {capacity}")
         backlog = _Backlog(capacity)
         if self._ended:
             backlog.end()

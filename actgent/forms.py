@@ -82,7 +82,7 @@ class Field(FieldRepr):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
-            raise ConfigurationError(f"a field has a name that is not empty, not {self.name!r}")
+            raise ConfigurationError(f"a field must have a name that is not empty, not {self.name!r}")
         if self.kind not in KINDS:
             raise ConfigurationError(
                 f"field {self.name!r}: no kind {self.kind!r}: {nearest(str(self.kind), KINDS)}"

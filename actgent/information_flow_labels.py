@@ -32,12 +32,12 @@ ANY_SOURCE = "*"
 
 def _to_sources(value: Iterable[str]) -> frozenset[str]:
     if isinstance(value, str) or not all(isinstance(name, str) for name in value):
-        raise ConfigurationError(f"sources= is a set of names, not {value!r:.200}")
+        raise ConfigurationError(f"sources= must be a set of names, not {value!r:.200}")
     names = frozenset(value)
     for name in names:
         if not name.strip() or "," in name or len(name) > MAX_SOURCE_CHARS or neutral(name) != name:
             raise ConfigurationError(
-                f"the name of a source has 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
+                f"the name of a source must have 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
             )
         if name.startswith(READERS):
             raise ConfigurationError(f"pass readers= instead of the source {name!r:.200}")
@@ -49,7 +49,7 @@ def _to_readers(value: Iterable[str] | None) -> frozenset[str] | None:
         return None
     names = () if isinstance(value, str) else frozenset(value)
     if isinstance(value, str) or not all(isinstance(name, str) for name in names) or "" in names:
-        raise ConfigurationError(f"readers= is a set of names of owners, or None, not {value!r:.200}")
+        raise ConfigurationError(f"readers= must be a set of names of owners, or None, not {value!r:.200}")
     return frozenset(names)
 
 

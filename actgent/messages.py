@@ -202,9 +202,9 @@ class Sender(Serializable):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
-            raise ConfigurationError(f"a sender has a name that is not empty, not {self.name!r}")
+            raise ConfigurationError(f"a sender must have a name that is not empty, not {self.name!r}")
         if self.kind not in _KINDS:
-            raise ConfigurationError(f"a sender's kind is one of {', '.join(_KINDS)}, not {self.kind!r}")
+            raise ConfigurationError(f"a sender's kind must be one of {', '.join(_KINDS)}, not {self.kind!r}")
 
     @classmethod
     def named(cls, name: str) -> "Sender":
@@ -410,7 +410,7 @@ def to_parts(content: Content) -> tuple[Part, ...]:
     if _is_list(content):
         return tuple(part for item in content for part in to_parts(item))
     raise TypeError(
-        f"content is a string or parts (Text, Image, File), not {type(content).__name__}{_CONTENT.get(type(content), '')}"
+        f"content must be a string or parts (Text, Image, File), not {type(content).__name__}{_CONTENT.get(type(content), '')}"
     )
 
 
@@ -437,7 +437,9 @@ def message_parts(content: Content) -> tuple[Part, ...]:
     parts = to_parts(content)
     for part in parts:
         if isinstance(part, _NOT_FROM_USERS):
-            raise TypeError(f"content is a string or parts (Text, Image, File), not {type(part).__name__}")
+            raise TypeError(
+                f"content must be a string or parts (Text, Image, File), not {type(part).__name__}"
+            )
     if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
         raise ConfigurationError("the message is empty: no model answers one without text or other parts")
     return parts
@@ -561,11 +563,11 @@ def checked_metadata(value: object) -> Mapping[str, Any]:
             characters as JSON.
     """
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ConfigurationError(f"metadata= is a mapping with texts as names, not {value!r:.200}")
+        raise ConfigurationError(f"metadata= must be a mapping with texts as keys, not {value!r:.200}")
     try:
         text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"metadata= holds what JSON cannot carry: {error}") from None
+        raise ConfigurationError(f"metadata= must be JSON data: {error}") from None
     if len(text) > MAX_METADATA_CHARS:
         raise ConfigurationError(
             f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA_CHARS}: keep the rest elsewhere, and note its id"
@@ -595,7 +597,7 @@ def _to_sender(value: Sender | str) -> Sender:
     if isinstance(value, str):
         return Sender.named(value)
     if not isinstance(value, Sender):
-        raise ConfigurationError(f"the sender of a message is a Sender or a name, not {value!r:.200}")
+        raise ConfigurationError(f"the sender of a message must be a Sender or a name, not {value!r:.200}")
     return value
 
 

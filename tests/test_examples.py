@@ -21,7 +21,7 @@ ESSENTIAL = {
         "<Runtime: 1 agent, 2 actors, 0 dead letters>",
     ],
     "agent_generator.py": [
-        "AgentGenerator: Error: The agent was not created: an agent's folder is named with",
+        "AgentGenerator: Error: The agent was not created: the name of an agent's folder must consist of",
         "AgentGenerator: made poet",
         "smith: Your poet is ready.",
         "a poet, rhyme: always: Roses are red.",

@@ -114,7 +114,7 @@ def test_to_parts_takes_text_a_part_or_several():
 @pytest.mark.parametrize("content", [None, 5, {"text": "x"}, [1], b"bytes"])
 def test_to_parts_names_what_it_does_not_take(content):
     """A value of another type is a TypeError that names the accepted types."""
-    with pytest.raises(TypeError, match="content is a string or parts"):
+    with pytest.raises(TypeError, match="content must be a string or parts"):
         to_parts(content)
 
 

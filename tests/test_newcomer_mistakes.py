@@ -646,7 +646,7 @@ def test_a_property_that_fails_keeps_its_own_error():
         ({"memory": ShortTermMemory}, "write ShortTermMemory()"),
         ({"approval": True}, "@tool(approval=True)"),
         ({"system_prompt": ""}, "system_prompt= takes a string that is not empty"),
-        ({"system_prompt": "Answer.", "body": "Shortly."}, "put the text of body= into it"),
+        ({"system_prompt": "Answer.", "body": "Shortly."}, "put the text of body= into system_prompt="),
         ({"limits": {"tokens": 3}}, "limits= takes Limits(...)"),
         ({"grace": "10s"}, "grace= is a number of seconds"),
         ({"on_busy": "wait"}, "on_busy= takes queue, collect, interrupt, reject"),
@@ -734,7 +734,7 @@ def test_results_are_read_by_their_own_names():
         (None, "not NoneType"),
         ({"role": "user", "content": "hi"}, "not dict: pass the text alone"),
         ([{"role": "user", "content": "hi"}], "not dict: pass the text alone"),
-        (42, "content is a string or parts"),
+        (42, "content must be a string or parts"),
     ],
 )
 async def test_invalid_message_content_is_rejected(content, words):
@@ -883,7 +883,7 @@ def test_a_method_without_its_object():
 
 async def test_run_agent_with_its_arguments_the_other_way_round():
     """The error says that the goal is the first argument."""
-    with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal is a string"):
+    with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal must be a string"):
         await run_agent(ScriptedLLM([]), "find it")
 
 
@@ -920,7 +920,7 @@ async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
         session = await agent.create_session("ada", session_id="s")
         with pytest.raises(SessionExists, match=r"open it with open_session\(\)"):
             await agent.create_session("ada", session_id="s")
-        with pytest.raises(ConfigurationError, match="runs already: one block at a time"):
+        with pytest.raises(ConfigurationError, match="is already running: end its"):
             await agent.__aenter__()
         await session.aclose()
         with pytest.raises(SessionClosed, match=r"create a new one with agent\.create_session\(\)"):

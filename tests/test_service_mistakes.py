@@ -189,7 +189,7 @@ def test_arguments_of_other_frameworks(made, words):
         ),
         (
             lambda agent: agent.create_session("ada", history="hello"),
-            "history= is a list of messages",
+            "history= must be a list of messages",
         ),
         (lambda agent: agent.create_session("ada", history=[{"role": "usr"}]), "history[0]"),
         (lambda agent: agent.create_session("ada", tags="x"), "tags= is a list of"),
@@ -337,7 +337,7 @@ async def test_a_key_without_an_id_is_not_quoted(monkeypatch, tmp_path):
         ),
         (
             "pipeline: p\nsteps:\n - a\n",
-            r"^p\.yaml: a pipeline needs `pipeline:` with its name, and `steps:`",
+            r"^p\.yaml: a pipeline file must have `pipeline:` with the name of the pipeline, and `steps:`",
         ),
     ],
 )

@@ -300,11 +300,11 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
         ),
         (
             lambda session: session.delegate(clerk(), "dig"),
-            "agent= is the name of an agent, as in worker.name, not <",
+            "agent= must be the name of an agent, as in worker.name, not <",
         ),
         (
             lambda session: session.delegate(5, "dig"),
-            "agent= is the name of an agent, as in worker.name, not 5",
+            "agent= must be the name of an agent, as in worker.name, not 5",
         ),
     ],
 )
@@ -348,7 +348,9 @@ def test_where_a_server_of_tools_is(options, words):
 async def test_decisions_without_ids_are_rejected():
     """A list of decisions does not name the approval of each decision."""
     async with clerk() as agent:
-        with pytest.raises(ConfigurationError, match=r"decisions= maps approval ids to decisions"):
+        with pytest.raises(
+            ConfigurationError, match=r"decisions= must be a mapping of approval ids to decisions"
+        ):
             await agent.resume([Approve()])
 
 
@@ -356,7 +358,9 @@ async def test_inputs_of_a_pipeline_are_values_by_name():
     """A text is not a mapping, although `dict` accepts some texts."""
     step = PipelineStep("page", agent=clerk(), message="{topic}")
     async with Pipeline("report", steps=[step]) as pipeline:
-        with pytest.raises(ConfigurationError, match=r"inputs= are values by name, e.g. .*, not 'tea'"):
+        with pytest.raises(
+            ConfigurationError, match=r"inputs= must be a mapping of values by name, e.g. .*, not 'tea'"
+        ):
             await pipeline.process("tea")
 
 

@@ -45,7 +45,7 @@ class Supervision(FieldRepr):
             hint = nearest(str(self.strategy), typing.get_args(Strategy))
             raise ConfigurationError(f"strategy={self.strategy!r} is not a supervision strategy: {hint}")
         if not isinstance(self.escalate, bool):
-            raise ConfigurationError(f"escalate= is True or False, not {self.escalate!r:.200}")
+            raise ConfigurationError(f"escalate= must be True or False, not {self.escalate!r:.200}")
         for name, least in (
             ("max_restarts", 0),
             ("within", 0),

@@ -224,11 +224,11 @@ class Agent(Generic[DataT_co, DepsT]):
 
     default_protocol: Callable[[], Protocol] = Bare
     _operation = span_names.INVOKE_AGENT
-    """Operation name of the turns in traces."""
+    """OpenTelemetry operation name of this agent's turns, written to the spans of traces."""
     core_type: type[AgentCore] = AgentCore
     """Class that processes the messages: `AgentCore`, or a subclass that replaces one of its steps."""
     narration_type: type[Narration] = Narration
-    """Class that formats the lines of `verbose=`."""
+    """Class that formats and writes the progress lines of `verbose=`."""
     database: Database | None
     """Database with the tables of this agent; None if the agent has none."""
     _long_term_memory: LongTermMemoryBase | None = None
@@ -374,20 +374,22 @@ class Agent(Generic[DataT_co, DepsT]):
             self.narration.attach(self)
 
     def _make_prompts(
-        self, prompt: Prompt | None, written: str | None, templates: Mapping[str, str]
+        self, prompt: Prompt | None, system_prompt: str | None, templates: Mapping[str, str]
     ) -> PromptManager:
-        """Return the `PromptManager` of the agent, after a check of all templates.
+        """Return the object that renders the prompts of the agent, after a check of all templates.
 
-        The system prompt is `written`, or is rendered from the protocol, the profile and the modes. The layer `prompt` is then
-        applied to it.
+        None as `system_prompt` renders the system prompt from the protocol, the profile and the modes. The layer
+        `prompt` is then applied to it. `templates` has the assistant and user templates by name.
 
         Raises:
             ConfigurationError: A template is invalid, or does not fit the profile.
         """
-        of_modes = prompt_of(self.modes, self.tools) if self.modes is not None and written is None else ""
+        of_modes = (
+            prompt_of(self.modes, self.tools) if self.modes is not None and system_prompt is None else ""
+        )
         system = SystemPrompt(
             PromptManager(self.protocol, self.profile),
-            replacement=written,
+            replacement=system_prompt,
             mode_text=of_modes,
             layer=None if prompt is None else to_layer(prompt),
         )
@@ -403,7 +405,10 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def system_prompt(self) -> str:
-        """System prompt of sessions without a layer. Of a prompt that changes with the session, only its fixed beginning."""
+        """System prompt of sessions without their own `prompt=`.
+
+        If the prompt is rendered for each session, this is only the beginning that all sessions share.
+        """
         return self.prompts.system_prompt()
 
     def __repr__(self) -> str:
@@ -519,8 +524,8 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> RewrittenMessage:
         """Rewrite the first message of a session with one model call, for `enhance_prompt=`.
 
-        `instruction` tells the model how to rewrite the message; None uses the default instruction. The call
-        may take at most `model_timeout` seconds.
+        `instruction` tells the model how to rewrite the message; None uses the default instruction. The tokens count for the
+        quota of `owner`. The call may take at most `model_timeout` seconds.
         """
         return await rewrite_message(
             opener.running.core.models.models,
@@ -628,7 +633,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if not isinstance(message, Message):
             raise ConfigurationError(
-                f"agent.receive() takes a Message: session.create_message(...), not {message!r:.200}"
+                f"agent.receive() needs a Message, made by session.create_message(...), not {message!r:.200}"
             )
         message_parts(message.parts)
         check_seconds("enqueue_timeout", enqueue_timeout)
@@ -893,7 +898,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if trio.lowlevel.in_trio_run():
             raise UsageError(
-                f"run_sync() of agent {self.name!r} was called in trio: write `await agent.run(...)`"
+                f"run_sync() of agent {self.name!r} was called in a thread that runs trio: write `await agent.run(...)`"
             )
         if is_asyncio_running():
             _log.warning(
@@ -901,20 +906,23 @@ class Agent(Generic[DataT_co, DepsT]):
                 "and `await agent.run(...)`, see docs/asyncio.md",
                 self.name,
             )
-        running = partial(self.run, content, output=output, **options)
+        start_run = partial(self.run, content, output=output, **options)
         if self._host is None:
-            return trio.run(self._run_standalone, running)
+            return trio.run(self._run_standalone, start_run)
         call = self._host.runtime.call_from_outside
         if call is None:
             raise UsageError(
-                f"agent {self.name!r} runs in another thread without a portal: see open_portal()"
+                f"agent {self.name!r} runs in another thread, which run_sync() cannot reach: start the agent in open_portal()"
             )
-        return call(running)  # type: ignore[no-any-return]
+        return call(start_run)  # type: ignore[no-any-return]
 
-    async def _run_standalone(self, running: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Start the agent, await `running`, and stop the agent; used by `run_sync` outside of a runtime."""
+    async def _run_standalone(self, start_run: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Start the agent, await the run that `start_run` begins, stop the agent, and return the reply of the run.
+
+        `run_sync` calls it if the agent is not running.
+        """
         async with self:
-            return await running()
+            return await start_run()
 
     @overload
     def stream(
@@ -1093,7 +1101,7 @@ class Agent(Generic[DataT_co, DepsT]):
         given: object = decisions
         if not isinstance(given, Mapping) or not given:
             raise ConfigurationError(
-                f"decisions= maps approval ids to decisions, e.g. {{approval.id: Approve()}}, not {decisions!r}"
+                f"decisions= must be a mapping of approval ids to decisions, e.g. {{approval.id: Approve()}}, not {decisions!r}"
             )
         session: object = await self._session_of(next(iter(decisions)))
         if not isinstance(session, Session):
@@ -1201,18 +1209,18 @@ class Agent(Generic[DataT_co, DepsT]):
             offer_read_result(self.tools)
 
     def _initial_tools(self) -> Iterable[Tool]:
-        """Return the tools that are known before toolsets connect, each without the objects that wrap it."""
+        """Return the tools that the agent has before its toolsets connect. Wrapped tools are returned without their wrappers."""
         given = [*self.tools.list()]
         for toolset in self.toolsets:
             given += static_tools(toolset)
         return [unwrap_tool(tool) for tool in given]
 
     def _access_rules(self) -> Iterable[Access]:
-        """Return the rules that may reject a tool call directly before the call runs; this class has none."""
+        """Return additional rules that may reject a tool call directly before the call runs; empty in this class."""
         return ()
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Return the reply of the agent that a route names. None if this class of agents has no routes."""
+        """Let the agent that a route names answer, and return its reply. This class has no routes and returns None."""
         await trio.lowlevel.checkpoint()
         return None
 
@@ -1221,7 +1229,9 @@ class Agent(Generic[DataT_co, DepsT]):
     async def __aenter__(self) -> Self:
         check_loop(f"agent {self.name!r}")
         if self._host is not None:
-            raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
+            raise ConfigurationError(
+                f"agent {self.name!r} is already running: end its `async with` block before the next start"
+            )
         max_threads = max(RUNTIME_THREADS, self._bounds.max_threads)
         block = open_runtime(max_threads=max_threads, thread_grace=self._bounds.thread_grace)
         runtime = await block.__aenter__()
@@ -1247,7 +1257,9 @@ class Agent(Generic[DataT_co, DepsT]):
             ConfigurationError: The agent is running already.
         """
         if self._host is not None:
-            raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
+            raise ConfigurationError(
+                f"agent {self.name!r} is already running: end its `async with` block before the next start"
+            )
         agents = self._with_companions()
         runtime = host.runtime
         host.check_names([agent.name for agent in agents])
@@ -1400,7 +1412,7 @@ class Agent(Generic[DataT_co, DepsT]):
             prompts=self.prompts,
             models=self.model_clients,
             tools=self.tools,
-            given_tools=self._initial_tools(),
+            initial_tools=self._initial_tools(),
             threads=self._bounds.max_threads,
             parallel_tools=self._bounds.parallel_tools,
             approval=self.approval_rule,
@@ -1424,7 +1436,10 @@ class Agent(Generic[DataT_co, DepsT]):
 
 
 def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
-    """Return the `Session` of a context, and set its deps unless `deps` is None."""
+    """Return the public `Session` of an internal session context.
+
+    `deps` become the deps of the session's tools; None keeps the present ones.
+    """
     session = session_of_context(context)
     if deps is not None:
         session.own_deps = deps
@@ -1432,7 +1447,7 @@ def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
 
 
 def _parent_context(parent: object) -> SessionContext | None:
-    """Return the context of a parent session; None if `parent` is None.
+    """Return the internal context of the session in the argument `parent=`; None if `parent` is None.
 
     Raises:
         ConfigurationError: The value is not a `Session`.
@@ -1440,7 +1455,7 @@ def _parent_context(parent: object) -> SessionContext | None:
     if parent is None:
         return None
     if not isinstance(parent, Session):
-        raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
+        raise ConfigurationError(f"parent= must be a Session, not {parent!r}")
     return context_of(parent)
 
 

@@ -101,7 +101,7 @@ class SchemaBuilder:
         known = [instruction.name for instruction in self.instructions]
         if unknown := [name for name in names if name not in known]:
             raise ConfigurationError(
-                f"instruction {unknown[0]!r} cannot be removed: {nearest(unknown[0], known) if known else 'the builder has no instructions'}"
+                f"the builder has no instruction {unknown[0]!r} to remove: {nearest(unknown[0], known) if known else 'it has no instructions at all'}"
             )
         return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
 
@@ -125,15 +125,15 @@ class AgentBuilder:
     """
 
     name: str
-    """Name of the agent, or of its folder."""
+    """Name of the agent. After `from_folder`, it is the name in the folder's definition."""
     _options: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Arguments of `Agent` that were set."""
+    """Arguments for `Agent` that methods of this builder have set, by name."""
     _schemas: SchemaBuilder = attrs.field(factory=SchemaBuilder, repr=False)
     """Builder with the instructions of the agent."""
     _file: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Model settings from the folder."""
+    """Model settings that were read from the agent's folder, by name."""
     _model: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Model settings from the program."""
+    """Model and model settings that were passed to the method `llm`, by name."""
     _strategy: Strategy | None = attrs.field(default=None, repr=False)
     _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
 
@@ -213,13 +213,16 @@ class AgentBuilder:
         return self._with(types=(*self._options.get("types", ()), *types))
 
     def protocol(self, protocol: str | Protocol) -> Self:
-        """Set the protocol: a name in `PROTOCOLS`, or a protocol object. The default is `simple` with instructions, and plain text without."""
+        """Set the protocol: a name in `PROTOCOLS`, or a protocol object.
+
+        The default is `simple` for an agent with instructions, and plain text for other agents.
+        """
         known = {name: functools.partial(make_protocol, name) for name in PROTOCOLS}
-        return self._with(protocol=_named(known, protocol, "protocol"))
+        return self._with(protocol=_object_named(known, protocol, "protocol"))
 
     def strategy(self, strategy: str | Strategy) -> Self:
         """Set how `react` chooses its mode: `keyword`, `auto`, `preference`, or a custom strategy."""
-        return attrs.evolve(self, strategy=_named(STRATEGIES, strategy, "strategy"))
+        return attrs.evolve(self, strategy=_object_named(STRATEGIES, strategy, "strategy"))
 
     def output(self, output: Any) -> Self:
         """Set a type or JSON Schema that every final answer must fit."""
@@ -237,7 +240,7 @@ class AgentBuilder:
         return self._with(deps=deps)
 
     def tools(self, *tools: Tool | ToolProtocol | Toolset) -> Self:
-        """Add tools and toolsets that the model may call. Earlier ones stay."""
+        """Add tools and toolsets that the model may call. Tools that were added earlier stay."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
     def memory(self, memory: MemoryLike) -> Self:
@@ -329,7 +332,9 @@ class AgentBuilder:
         if self._strategy is None:
             return protocol
         if not isinstance(protocol, ReAct):
-            raise ConfigurationError(f"the protocol {protocol.name!r} has no strategy: only react has one")
+            raise ConfigurationError(
+                f"strategy() needs the protocol 'react', and the builder has the protocol {protocol.name!r}"
+            )
         return ReAct(self._strategy)
 
     def settings(self) -> LLM | LLMSettings:
@@ -350,9 +355,9 @@ class AgentBuilder:
         return attrs.evolve(self, hooks=(*self._hooks, hook))
 
 
-def _named(known: Mapping[str, Callable[[], Any]], chosen: Any, what: str) -> Any:
+def _object_named(makers: Mapping[str, Callable[[], Any]], chosen: Any, what: str) -> Any:
     if not isinstance(chosen, str):
         return chosen
-    if chosen not in known:
-        raise ConfigurationError(f"unknown {what} {chosen!r}: choose one of {', '.join(known)}")
-    return known[chosen]()
+    if chosen not in makers:
+        raise ConfigurationError(f"unknown {what} {chosen!r}: choose one of {', '.join(makers)}")
+    return makers[chosen]()

@@ -32,7 +32,7 @@ def check_arguments(
         ConfigurationError: An argument is invalid; the text names it.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError(f"name= is a string that is not empty, e.g. 'clerk', not {name!r:.200}")
+        raise ConfigurationError(f"name= must be a string that is not empty, e.g. 'clerk', not {name!r:.200}")
     check_id("name", name)
     check_tools(tools)
     if not isinstance(protocol, Protocol | None):
@@ -108,7 +108,10 @@ def memory_of(memory: MemoryLike) -> Memory:
 
 @attrs.frozen(kw_only=True, repr=False)
 class AgentBounds(FieldRepr):
-    """Bounds of one agent's work. They are one object, because CPython stores objects of up to 29 attributes in less memory."""
+    """Capacities and timeouts of one agent: inbox, threads, handlers.
+
+    They are one object, because CPython stores an agent with fewer attributes in less memory.
+    """
 
     inbox: InboxBounds
     parallel_tools: bool
@@ -118,7 +121,7 @@ class AgentBounds(FieldRepr):
 
 
 def check_each_seconds(**seconds: float) -> None:
-    """Check that all arguments are numbers of seconds.
+    """Check that the value of each keyword argument is a number of seconds.
 
     Raises:
         ConfigurationError: A value is not a number of seconds; the text names the argument.
@@ -128,9 +131,9 @@ def check_each_seconds(**seconds: float) -> None:
 
 
 def _as_object(value: object, kind: type) -> str:
-    """Return the remedy for the end of an error text: instantiate a passed class, or use the builder for a passed name.
+    """Return the remedy that ends the error text for an argument that must be an object of the class `kind`.
 
-    The text is empty for other values.
+    For a class, it says to create an object. For a name, it says to use the builder. Other values give an empty text.
     """
     if isinstance(value, type) and issubclass(value, kind):
         return f": write {value.__name__}()"
@@ -138,7 +141,7 @@ def _as_object(value: object, kind: type) -> str:
 
 
 def forms_of(instructions: object) -> tuple[Instruction, ...]:
-    """Convert instructions, each given as an object, a dict with its fields, or a name.
+    """Convert the argument `instructions=`: each item is an object, a dict with its fields, or a name.
 
     Raises:
         ConfigurationError: The value is a prompt, or not a list of instructions.
@@ -159,7 +162,7 @@ def forms_of(instructions: object) -> tuple[Instruction, ...]:
 
 
 def types_of(types: object) -> tuple[ClassificationType, ...]:
-    """Convert classification types, each given as an object or a dict with its fields.
+    """Convert the argument `types=`: each item is a `ClassificationType` or a dict with its fields.
 
     Raises:
         ConfigurationError: The value is not a list of types.
@@ -188,30 +191,32 @@ _NOT_A_PROMPT = (
 
 
 def own_templates(**texts: object) -> dict[str, str]:
-    """Return the prompt templates that override those of the protocol, by name. Empty templates are omitted.
+    """Return the prompt templates of an agent that are not empty, by name. They replace the templates of its protocol.
 
     Raises:
         ConfigurationError: A template is not a str.
     """
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ConfigurationError(f"{name}_prompt= is a template, a string, not {text!r:.200}")
+            raise ConfigurationError(f"{name}_prompt= must be a template, as a string, not {text!r:.200}")
     return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
 def check_stage(protocol: Protocol, stage: object) -> None:
-    """Check that a protocol has a stage.
+    """Check that a protocol has a stage of the name `stage`.
 
     Raises:
         ConfigurationError: The protocol has no such stage; the text lists its stages.
     """
     if stage not in protocol.stages:
-        there = nearest(str(stage), protocol.stages) if protocol.stages else "it has none"
-        raise ConfigurationError(f"the protocol {protocol.name!r} has no stage {stage!r}: {there}")
+        remedy = (
+            nearest(str(stage), protocol.stages) if protocol.stages else "it has no stages, so omit stage="
+        )
+        raise ConfigurationError(f"the protocol {protocol.name!r} has no stage {stage!r}: {remedy}")
 
 
 def check_system_prompt(text: object, *, body: str) -> None:
-    """Check a system prompt.
+    """Check the argument `system_prompt=` of an agent. None is accepted; `body` is the agent's argument `body=`.
 
     Raises:
         ConfigurationError: The prompt is not a str, is empty, or is combined with `body=`.
@@ -221,14 +226,16 @@ def check_system_prompt(text: object, *, body: str) -> None:
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"system_prompt= takes a string that is not empty, not {text!r:.200}")
     if body:
-        raise ConfigurationError("system_prompt= is the whole prompt: put the text of body= into it")
+        raise ConfigurationError(
+            "system_prompt= replaces the whole prompt, so body= cannot be combined with it: put the text of body= into system_prompt="
+        )
 
 
 def check_routes(routes: object, *, kind: type) -> None:
-    """Raise if a route is not an agent of the class `kind`.
+    """Check that the argument `routes=` maps actions to agents of the class `kind`.
 
     Raises:
-        ConfigurationError: A route is not an agent; the text names the route.
+        ConfigurationError: `routes` is not a mapping, or the target of a route is not such an agent.
     """
     if not isinstance(routes, Mapping):
         raise ConfigurationError(f"routes= takes {{action: agent}}, not {type(routes).__name__}")
@@ -238,10 +245,10 @@ def check_routes(routes: object, *, kind: type) -> None:
 
 
 def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
-    """Check that all values are of one class.
+    """Check that all items of the argument `name` are of the class `kind`.
 
     Raises:
-        ConfigurationError: A value is of another class; the text shows the first one.
+        ConfigurationError: An item is of another class; the text shows the first one.
     """
     for value in values:
         if not isinstance(value, kind):
@@ -249,7 +256,7 @@ def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
 
 
 def check_reducers(reducers: object) -> None:
-    """Check the reducers of a session's state.
+    """Check the argument `reducers=`: functions that combine the old and the new value of a key of the state.
 
     Raises:
         ConfigurationError: The value is not a mapping of keys to functions.
@@ -261,10 +268,10 @@ def check_reducers(reducers: object) -> None:
 
 
 def check_call_rule(name: str, value: object) -> None:
-    """Check a rule on tool calls, which must be a sync function.
+    """Check that the argument `name`, such as `approval`, is None or a sync function of (call, tool, context).
 
     Raises:
-        ConfigurationError: The value is not a function, or is async.
+        ConfigurationError: The value is not a sync function, or does not take three arguments.
     """
     if value is None:
         return
@@ -273,14 +280,14 @@ def check_call_rule(name: str, value: object) -> None:
             f"{name}= must be a sync function of (call, tool, context), not {value!r:.200}; "
             "use @tool(approval=True) for one tool, and approval=lambda call, tool, context: True for all"
         )
-    if not _takes(value, 3):
+    if not _accepts_positional(value, 3):
         raise ConfigurationError(
-            f"{name}= is called with (call, tool, context), and {value!r:.200} takes other arguments: write "
+            f"{name}= is called with three arguments (call, tool, context), which {value!r:.200} does not accept: write "
             f"{name}=lambda call, tool, context: ..."
         )
 
 
-def _takes(function: Any, count: int) -> bool:
+def _accepts_positional(function: Any, count: int) -> bool:
     """Return True if a function can be called with `count` positional arguments, or has no signature."""
     try:
         signature = inspect.signature(function)
@@ -294,25 +301,25 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def check_call(*, temperature: object, max_tokens: int | None) -> None:
-    """Check the sampling options of a model call.
+    """Check the options `temperature=` and `max_tokens=` of a model call. None is accepted.
 
     Raises:
         ConfigurationError: An option is invalid; the text names it.
     """
     if temperature is not None and not isinstance(temperature, int | float):
-        raise ConfigurationError(f"temperature= is a number, not {temperature!r}")
+        raise ConfigurationError(f"temperature= must be a number, not {temperature!r}")
     if max_tokens is not None:
         at_least_one("max_tokens", max_tokens)
 
 
 def joined_text(name: str, value: object) -> str:
-    """Return a text, or a list of texts joined with commas.
+    """Return the text of the argument `name`: a string, or a list of strings joined with commas.
 
     Raises:
-        ConfigurationError: The value is neither; the text names the argument.
+        ConfigurationError: The value is neither a string nor a list of strings.
     """
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
-    raise ConfigurationError(f"{name}= takes a string, not {type(value).__name__}")
+    raise ConfigurationError(f"{name}= must be a string or a list of strings, not {type(value).__name__}")

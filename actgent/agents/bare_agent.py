@@ -7,4 +7,4 @@ from .agent import Agent
 
 
 class BareAgent(Agent[DataT_co, DepsT]):
-    """An agent whose answers are plain text."""
+    """An agent whose answers are plain text: the model needs no answer format."""

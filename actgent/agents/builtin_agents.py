@@ -111,7 +111,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         return [*super()._companions(), *self.routes.values()]
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Let the agent of the route answer in a child session, which exists as long as this session. Return None for an action without a route."""
+        """Let the agent of the route answer, and return its reply; None for an action without a route.
+
+        The agent answers in a child session, which exists as long as this session.
+        """
         context = turn.session
         target = self.routes.get(route.action)
         if target is None:
@@ -136,9 +139,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
 
 
 def _actions(routes: Mapping[str, Agent], described: Collection[str]) -> list[Instruction]:
-    """Return an instruction for each route that is not described yet, so that the model knows the action.
+    """Return an instruction for each route that has none, so that the model knows the action.
 
-    The description is the goal, else the capabilities or the role of the agent.
+    `described` has the actions with an instruction or type. The description is the goal of the route's agent, else its
+    capabilities or role.
     """
     return [
         Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)

@@ -102,7 +102,7 @@ class ProcessOptions(TypedDict, Generic[DepsT], total=False):
 
 
 class MessageOptions(ProcessOptions[DepsT], Generic[DepsT], total=False):
-    """Keyword arguments of a run in a given session."""
+    """Keyword arguments of `Agent.run`, except the content, `output` and `session`; for functions that choose the session."""
 
     message_id: str | None
     timeout: float | None

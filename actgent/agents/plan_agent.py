@@ -63,7 +63,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             session: A session of this agent.
             model: Role of the model for all stages: a key of the agent's `models=`.
             models: Roles of models by stage: `planning`, `execution`, `synthesis`.
-            tools: Names of the tools that may be called; calls of other tools are refused.
+            tools: Names of the tools that may be called; calls of other tools are rejected.
             history: Maximum number of earlier user messages and final answers that the model sees. Plans, calls and results between
                 them do not count and are shown with them.
 
@@ -76,26 +76,28 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             )
         self._check_config([model] if model else [], models or {}, tools or ())
         if history is not None and (type(history) is not int or history < 0):
-            raise ConfigurationError(f"history= is a whole number, at least 0, not {history!r:.200}")
-        given = {
+            raise ConfigurationError(f"history= must be a whole number of at least 0, not {history!r:.200}")
+        options = {
             "model": model,
             "models": None if models is None else dict(models),
             "tools": None if tools is None else list(dict.fromkeys(tools)),
             "history": history,
         }
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {name: value for name, value in options.items() if value is not None}
         session.state.dispatch(lambda state: (CONFIG, {**state.get(CONFIG, {}), **changes}))
         _limit_history(session)
 
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
         if not isinstance(models, Mapping):
-            raise ConfigurationError(f"models= takes {{stage: model}}, not {models!r:.200}")
+            raise ConfigurationError(f"models= must be a mapping {{stage: model}}, not {models!r:.200}")
         for stage in models.keys() - set(ROLES.values()):
-            raise ConfigurationError(f"there is no stage {stage!r}: {nearest(stage, ROLES.values())}")
+            raise ConfigurationError(
+                f"models= has an unknown stage {stage!r}: {nearest(stage, ROLES.values())}"
+            )
         for role in {*roles, *models.values()} - self._models.named.keys():
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
         if isinstance(tools, str):
-            raise ConfigurationError(f"tools= is a list of names, e.g. [{tools!r}], not a string")
+            raise ConfigurationError(f"tools= must be a list of tool names, e.g. [{tools!r}], not a string")
         self._checked_tools(tools)
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self.configure(session, tools=[name for name in self.enabled_tools(session) if name not in names])
 
     def _checked_tools(self, names: Iterable[object]) -> list[Tool]:
-        """Return the tools with these names.
+        """Return the agent's tools with the given names.
 
         Raises:
             ConfigurationError: A name is not a str, or the agent has no tool with this name.
@@ -135,7 +137,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         for name in names:
             if not isinstance(name, str):
                 raise ConfigurationError(
-                    f"names of tools are separate arguments, as in enable_tools(session, 'a', 'b'), not {name!r:.100}"
+                    f"pass the names of tools as separate arguments, as in enable_tools(session, 'a', 'b'), not {name!r:.100}"
                 )
             if (tool := self.tools.get(name)) is None:
                 raise ConfigurationError(
@@ -146,7 +148,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 
 
 def _not_enabled(_: ToolCall, tool: Tool, context: ToolContext) -> str | None:
-    """Return the reason why the session may not call a tool, or None if the tool is enabled."""
+    """Return the reason why the session of a tool call may not call the tool; None if the tool is enabled."""
     enabled = _enabled_tools(context.state or {})
     if _is_enabled(tool, enabled):
         return None

@@ -117,17 +117,17 @@ class SessionServices(FieldRepr):
     """Services that all sessions of one running agent share."""
 
     running: AgentActor
-    """The running agent."""
+    """Actor of the running agent."""
     admission: MessageAdmission
-    """Accepts messages into the inbox."""
+    """Service that accepts messages into the agent's inbox."""
     delegation: Delegation
-    """Delegates tasks to other agents."""
+    """Service that delegates tasks to other agents."""
     deps: Any
     """Deps that the agent shares with all sessions; None if it has no deps or creates them for each session."""
     database: Database | None = None
     """Database of the agent; None if it has none."""
     remote_sessions: RemoteSessions | None = None
-    """Access to sessions that moved to other processes; None without a cluster."""
+    """Access to sessions that moved to other processes of the cluster; None without a cluster."""
 
 
 @hints_for_message_ids
@@ -174,7 +174,9 @@ class Session(Generic[DataT_co]):
 
     @property
     def _read_here(self) -> SessionContext:
-        """Internal context of the session, for reads of its texts: a calling turn of another session gets its sources.
+        """Internal context of the session, for methods that return texts of the session.
+
+        If a turn of another session makes the call, that session gets the untrusted sources of these texts.
 
         Raises:
             SessionMoved: Another process owns the session; the context is out of date.
@@ -185,7 +187,10 @@ class Session(Generic[DataT_co]):
 
     @asynccontextmanager
     async def _reading(self, block: AbstractAsyncContextManager[ReaderT]) -> AsyncGenerator[ReaderT, None]:
-        """Open a block that reads records of the session. A calling turn of another session gets its sources."""
+        """Open a block that reads records of the session.
+
+        If a turn of another session makes the call, that session gets the untrusted sources of these records.
+        """
         async with block as reader:
             try:
                 yield reader
@@ -206,7 +211,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def _agent(self) -> AgentActor:
-        """The running agent of the session."""
+        """Actor of the running agent that the session belongs to."""
         return self._services.running
 
     # --- handlers --------------------------------------------------------------------
@@ -866,18 +871,20 @@ class Session(Generic[DataT_co]):
         """
         return caller_calls(self._read_here)
 
-    def _remote_session(self, moved: SessionMoved, **given: object) -> Any:
-        """Return the session as a remote session of the process that owns it, with the same methods.
+    def _remote_session(self, moved: SessionMoved, **arguments: object) -> Any:
+        """Return a proxy of this session in the process that owns it, with the same methods.
+
+        `arguments` are the arguments of the call, which are sent to that process.
 
         Raises:
             SessionMoved: The owning process cannot be reached.
-            ConfigurationError: An argument in `given` cannot be sent to another process.
+            ConfigurationError: An argument cannot be sent to another process.
         """
-        known = self._services.remote_sessions
-        if known is None:
+        remote_sessions = self._services.remote_sessions
+        if remote_sessions is None:
             raise moved
-        check_sendable(given, moved)
-        return known.session(self.agent_name, self.id, owner=self.owner.name)
+        check_sendable(arguments, moved)
+        return remote_sessions.session(self.agent_name, self.id, owner=self.owner.name)
 
     # --- modes ------------------------------------------------------------------------
 
@@ -1092,7 +1099,10 @@ class Session(Generic[DataT_co]):
 
     @property
     def deps(self) -> Any:
-        """Deps that tools get as `ToolContext.deps`: of the run, or else of the session, the agent, or the parent session; None if none are set."""
+        """Deps that tools get as `ToolContext.deps`: those of the run, else of the session, the agent, or the parent session.
+
+        None if none are set.
+        """
         held, turn = self._held, self._held.turn
         of_run = None if turn is None else turn.options.deps
         for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
@@ -1101,7 +1111,7 @@ class Session(Generic[DataT_co]):
         return None if held.parent is None else session_of_context(held.parent).deps
 
     def store_created_deps(self, deps: Any) -> None:
-        """Store the deps that the agent's deps function made for this session.
+        """Store the deps that the agent's function in `deps=` made for this session.
 
         Deps that the program passed to the run or the session take precedence.
         """
@@ -1118,22 +1128,22 @@ class Session(Generic[DataT_co]):
 
 @attrs.frozen(eq=False, repr=False)
 class _WeakHandle(FieldRepr):
-    """Weak reference to the `Session` of a closed context, with the services to create a new one."""
+    """Weak reference to the `Session` handle of an ended session, with the services to create a new handle."""
 
-    held: "weakref.ref[Session]"
+    reference: "weakref.ref[Session]"
     services: SessionServices
 
     def restore(self, context: SessionContext) -> Session:
-        """Return the session handle if the program still holds it, else a new handle."""
-        face = self.held()
-        if face is None:
-            face = Session(context, None, services=self.services)
-            context.public_session = face.__actgent_weak_handle__()
-        return face
+        """Return the public handle of the session `context`: the old one if the program still uses it, else a new one."""
+        handle = self.reference()
+        if handle is None:
+            handle = Session(context, None, services=self.services)
+            context.public_session = handle.__actgent_weak_handle__()
+        return handle
 
 
 def session_of_context(context: SessionContext) -> Session:
-    """Return the public `Session` of an internal context, or make a new one if the program dropped the last one."""
+    """Return the public `Session` handle of an internal context; a new handle if the program dropped the last one."""
     if isinstance(context.public_session, _WeakHandle):
         return context.public_session.restore(context)
     assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
@@ -1141,16 +1151,16 @@ def session_of_context(context: SessionContext) -> Session:
 
 
 def internal_context(session: object) -> SessionContext:
-    """Return the internal context of a `Session`.
+    """Return the internal context of a `Session` without a reload.
 
-    If the session was evicted, the context is outdated and is not reloaded.
+    If the session was evicted from memory, this context is outdated.
     """
     assert isinstance(session, Session)  # noqa: S101 - the assembly creates only this class
     return session._held  # noqa: SLF001 - this module defines both classes
 
 
 def context_of(session: Session) -> SessionContext:
-    """Return the internal context of a `Session`, loaded from the journal if necessary."""
+    """Return the internal context of a `Session`. An evicted session is first loaded from the journal."""
     context = internal_context(session)
     if context.public_session is None:
         services_of(session).running.sessions.reload(context, session)
@@ -1159,14 +1169,16 @@ def context_of(session: Session) -> SessionContext:
 
 def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
     if not isinstance(agent, str):
-        raise ConfigurationError(f"agent= is the name of an agent, as in worker.name, not {agent!r:.200}")
+        raise ConfigurationError(
+            f"agent= must be the name of an agent, as in worker.name, not {agent!r:.200}"
+        )
     if task_id is not None:
         check_id("task_id", task_id)
     check_seconds("deadline", deadline)
 
 
 def _unless_normal(priority: Priority | PriorityName) -> Priority | None:
-    """Return the priority, or None if it is NORMAL, the default of all calls."""
+    """Parse a priority, and return it; None if it is NORMAL, the default of all calls."""
     named = Priority.named(priority)
     return None if named is Priority.NORMAL else named
 
@@ -1177,17 +1189,19 @@ def services_of(session: Session) -> SessionServices:
 
 
 async def has_task_result(session: Session, task_id: str) -> bool:
-    """Return True if the session received the result of the task with this id, and that result is not the task's cancellation.
+    """Return True if the session received the result of a delegated task. The cancellation of the task does not count.
 
     Raises:
         JournalError: The journal cannot be read.
     """
-    known = services_of(session).delegation
-    return await has_received_result(known.agents, known.journal, context_of(session), task_id)
+    delegation = services_of(session).delegation
+    return await has_received_result(delegation.agents, delegation.journal, context_of(session), task_id)
 
 
 async def has_fired(session: Session, schedule_id: str) -> bool:
-    """Return True if a schedule has ended because it fired, and was not removed. False without a journal.
+    """Return True if a schedule of the session has ended because it fired for the last time, not because it was removed.
+
+    Without a journal, the result is False.
 
     Raises:
         JournalError: The journal cannot be read.
@@ -1218,7 +1232,7 @@ def _funding_of_schedule(running: AgentActor) -> Funding | None:
     Raises:
         LimitReached: The limits of the calling turn are used up.
     """
-    asker = running_session()
-    if asker is None or asker.turn is None:
+    caller = running_session()
+    if caller is None or caller.turn is None:
         return None
-    return running.runner.turn_lifecycle.accounts.fund_caused_turn(asker.turn, asker.agent)
+    return running.runner.turn_lifecycle.accounts.fund_caused_turn(caller.turn, caller.agent)

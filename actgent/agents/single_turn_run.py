@@ -77,7 +77,7 @@ class ProcessResult(Serializable, Generic[DataT_co]):
     session_id: str = ""
     """Id of the session. A session that `process` created is closed, unless the turn is suspended."""
     owner: str = ""
-    """Name of the session's owner."""
+    """Name of the user that owns the session."""
     turn_id: str = ""
     """Id of the user's message, and correlation id of all messages of the turn."""
     model_calls: int = 0
@@ -110,10 +110,10 @@ async def process_turn(
     stream: Callable[..., AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]],
     options: Mapping[str, Any],
 ) -> ProcessResult:
-    """Send one message, wait for the end of its turn, and return the result for `Agent.process`.
+    """Send one message, wait for the end of its turn, and return the result of `Agent.process`.
 
-    If the session moves to another process, the result is read there. `stream` is `Agent.stream`, bound to
-    the content and the session. `options` are its other arguments.
+    `stream` is the method `Agent.stream`, bound to the content and the session. `options` are its other arguments. If the
+    session moves to another process, the result is read there.
     """
     started = trio.current_time()
     before = await view_session(opener, session)
@@ -121,8 +121,8 @@ async def process_turn(
     if (
         outcome.failure is not None and outcome.failure.kind == "moved"
     ):  # the node that forwarded the message has checked its options
-        again = {"metadata": options.get("metadata"), "message_id": outcome.failure.message_id}
-        outcome = await _read_stream(stream(**again))
+        repeated = {"metadata": options.get("metadata"), "message_id": outcome.failure.message_id}
+        outcome = await _read_stream(stream(**repeated))
     after = await view_session(opener, session)
     failure = _suspended_failure(after) if after.status == "suspended" else outcome.failure
     reply = (
@@ -151,12 +151,12 @@ async def process_turn(
 
 @attrs.define(repr=False)
 class _StreamOutcome(FieldRepr):
-    """Deliveries of a stream that the result needs."""
+    """Deliveries of a turn's stream from which `ProcessResult` is built."""
 
     reply: Reply | None = None
-    """Last reply; None if there was none."""
+    """Last reply of the turn; None if the stream had none."""
     event: Event | None = None
-    """Last event; None if there was none."""
+    """Last event of the turn; None if the stream had none."""
     failure: Failure | None = None
     """Failure that ended the turn; None if it did not fail."""
     tool_calls: int = 0
@@ -184,7 +184,7 @@ async def _read_stream(stream: AbstractAsyncContextManager[trio.abc.ReceiveChann
 
 
 def _suspended_failure(session: SessionView) -> Failure:
-    """Return the failure of a turn that waits for approvals."""
+    """Return the failure with which `process` reports the suspended turn of a session."""
     waiting = session.approvals
     error = Suspended([each.id for each in waiting], [each.tool_name for each in waiting])
     message = next(each for each in reversed(session.history) if each.sender.kind == "user")

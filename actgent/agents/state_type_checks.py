@@ -15,10 +15,11 @@ _OF_PROTOCOLS = frozenset({"plan"})
 
 
 def state_check_of(declared: object) -> StateCheck | None:
-    """Return the check of a type with fields: an attrs class, a dataclass, a model of pydantic or a TypedDict; None for None.
+    """Return a function that checks state changes against the type in `state=`; None if the type is None.
 
-    A changed key has to be a field, and its value has to fit the type of the field. As soon as all required fields are there, the
-    state as a whole has to fit, too, with the validators of the class.
+    The type is an attrs class, a dataclass, a pydantic model or a TypedDict. A changed key must be a field, and its value
+    must fit the type of the field. After all required fields are set, the whole state must fit, with the validators of the
+    class.
 
     Raises:
         ConfigurationError: The type has no fields, or one of them has no JSON Schema.
@@ -30,7 +31,7 @@ def state_check_of(declared: object) -> StateCheck | None:
     fields = schema.get("properties")
     if not isinstance(declared, type) or not isinstance(fields, Mapping) or not fields:
         raise ConfigurationError(
-            f"state= is a type with fields (attrs, dataclass, pydantic, TypedDict), not {declared!r:.200}"
+            f"state= must be a type with fields (attrs, dataclass, pydantic, TypedDict), not {declared!r:.200}"
         )
     required = frozenset(schema.get("required", ()))
     is_open = schema.get("additionalProperties", False) is not False
@@ -42,7 +43,7 @@ def state_check_of(declared: object) -> StateCheck | None:
         if not is_open and (unknown := changed.keys() - fields.keys()):
             key = min(unknown)
             known = meant(key, fields) or f"the fields are {', '.join(fields)}"
-            raise InvalidState(declared.__name__, f"there is no field {quoted(key)}: {known}")
+            raise InvalidState(declared.__name__, f"{declared.__name__} has no field {quoted(key)}: {known}")
         if (reason := checked.reason(_plain(changed))) is not None:
             raise InvalidState(declared.__name__, reason)
         if required <= state.keys():
@@ -56,7 +57,7 @@ def state_check_of(declared: object) -> StateCheck | None:
 
 
 def _is_of_framework(key: str, fields: Mapping[str, Any]) -> bool:
-    """Return True if actgent or a protocol writes the key, and the declared type has no field of this name."""
+    """Return True if actgent or a protocol writes a state key, and the declared type has no field of this name."""
     return key not in fields and (key.startswith("_") or "." in key or key in _OF_PROTOCOLS)
 
 

@@ -37,20 +37,26 @@ from actgent.turns.calls.untrusted_text_policy import excluded_audience, is_quot
 
 @attrs.frozen(kw_only=True)
 class UnapprovedCall:
-    """A recorded tool call with untrusted sinks or with excluded readers in its audience, which ran without an approval."""
+    """A recorded tool call that ran without an approval, although the policy for untrusted text requires one.
+
+    Untrusted text has reached a sink (a parameter that needs trusted values), or a reader who may not read the data gets it.
+    """
 
     session_id: str
-    """Id of the session."""
+    """Id of the session in which the call ran."""
     agent: str
     """Name of the agent of the session."""
     record: int
-    """Number of the record that shows that the call ran, from 1."""
+    """Number of the journal record that shows that the call ran, from 1."""
     call: ToolCall
     """The call, with values in place of references to withheld results."""
     labels: Mapping[str, Label]
-    """Label of each sink, and of each parameter with excluded readers; empty if the call has no arguments."""
+    """Untrusted sources of the value in each sink and in each parameter with excluded readers, by parameter name.
+
+    Empty if the call has no arguments.
+    """
     label: Label
-    """Join of the labels of the call and of its sinks."""
+    """All untrusted sources on which the call depends, those of its parameters included."""
 
 
 async def audit_journal(
@@ -60,8 +66,8 @@ async def audit_journal(
 
     Args:
         journal: An open journal; it is only read.
-        agents: Agents whose tools declare effects and sinks. Calls of other agents and tools count as calls with sinks
-            if the journal shows that their tool has an effect.
+        agents: Agents whose tools declare effects and sinks. For other agents and tools, all parameters count as sinks if the
+            journal shows that the tool has an effect.
     """
     known = {agent.name: agent for agent in agents}
     for summary in await journal.sessions(None):
@@ -94,14 +100,14 @@ def audit_session(
 
 @attrs.frozen
 class _Start:
-    """State of the session when a call started."""
+    """Recorded situation of the session at the start of a tool call."""
 
     record: int
     label: Label
     state: Mapping[str, Any]
-    """Keys of the session's state at the start of the call, for references to withheld results."""
+    """State of the session at the start of the call, in which references to withheld results are resolved."""
     decided: Mapping[str, Decision]
-    """Decisions made before the call started, by approval id."""
+    """Decisions on approvals that were made before the call started, by approval id."""
     texts: Sequence[str]
     """Texts that the owner wrote before the call started."""
 
@@ -116,7 +122,7 @@ class _Audit:
     found: list[UnapprovedCall] = attrs.field(factory=list, init=False)
     label: Label = attrs.field(default=TRUSTED, init=False)
     calls: dict[str, ToolCall] = attrs.field(factory=dict, init=False)
-    """Calls without a final result, by id."""
+    """Tool calls without a final result so far, by call id."""
     _tools: dict[str, Tool] = attrs.field(factory=dict, init=False)
     _accepted: dict[str, Message] = attrs.field(factory=dict, init=False)
     _state: dict[str, Any] = attrs.field(factory=dict, init=False)
@@ -124,11 +130,11 @@ class _Audit:
     _decided: dict[str, Decision] = attrs.field(factory=dict, init=False)
     _texts: tuple[str, ...] = attrs.field(default=(), init=False)
     _started: dict[str, _Start] = attrs.field(factory=dict, init=False)
-    """First start of each call with an effect, by call id."""
+    """Situation at the first start of each tool call with an effect, by call id."""
     _finished: dict[str, tuple[_Start, ToolResult]] = attrs.field(factory=dict, init=False)
-    """First result of each call, by call id."""
+    """First result of each tool call, with the situation at that time, by call id."""
     _nested: set[str] = attrs.field(factory=set, init=False)
-    """Ids of the checked calls that other calls made."""
+    """Ids of the nested calls (calls that other tool calls made) that were checked."""
 
     def __attrs_post_init__(self) -> None:
         if self.agent is not None:
@@ -158,7 +164,7 @@ class _Audit:
                 self._decided = {**self._decided, approval_id: decision}
 
     def _add_call(self, number: int, record: CallsStartedRecord | CallFinishedRecord) -> None:
-        """Store the start or the result of calls."""
+        """Note the start or the result of tool calls, from record `number`."""
         now = self._now(number)
         if isinstance(record, CallFinishedRecord):
             self._finished.setdefault(record.result.call_id, (now, record.result))
@@ -167,7 +173,7 @@ class _Audit:
             self._started.setdefault(each, now)
 
     def _change_state(self, number: int, record: StateChangeRecord) -> None:
-        """Store changes of the session's state, and check the nested calls that they record."""
+        """Apply the state changes in record `number`, and check the nested calls that they record."""
         self.label |= label_of(record.via)
         self._state = {**self._state, **record.changes}  # earlier starts keep the earlier state
         for key, value in record.changes.items():
@@ -188,7 +194,7 @@ class _Audit:
         self.label |= message.label
 
     def close(self, ids: Iterable[str]) -> None:
-        """Check calls that will not get another result, and forget them. The ids of calls are unique in a session."""
+        """Check the tool calls with these ids, and forget them, because they get no further result."""
         for each in tuple(ids):
             call = self.calls.pop(each, None)
             started = self._started.pop(each, None)
@@ -197,9 +203,9 @@ class _Audit:
                 self._check(call, start, result, is_started=started is not None)
 
     def _check(self, call: ToolCall, start: _Start, result: ToolResult | None, *, is_started: bool) -> None:
-        """Record a finding if a call that violates the policy has run, and no approval covers it.
+        """Add a tool call to the findings if it has run, the policy requires an approval, and none covers the call.
 
-        `is_started` is True if the journal has the start of the call. Otherwise the result shows whether the call has run.
+        `is_started` is True if the journal has a record of the start. Otherwise `result` shows if the call has run.
         """
         call = self._resolve(call)
         isolation = Isolation(_StoredState(start.state), _Lookup(self._tools))  # type: ignore[arg-type] # it only reads the state
@@ -233,7 +239,7 @@ class _Audit:
     def _untrusted_sinks(
         self, call: ToolCall, sinks: Sequence[str] | None, start: _Start, isolation: Isolation
     ) -> Mapping[str, Label] | None:
-        """Return the labels of the sinks of a call that may depend on untrusted text; None if there are no such sinks."""
+        """Return the labels of those sinks of a call that may depend on untrusted text, by parameter name; None if there are none."""
         if sinks is None:
             return None
         if start.label.is_trusted:
@@ -246,7 +252,7 @@ class _Audit:
         return dict.fromkeys(sinks, start.label)
 
     def _check_nested(self, nested: NestedCall, start: _Start) -> None:
-        """Record a finding if a call made inside another call has untrusted sinks and no approval covers it."""
+        """Add a nested call, made by another tool call, to the findings if an approval was required and none covers it."""
         call, tool = nested.call, self._tools.get(nested.call.name)
         arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
         sinks: Sequence[str] | None
@@ -283,12 +289,12 @@ class _Audit:
 
     @staticmethod
     def _are_quoted(sinks: Iterable[str], arguments: Mapping[str, Any], start: _Start) -> bool:
-        """Return True if the owner has written the values of all sinks before the call started."""
+        """Return True if texts of the session's owner from before the call contain the values of all sinks."""
         names = tuple(sinks)
         return bool(names) and all(is_quoted(arguments[name], start.texts) for name in names)
 
     def _resolve(self, call: ToolCall) -> ToolCall:
-        """Replace a call of `call_tool` by the call of the named tool; return other calls unchanged."""
+        """Return the call of the tool that a call of `call_tool` names; return other calls unchanged."""
         arguments, gateway = call.arguments, self._tools.get(call.name)
         if (
             call.name != CALL_TOOL
@@ -301,7 +307,7 @@ class _Audit:
         return attrs.evolve(call, name=name, arguments=arguments.get("arguments", {}))
 
     def _has_run(self, call: ToolCall, start: _Start, result: ToolResult | None) -> bool:
-        """Return True if a result shows that a call ran whose start is not recorded, as its tool has no effect."""
+        """Return True if the result shows that a tool call has run. The start of a call without an effect is not recorded."""
         if result is None or any(
             not isinstance(start.decided.get(each.id), Grant | None) for each in self._approvals_of(call)
         ):
@@ -324,7 +330,7 @@ class _Audit:
 
 
 def _arguments_match_schema(call: ToolCall, tool: Tool) -> bool:
-    """Return True if the arguments of a call match the tool's schema. Other calls were rejected before they ran."""
+    """Return True if the arguments of a call match the tool's schema. Calls that do not match were rejected before they ran."""
     try:
         tool.argument_validator.validate(call.arguments)
     except InvalidArguments:
@@ -334,14 +340,14 @@ def _arguments_match_schema(call: ToolCall, tool: Tool) -> bool:
 
 @attrs.frozen
 class _StoredState:
-    """The part of a session that `Isolation` reads."""
+    """Recorded state of a session, in place of the session that `Isolation` expects."""
 
     seen_state: Mapping[str, Any]
 
 
 @attrs.frozen
 class _Lookup:
-    """Tools by name."""
+    """Lookup of tools by name, in place of the registry that `Isolation` expects."""
 
     tools: Mapping[str, Tool]
 

@@ -24,10 +24,10 @@ MAX_VALUE_CHARS = 300
 
 
 class TextFile(Protocol):
-    """A file that is open for text."""
+    """Interface of a file that is open for writing text, such as `sys.stderr`."""
 
     def write(self, text: str, /) -> object:
-        """Write one printed line to the file."""
+        """Write a text to the file."""
         ...
 
 
@@ -36,7 +36,7 @@ Verbose = bool | Write | TextFile
 
 
 def writer_of(verbose: object) -> Write | None:
-    """Return the function that receives the lines; None if `verbose` is False.
+    """Return the function that receives the lines of the argument `verbose=`; None if `verbose` is False.
 
     Raises:
         ConfigurationError: The value is neither True nor False, a function or a file.
@@ -51,7 +51,7 @@ def writer_of(verbose: object) -> Write | None:
     if callable(verbose) and not isinstance(verbose, type):
         return verbose
     raise ConfigurationError(
-        f"verbose= is True, a file open for text, or a function that takes a line, not {verbose!r:.200}"
+        f"verbose= must be True, False, a file open for text, or a function that takes a line, not {verbose!r:.200}"
     )
 
 
@@ -73,8 +73,8 @@ class Narration(FieldRepr):
 
     write: Write
     """Function that receives each line."""
-    _begun: float = attrs.field(factory=time.monotonic)
-    """Start time in seconds of the monotonic clock, subtracted from the times of all lines."""
+    _started_at: float = attrs.field(factory=time.monotonic)
+    """Time at which the narration was created, in seconds of the monotonic clock. Lines show the seconds since then."""
     _changes: dict[str, list[str]] = attrs.field(factory=dict)
     """Unwritten lines of state changes by session id. They are written after the message that caused them."""
     _last: str = ""
@@ -100,7 +100,7 @@ class Narration(FieldRepr):
         session.on_exception(lambda failure: self._narrate_failure(failure, session.id))
 
     def state_lines(self, session: Session[Any], state: State) -> Iterable[str]:
-        """Return additional lines for a state; the base class returns none."""
+        """Return additional lines to print after a change of the session's state; the base class returns none."""
         return ()
 
     def _narrate(self, message: Message) -> None:
@@ -125,9 +125,9 @@ class Narration(FieldRepr):
         self._line(session_id, f"failed ({failure.kind}): {shown(words, MAX_VALUE_CHARS)}")
 
     def name_of(self, kind: str) -> str:
-        """Return the label of a message's sender in the printed lines; the base class returns the sender kind.
+        """Return the label that lines show for senders of this kind; the base class returns the kind.
 
-        Models and tools have fixed labels.
+        It is not called for models and tools, whose lines have fixed labels.
         """
         return kind
 
@@ -170,8 +170,8 @@ class Narration(FieldRepr):
         self.line(text)
 
     def line(self, text: str) -> None:
-        """Write a line, with the seconds since the start."""
-        self.write(f"[{time.monotonic() - self._begun:7.2f} s] {text}")
+        """Write a line of text after the seconds since the narration started."""
+        self.write(f"[{time.monotonic() - self._started_at:7.2f} s] {text}")
 
 
 _WORDS = {"thought": "thinks", "tool_thought": "thinks", "plan": "plans"}
@@ -184,7 +184,7 @@ def _value_text(value: Any) -> str:
 
 
 def value_line(value: Any) -> str:
-    """Return a value as one line of JSON, shortened."""
+    """Return a value as one shortened line of JSON, or of Python's `repr` if it is not JSON data."""
     try:
         return shown(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS)
     except (TypeError, ValueError):

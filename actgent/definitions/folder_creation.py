@@ -130,7 +130,7 @@ def write_folder(
     parent, target = Path(parent), Path(parent) / name
     _check_name(parent, name)
     if len(files) > MAX_FILES:
-        raise ConfigurationError(f"an agent's folder has at most {MAX_FILES} files")
+        raise ConfigurationError(f"an agent's folder must have at most {MAX_FILES} files")
     staging = Path(tempfile.mkdtemp(prefix=f".{name[:32]}-", dir=parent))
     try:
         for path, text in files.items():
@@ -153,7 +153,7 @@ def _check_name(parent: Path, name: str) -> None:
         fit = re.sub(r"[^a-z0-9_-]+", "-", name.casefold()).strip("-")[:64]
         meant = f": write {fit}" if _NAME.fullmatch(fit) else ""
         raise ConfigurationError(
-            f"an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first, not {name!r:.80}{meant}"
+            f"the name of an agent's folder must consist of 1 to 64 lower-case letters, digits, - and _, a letter first, not {name!r:.80}{meant}"
         )
     if not parent.is_dir():
         raise ConfigurationError(f"no such folder: {parent}; create it first")

@@ -73,7 +73,7 @@ def split_front_matter(text: str, *, name: str) -> Document:
     if found is None:
         missing = "is not closed" if text.startswith("---") else "is missing"
         raise InvalidFile(
-            name, 1, f"the front matter {missing}: the file begins with YAML between two lines of ---"
+            name, 1, f"the front matter {missing}: the file must begin with YAML between two lines of ---"
         )
     document = read_yaml(found[1], name=name, first_line=2)
     return attrs.evolve(document, body=found[2].strip())

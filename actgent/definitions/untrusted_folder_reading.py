@@ -51,16 +51,20 @@ def steps_of(path: str) -> list[str]:
         ValueError: The path is absolute, leaves the folder, is too long, or has forbidden characters.
     """
     if not path.strip() or len(path) > _MAX_PATH_CHARACTERS:
-        raise ValueError(f"a path has 1 to {_MAX_PATH_CHARACTERS} characters")
+        raise ValueError(f"a path must have 1 to {_MAX_PATH_CHARACTERS} characters")
     if not path.isprintable() or "\\" in path:
-        raise ValueError("a path has no control characters and no backslashes: separate its parts with /")
+        raise ValueError(
+            "a path must not contain control characters or backslashes: separate its parts with /"
+        )
     if path.startswith(("/", "~")) or _DRIVE.match(path):
-        raise ValueError("an absolute path leaves the folder: write it relative to this file")
+        raise ValueError("an absolute path is outside the folder: write it relative to this file")
     steps = [step for step in path.split("/") if step not in ("", ".")]
     if ".." in steps:
-        raise ValueError("'..' leaves the folder: keep the agent's files in the folder of this file")
+        raise ValueError(
+            "a path with '..' is outside the folder: keep the agent's files in the folder of this file"
+        )
     if not 0 < len(steps) <= MAX_STEPS:
-        raise ValueError(f"a path has 1 to {MAX_STEPS} parts")
+        raise ValueError(f"a path must have 1 to {MAX_STEPS} parts")
     return steps
 
 

@@ -42,19 +42,21 @@ def to_tools(value: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
         ConfigurationError: The value is no list of tools or names.
     """
     if isinstance(value, str | Tool):
-        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {value!r}")
+        raise ConfigurationError(f"tools= of a mode must be a list of tools or names, not {value!r}")
     if not isinstance(value, Iterable):
-        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {value!r:.200}")
+        raise ConfigurationError(f"tools= of a mode must be a list of tools or names, not {value!r:.200}")
     tools = tuple(value)
     for tool in tools:
         if not isinstance(tool, str | Tool):
-            raise ConfigurationError(f"tools of a mode are tools or their names, not {tool!r:.200}")
+            raise ConfigurationError(f"tools= of a mode must contain tools or their names, not {tool!r:.200}")
     return tools
 
 
 def _check_name(_: object, __: object, name: str) -> None:
     if not _NAME.fullmatch(str(name)):
-        raise ConfigurationError(f"a mode's name is 1 to 64 letters, digits, _ and -, not {name!r}")
+        raise ConfigurationError(
+            f"a mode's name must consist of 1 to 64 letters, digits, _ and -, not {name!r}"
+        )
 
 
 def to_actors(value: Iterable[str]) -> frozenset[Actor]:
@@ -64,11 +66,11 @@ def to_actors(value: Iterable[str]) -> frozenset[Actor]:
         ConfigurationError: A name is no actor.
     """
     if not isinstance(value, Iterable):
-        raise ConfigurationError(f"who= is a list of user, agent and admin, not {value!r:.200}")
+        raise ConfigurationError(f"who= must be a list of user, agent and admin, not {value!r:.200}")
     names = [value] if isinstance(value, str) else list(value)
     actors = frozenset(actor for actor in _ACTORS if actor in names)
     if unknown := [name for name in names if name not in actors]:
-        raise ConfigurationError(f"who= has user, agent or admin, not {unknown[0]!r}")
+        raise ConfigurationError(f"who= may contain only user, agent and admin, not {unknown[0]!r}")
     return actors
 
 

@@ -182,7 +182,7 @@ class SuggestedAction:
 def suggest_actions(actions: Sequence[SuggestedAction]) -> dict[str, Any]:
     """Suggest next actions to the user. "Other..." is added if no suggestion accepts free text."""
     if not actions:
-        raise ToolError("suggest at least one action")
+        raise ToolError("`actions` must have at least one action")
     shown = [attrs.evolve(action, value=action.value or action.label) for action in actions]
     if not any(action.is_other for action in shown):
         shown.append(SuggestedAction(OTHER, "other", is_other=True))

@@ -65,7 +65,7 @@ def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple
         ConfigurationError: A message is invalid. The text has the index of the message, from 0, and the reason.
     """
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Iterable):
-        raise ConfigurationError(f"history= is a list of messages, not {history!r:.100}")
+        raise ConfigurationError(f"history= must be a list of messages, not {history!r:.100}")
     pairing = _CallPairing()
     for place, given in enumerate(history):
         if not _is_system(given):
@@ -190,7 +190,9 @@ class _CallPairing(FieldRepr):
         if self._open:
             ids = [recorded for recorded, _ in self._open]
             empty = "; the id '' of a call is empty" if "" in ids else ""
-            raise ConfigurationError(f"history= ends with calls that have no results: {ids}{empty}")
+            raise ConfigurationError(
+                f"history= must not end with tool calls that have no results: {ids}{empty}"
+            )
         return tuple(self._messages)
 
     def _add_results(self, place: int, message: ChatMessage) -> None:

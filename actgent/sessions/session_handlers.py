@@ -187,7 +187,7 @@ def takes_session(handler: Handler) -> bool:
             return _takes_session(handler, function.__code__.co_argcount - 1, _required(function) - 1)
     if not callable(handler):
         raise TypeError(
-            f"a handler is a function or another callable, not {type(handler).__name__}: pass the function itself, "
+            f"a handler must be a function or another callable, not {type(handler).__name__}: pass the function itself, "
             "without calling it"
         )
     if is_generator_function(handler):

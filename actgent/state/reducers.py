@@ -58,7 +58,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
         return {}
     if isinstance(value, Mapping):
         return value
-    raise UsageError(f"the reducer merge needs mappings, not a value of type {type(value).__name__}")
+    raise UsageError(f"the reducer `merge` needs mappings, not a value of type {type(value).__name__}")
 
 
 # Journals store these names, so neither the names nor the behaviour may change.

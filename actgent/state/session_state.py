@@ -214,7 +214,7 @@ class Store(State):
         The reducer must be pure and sync. It does not affect changes that are already in the journal.
         """
         if not callable(reducer):
-            raise UsageError(f"the reducer of {key!r} is a function (old, new), not {reducer!r}")
+            raise UsageError(f"the reducer of {key!r} must be a function (old, new), not {reducer!r}")
         self._reducers[key] = reducer
 
     def has_reducer(self, key: str) -> bool:
@@ -224,7 +224,7 @@ class Store(State):
     def add_action(self, name: str, action: Action) -> None:
         """Register an action: `dispatch(name, *args)` runs `action(state, *args)`."""
         if not callable(action):
-            raise UsageError(f"the action {name!r} is a function of the state, not {action!r}")
+            raise UsageError(f"the action {name!r} must be a function of the state, not {action!r}")
         self._actions[name] = action
 
     # --- change --------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class Store(State):
     def _check_number(self, number: int) -> None:
         if type(number) is not int or number not in self.known:
             raise UsageError(
-                f"the store has the states {self._first} to {self._number} "
+                f"the store keeps only the states {self._first} to {self._number} "
                 f"(the history keeps the last {self._keep} actions), but not {number!r}"
             )
 
@@ -567,7 +567,9 @@ def _to_pairs(returned: object) -> Sequence[Pair]:
         meant = ": an action is a plain function, which does not await"
     elif isinstance(returned, Mapping):
         meant = ": write list(changes.items())"
-    raise UsageError(f"an action returns (key, value), a list of them, or None, not {returned!r:.200}{meant}")
+    raise UsageError(
+        f"an action must return (key, value), a list of such pairs, or None, not {returned!r:.200}{meant}"
+    )
 
 
 def _is_pair(item: object) -> bool:

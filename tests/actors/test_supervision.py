@@ -201,7 +201,7 @@ async def test_children_use_the_supervision_of_their_parent(autojump_clock):
         ),
         ({"max_restarts": -1}, r"max_restarts= must be at least 0, got -1"),
         ({"deliveries": 0}, r"deliveries= must be at least 1, got 0"),
-        ({"escalate": "no"}, r"escalate= is True or False, not 'no'"),
+        ({"escalate": "no"}, r"escalate= must be True or False, not 'no'"),
         ({"backoff": float("nan")}, r"backoff= must be at least 0, got nan"),
     ],
 )

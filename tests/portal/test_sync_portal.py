@@ -322,7 +322,7 @@ async def test_run_sync_raises_inside_trio():
     with pytest.raises(UsageError, match=r"await agent.run\("):
         agent.run_sync("Hello")
     async with agent:
-        with pytest.raises(UsageError, match="without a portal"):
+        with pytest.raises(UsageError, match="cannot reach: start the agent"):
             await trio.to_thread.run_sync(agent.run_sync, "Hello")
 
 
@@ -595,7 +595,7 @@ def test_turns_of_two_portals_are_separate():
 
         agent = outer.start(clerk(ToolCall("ask", {}), "Done.", tools=[ask]))
         assert agent.run("Hello").text == "Done."
-        with pytest.raises(ConfigurationError, match="runs already"):
+        with pytest.raises(ConfigurationError, match="is already running"):
             outer.start(helper.inner)
 
 

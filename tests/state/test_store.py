@@ -43,7 +43,7 @@ def test_action_returns_one_pair_several_or_none(returned, state):
 def test_other_action_results_change_no_state(returned):
     """The error describes the results that an action may return."""
     store = Store({"a": 0})
-    with pytest.raises(UsageError, match="an action returns"):
+    with pytest.raises(UsageError, match="an action must return"):
         store.dispatch(lambda _: returned)
     assert dict(store) == {"a": 0}
 
@@ -151,7 +151,7 @@ def test_change_needs_no_function():
     store.dispatch(None)
     store.dispatch([("a", 1), ("b", 2)])
     for malformed in (5, {"k": 2}, [("k",)]):
-        with pytest.raises(UsageError, match="an action returns"):
+        with pytest.raises(UsageError, match="an action must return"):
             store.dispatch(malformed)
     assert store == {"k": 1, "a": 1, "b": 2}
 

@@ -43,7 +43,18 @@ def build_actor(
     on_stop: Callable[[], Awaitable[None]],
     deps: AgentDeps,
 ) -> AgentActor:
-    """Build the actor of an agent: the turn runner on top of the core, and the session lifecycle on top of the runner."""
+    """Build the actor of an agent: turn runner, session lifecycle and timers around the message pipeline `core`.
+
+    Args:
+        runtime: Runtime in which the agent runs.
+        core: Message pipeline of the agent.
+        name: Name of the agent.
+        make_ref: Returns the address of the agent.
+        limits: Limits of a turn.
+        options: Model call options of turns that set no others.
+        on_stop: Called when the actor stops.
+        deps: Deps of the agent, and their check.
+    """
     sessions = SessionTable(
         name,
         can_unload=runtime.journal is not None,
@@ -163,7 +174,10 @@ def build_opener(
 def _summary_starter(
     actor: AgentActor, accounts: BudgetAccounts
 ) -> Callable[[SessionContext], object] | None:
-    """Return the callback for the end of a turn that starts a summary if one is due; None if the memory needs none."""
+    """Return the callback that starts a due summary of the conversation at the end of a turn.
+
+    None if the agent's memory makes no summaries.
+    """
     if not actor.core.memory.summarizes:
         return None
     from actgent.turns.conversation_summaries import SummaryMaker  # noqa: PLC0415 - most agents make none

@@ -36,7 +36,7 @@ def build_core(
     prompts: PromptManager,
     models: Mapping[str, LLM],
     tools: ToolRegistry,
-    given_tools: Iterable[Tool],
+    initial_tools: Iterable[Tool],
     threads: int,
     parallel_tools: bool,
     approval: NeedsPerson | None,
@@ -51,9 +51,11 @@ def build_core(
     handler_timeout: float,
     bounds: InboxBounds,
 ) -> AgentCore:
-    """Build the `AgentCore` of an agent in a runtime.
+    """Build the `AgentCore`, the message pipeline, of an agent in a runtime.
 
-    `operation` is the operation name of the turns in traces. `bounds` are the limits of the inbox. `given_tools` are the tools that are known before toolsets connect.
+    `tools` is the registry that toolsets extend; `initial_tools` are the tools before toolsets connect. `threads` is the
+    maximum number of concurrent sync tools. `operation` is the OpenTelemetry operation name of the turns. `bounds` are
+    the capacities of the inbox.
     """
     name = profile.name
     dispatcher = Dispatcher(failure_logger=failure_logger, timeout=handler_timeout, watch=runtime.watch)
@@ -99,5 +101,5 @@ def build_core(
         hooks=hooks,
         modes=modes,
         guards=guards,
-        receivers=receivers_among(given_tools, dispatcher, guards),
+        receivers=receivers_among(initial_tools, dispatcher, guards),
     )

@@ -20,7 +20,7 @@ _WAS_GIVEN = "its deps from before the restart are lost, as deps are not written
 
 @attrs.frozen(eq=False, repr=False)
 class AgentDeps(FieldRepr):
-    """Dependencies of one agent's tools.
+    """Value or function in `deps=` of one agent, from which its tools get `ToolContext.deps`.
 
     The order of precedence is: deps of the run, of the session, of the agent, of the parent session.
     """
@@ -28,7 +28,7 @@ class AgentDeps(FieldRepr):
     agent: str
     """Name of the agent."""
     value: Any
-    """Value for all sessions, or an async function of the session that returns a value; None if the agent has no deps."""
+    """Argument `deps=`: a value for all sessions, or an async function of the session; None if the agent has no deps."""
     tools: ToolRegistry
     """Tools of the agent, whose declared types the deps must fit."""
 
@@ -42,7 +42,7 @@ class AgentDeps(FieldRepr):
 
     @property
     def shared(self) -> Any:
-        """Value for all sessions; None if a function makes a value for each session."""
+        """The value in `deps=` that all sessions share; None if a function makes a value for each session."""
         return None if self.is_function else self.value
 
     def check(self, value: Any) -> None:
@@ -63,7 +63,11 @@ class AgentDeps(FieldRepr):
                 )
 
     def first_hooks(self, modes: Modes | None) -> list[OnSession]:
-        """Return the internal `on_session` functions, which run before the program's functions: create deps, then check the mode."""
+        """Return internal `on_session` functions, which run before those of the program.
+
+        The first creates the deps of the session, if `deps=` is a function. The second replaces a mode that the agent no
+        longer has, if the agent has `modes`.
+        """
         hooks: list[OnSession] = [self.give] if self.is_function else []
         return hooks if modes is None else [*hooks, modes.replace_unknown_mode]
 

@@ -20,9 +20,9 @@ class AgentModels(FieldRepr):
     """Models of an agent by role. The role `default` is used unless a protocol selects another one."""
 
     named: dict[str, ModelLike | LLMSettings | str]
-    """Role -> model client, settings or model name, as passed to `Agent`."""
+    """Model client, settings or model name of each role, as passed to `Agent`."""
     clients: dict[str, LLM] | None = None
-    """Role -> model client; None while the agent is stopped."""
+    """Model client of each role; None while the agent is stopped."""
 
     def __attrs_post_init__(self) -> None:
         self.open()
@@ -31,7 +31,7 @@ class AgentModels(FieldRepr):
         """Return the model client of each role, such as `default`. Create the clients if the agent was stopped.
 
         Raises:
-            ConfigurationError: A name does not select a model.
+            ConfigurationError: A model name is unknown.
             MissingKey: A model needs an API key, and no key is set.
         """
         if self.clients is None:
@@ -39,10 +39,7 @@ class AgentModels(FieldRepr):
         return self.clients
 
     def resolve(self) -> dict[str, LLM]:
-        """Create a model client for each role whose model was given by name or settings.
-
-        Passed clients are returned unchanged.
-        """
+        """Return a model client for each role: a new one for a model name or settings, otherwise the passed client."""
         return {
             role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
             for role, model in self.named.items()

@@ -144,7 +144,10 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
     ) -> None:
         protocol = Goal(max_iterations=max_iterations, actions=actions, tasks=tasks)
         options.setdefault("protocol", protocol)
-        given = [*tools_from(tools, bound=state_characters), *((TaskRunner(),) if tasks else ())]
+        given = [
+            *tools_from(tools, max_state_characters=state_characters),
+            *((TaskRunner(),) if tasks else ()),
+        ]
         self._handler = _handler_of(output)
         self._has_output = output is not None
         super().__init__(name, output=None if self._handler else output, tools=given, **options)
@@ -253,11 +256,11 @@ def _check_goal(goal: object) -> None:
         ConfigurationError: The goal is not a str, or is empty.
     """
     if not isinstance(goal, str) or not goal.strip():
-        raise ConfigurationError(f"the goal is a string that is not empty, not {goal!r:.200}")
+        raise ConfigurationError(f"the goal must be a string that is not empty, not {goal!r:.200}")
 
 
 def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
-    """Return `output` if it is an output handler, a function of the state; None if it is a type or schema.
+    """Return the argument `output=` if it is an output handler, a function of the state; None if it is a type or schema.
 
     Raises:
         ConfigurationError: The function is async.
@@ -265,7 +268,9 @@ def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
     if not (inspect.isroutine(output) or isinstance(output, functools.partial)):
         return None
     if inspect.iscoroutinefunction(output):
-        raise ConfigurationError(f"output= as a function of the state is sync, not {output!r:.200}")
+        raise ConfigurationError(
+            f"output= as a function of the state must be a sync function, not {output!r:.200}"
+        )
     handler: Callable[[Mapping[str, Any]], Any] = output
     return handler
 
@@ -275,36 +280,36 @@ def _was_answered(history: Iterable[Message]) -> bool:
     return any(message.sender.kind == "assistant" for message in history)
 
 
-def tools_from(tools: Tools, *, bound: int | None = None) -> list[Tool | Toolset]:
-    """Return the tools of a goal agent. Functions of `(state, args)` become `StateTool`s that see the goal.
+def tools_from(tools: Tools, *, max_state_characters: int | None = None) -> list[Tool | Toolset]:
+    """Convert the argument `tools=` of a goal agent to tools. Functions of `(state, args)` become `StateTool`s.
 
-    `bound` is the maximum size of the state in characters of JSON, above which such a tool stores large
-    values elsewhere; None is no limit.
+    Above `max_state_characters` of JSON in the state, such a tool stores large values outside of the state; None is no
+    limit.
 
     Raises:
         ConfigurationError: `tools` is neither a list nor a dict, or a function cannot become a tool.
     """
     if isinstance(tools, Mapping):
-        return [_tool_from(made, name, bound) for name, made in tools.items()]
+        return [_tool_from(each, name, max_state_characters) for name, each in tools.items()]
     check_tools(tools)
-    return [_tool_from(made, None, bound) for made in tools]
+    return [_tool_from(each, None, max_state_characters) for each in tools]
 
 
-def _tool_from(made: ToolLike, name: str | None, bound: int | None) -> Tool | Toolset:
-    if callable(made) and takes_state(made):
-        made = state_tool(made, name=name)
-    if isinstance(made, StateTool):
-        made = copy.copy(made)  # the original may be a tool of other agents as well
-        made.defaults, made.max_state_characters = made.defaults or _goal_values, bound
-    if isinstance(made, Toolset):
-        return made
-    if isinstance(made, Tool) or is_tool_like(made):
-        return to_tool(made)
-    return tool(name=name)(made)
+def _tool_from(value: ToolLike, name: str | None, max_state_characters: int | None) -> Tool | Toolset:
+    if callable(value) and takes_state(value):
+        value = state_tool(value, name=name)
+    if isinstance(value, StateTool):
+        value = copy.copy(value)  # the original may be a tool of other agents as well
+        value.defaults, value.max_state_characters = value.defaults or _goal_values, max_state_characters
+    if isinstance(value, Toolset):
+        return value
+    if isinstance(value, Tool) or is_tool_like(value):
+        return to_tool(value)
+    return tool(name=name)(value)
 
 
 def _goal_values(context: ToolContext) -> Mapping[str, Any]:
-    """Return the goal, results and used tools, which functions of the state see in addition to the state."""
+    """Return the goal, its results and the used tools by name. Tool functions `(state, args)` also see these values."""
     session = context.session
     return {} if session is None else goal_view(session.state, session.history)
 
@@ -335,7 +340,7 @@ class TaskRunner(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         others, session = context.tools, context.session
         if others is None or session is None:
-            raise ToolError("run_tasks needs the tools of an agent")
+            raise ToolError("run_tasks works only as a tool of an agent, in a session")
         if reason := tasks_reason(arguments["tasks"]):
             raise ToolError(reason)
         others.first_started_at()  # results of earlier plans are not needed for a repetition any more
@@ -350,10 +355,10 @@ class TaskRunner(Tool):
 
 
 async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: NestedToolCalls) -> PlannedTask:
-    """Run a task of a plan with the tool that it names, and return the task with its outcome.
+    """Run a planned task with the tool that it names, and return the task with its outcome.
 
-    A task without a tool stays pending. A task whose referenced results are missing gets the status of the
-    missing task.
+    `before` are the earlier tasks, to whose results the arguments may refer. A task without a tool stays pending. A task
+    that needs a missing result gets the status of the earlier task without that result.
     """
     references = References(before)
     arguments = references.resolve(dict(task.tool_args))

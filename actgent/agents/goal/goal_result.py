@@ -34,7 +34,7 @@ class GoalResult(Serializable, Generic[DataT_co]):
     """Outcome of a goal, achieved or not, with all results found. `str(result)` is its text."""
 
     data: DataT_co | None
-    """The value of the declared output type, or the text if none is declared; None if the goal ended without an answer."""
+    """The answer as a value of the declared output type, or as text without one; None if the goal ended without an answer."""
     text: str
     """The answer as text."""
     status: Status
@@ -96,7 +96,7 @@ def goal_result(
 
     Args:
         goal: Goal as the user wrote it.
-        turn: Id of the message with the goal.
+        turn: Id of the turn, which is the id of the message with the goal.
         state: State of the session after the turn.
         history: Messages of the session after the turn.
         usage: Tokens and cost of the goal.
@@ -143,7 +143,7 @@ def _apply_handler(
     history: Sequence[Message],
     progress: Progress,
 ) -> tuple[Any, Progress]:
-    """Call an output handler with the state and the goal's results, and return its value and the progress.
+    """Call an output handler with the state and the goal's results, and return its value and the unchanged progress.
 
     If the handler raises, return None and the progress with the error.
     """

@@ -14,13 +14,13 @@ class ToolMetrics(Serializable):
     """Number of calls of one tool, and of its successful calls."""
 
     calls: int
-    """Number of calls with a result."""
+    """Number of calls of the tool that returned a result, errors included."""
     successful_calls: int
-    """Number of calls without an error."""
+    """Number of calls of the tool without an error."""
 
     @property
     def failed_calls(self) -> int:
-        """Number of calls with an error."""
+        """Number of calls of the tool with an error."""
         return self.calls - self.successful_calls
 
     @property
@@ -38,9 +38,9 @@ class RunMetrics(Serializable):
     model_calls: int
     """Number of model calls of the goal's session."""
     tools: Mapping[str, ToolMetrics]
-    """Metrics by tool name."""
+    """Metrics of each called tool, by tool name."""
     usage: Usage
-    """Tokens and cost, child sessions included."""
+    """Tokens and cost of the run, child sessions included."""
 
     @property
     def tool_calls(self) -> int:
@@ -55,12 +55,12 @@ class RunMetrics(Serializable):
 
     @property
     def tokens(self) -> int:
-        """Number of input and output tokens."""
+        """Number of input and output tokens of the run."""
         return self.usage.input_tokens + self.usage.output_tokens
 
     @property
     def cost(self) -> float | None:
-        """Cost in US dollars; None if the price of a model is unknown."""
+        """Cost of the run in US dollars; None if the price of a model is unknown."""
         return self.usage.cost
 
 
@@ -74,8 +74,7 @@ def metrics_of(
 ) -> RunMetrics:
     """Compute the metrics of a goal from its tool results and the attempts of its tasks.
 
-    A call of `run_tasks` is not counted itself; the calls of its tasks are counted for the tools that they
-    called.
+    A call of the tool `run_tasks` is not counted. The calls that its tasks make are counted for the called tools.
     """
     counts: dict[str, list[bool]] = {}
     for task in tasks:

@@ -90,7 +90,7 @@ async def run_agent(
         ConfigurationError: An argument is wrong; no model was called.
     """
     if not isinstance(goal, str):
-        raise ConfigurationError(f"run_agent(goal, llm): the goal is a string, not {goal!r:.200}")
+        raise ConfigurationError(f"run_agent(goal, llm): the goal must be a string, not {goal!r:.200}")
     agent = GoalAgent(
         "goal",
         llm=llm,
@@ -132,7 +132,9 @@ def run_agent_sync(
         ConfigurationError: An argument is wrong; no model was called.
     """
     if trio.lowlevel.in_trio_run():
-        raise UsageError("run_agent_sync(): trio runs in this thread; write `await run_agent(...)`")
+        raise UsageError(
+            "run_agent_sync(): it was called in a thread that runs trio: write `await run_agent(...)`"
+        )
     if is_asyncio_running():
         raise UsageError(
             "run_agent_sync(): asyncio runs in this thread, and the call would block its loop: run it by "

@@ -1,4 +1,4 @@
-"""Database of an agent: a toolset that keeps it open. It imports no tool, as every agent imports this module."""
+"""Toolset that keeps the database of an agent open. The module imports no tool, as every agent imports it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -32,14 +32,14 @@ class DatabaseOpen(Toolset):
 def with_database(
     tools: Iterable[Tool[Any] | ToolProtocol | Toolset], database: Database | None
 ) -> Iterable[Tool[Any] | ToolProtocol | Toolset]:
-    """Return the tools of an agent, and a toolset that keeps its database open.
+    """Return the tools of an agent, plus a toolset that keeps its database open. None as `database` adds nothing.
 
     Raises:
         ConfigurationError: `database` is not a `Database`.
     """
     if database is None:
         return tools
-    given: object = database
-    if not isinstance(given, Database):
-        raise ConfigurationError(f"database= takes Database(...), not {given!r:.100}")
+    value: object = database
+    if not isinstance(value, Database):
+        raise ConfigurationError(f"database= must be a Database(...), not {value!r:.100}")
     return (*tools, DatabaseOpen(database))

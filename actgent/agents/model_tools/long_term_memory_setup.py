@@ -19,12 +19,12 @@ DEFAULT_RECALL_TOKENS = 1_000
 
 @attrs.frozen(repr=False)
 class MemoryParts(FieldRepr):
-    """Tools and hooks of an agent with long-term memory."""
+    """Tools and `on_query` functions of an agent after `long_term_memory=` was applied."""
 
     tools: Sequence[Tool[Any] | ToolProtocol | Toolset]
     """Tools and toolsets of the agent, memory tools included."""
     queries: Sequence[tuple[Handler, bool]] = ()
-    """Functions for `on_query`; each with True if it takes the session."""
+    """Functions for `on_query`, each with True if it takes the session as its second parameter."""
 
 
 def long_term_memory_parts(
@@ -37,13 +37,13 @@ def long_term_memory_parts(
     The arguments are those of the agent: its tools, `long_term_memory=`, and `recall_before_answer=`. Without memories, nothing is added.
 
     Raises:
-        ConfigurationError: `memories` has another type than `LongTermMemory`, or `recall_before_answer` is not True, False or a number of
+        ConfigurationError: `memories` is not a `LongTermMemory`, or `recall_before_answer` is not True, False or a number of
             tokens.
     """
     recall: object = recall_before_answer
     if not isinstance(recall, int) or recall < 0:
         raise ConfigurationError(
-            f"recall_before_answer= is True, False or a number of tokens, not {recall!r}"
+            f"recall_before_answer= must be True, False or a number of tokens, not {recall!r}"
         )
     if memories is None:
         if recall:
@@ -55,7 +55,7 @@ def long_term_memory_parts(
 
     if not isinstance(memories, LongTermMemory):
         raise ConfigurationError(
-            f"long_term_memory= takes LongTermMemory(...), e.g. LongTermMemory('sqlite:///memories.db'), not {memories!r:.200}"
+            f"long_term_memory= must be a LongTermMemory, e.g. LongTermMemory('sqlite:///memories.db'), not {memories!r:.200}"
         )
     tools = (*tools, *memory_tools(memories))
     if not recall:

@@ -73,21 +73,21 @@ class FoundMemories:
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """Range of a conversation that one consolidation message reads."""
+    """Range of messages in a conversation from which one consolidation message extracts memories."""
 
     message_id: str
-    """Id of the consolidation message."""
+    """Id of the consolidation message that reads the range."""
     start: int
-    """Position of the first message, from 0."""
+    """Position of the first message of the range in the conversation, from 0."""
     end: int
-    """Position after the last message."""
+    """Position after the last message of the range."""
     last_at: float
-    """Unix time in seconds of the last message. Memories that are newer are not replaced."""
+    """Unix time in seconds of the last message of the range. Memories that are newer are not replaced."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class ConsolidationCore(AgentCore):
-    """Core that adds the part of the conversation to the end of the prompt, without adding it to the history."""
+    """Message pipeline that adds the messages to read to the end of the model's prompt, without adding them to the history."""
 
     consolidation: "Consolidation | None" = None
 
@@ -131,7 +131,7 @@ class Consolidation(Agent[FoundMemories]):
         given: tuple[object, object] = (agent, memories)
         if not isinstance(given[0], Agent) or not isinstance(given[1], LongTermMemory):
             raise ConfigurationError(
-                "Consolidation(agent, memories, llm=...) takes an Agent and a LongTermMemory object"
+                "Consolidation(agent, memories, llm=...): agent must be an Agent, and memories must be a LongTermMemory"
             )
         check_seconds("idle", idle)
         super().__init__(
@@ -179,52 +179,51 @@ class Consolidation(Agent[FoundMemories]):
 
     # --- reading ------------------------------------------------------------------------
 
-    async def material(self, message: Message, mine: Session[Any]) -> str:
+    async def material(self, message: Message, session: Session[Any]) -> str:
         """Return the text from which the model extracts memories: a part of the conversation, and memories stored earlier.
 
-        `message` started this extraction; `mine` is the session of this agent with the same id as the
-        observed session.
+        `message` started this extraction. `session` is the session of this agent with the same id as the observed session.
         """
-        owner = owner_for(mine)
-        read = await self._observed.open_session(mine.id)
-        part = await self._part(message.id, read, owner)
-        messages = await self._messages_of(read, part)
+        owner = owner_for(session)
+        observed = await self._observed.open_session(session.id)
+        part = await self._part(message.id, observed, owner)
+        messages = await self._messages_of(observed, part)
         lines = [
-            f"[{place}] {each.sender.kind}: {neutralize(each.text)}"
-            for place, each in enumerate(messages, part.start)
+            f"[{position}] {each.sender.kind}: {neutralize(each.text)}"
+            for position, each in enumerate(messages, part.start)
         ]
         words = "\n".join(each.text for each in messages if each.sender.kind == "user")
         known = await self._memories.recall(words, owner=owner, limit=MAX_KNOWN_MEMORIES, with_shared=False)
-        context_of(mine).conversation.add_via(readers_of(each.memory for each in known))
+        context_of(session).conversation.add_via(readers_of(each.memory for each in known))
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
-    async def _part(self, message_id: str, read: Session[Any], owner: Sender) -> Part:
-        """Return the range of observed messages that belongs to an extraction, and record it before the first attempt.
+    async def _part(self, message_id: str, observed: Session[Any], owner: Sender) -> Part:
+        """Return the range of messages of the session `observed` that the message `message_id` reads.
 
-        So a repetition after a crash processes the same range.
+        The range is recorded before the first attempt, so a repetition after a crash reads the same range.
         """
-        marks = await self._memories.marks(owner, self._mark(read.id))
-        noted = marks.get(self._mark(read.id, "part"))
+        marks = await self._memories.marks(owner, self._mark(observed.id))
+        noted = marks.get(self._mark(observed.id, "part"))
         if noted and (part := Part(**json.loads(noted))).message_id == message_id:
             return part
-        start = int(marks.get(self._mark(read.id, "read"), 0))
-        messages = await self._messages_that_fit(read, start)
+        start = int(marks.get(self._mark(observed.id, "read"), 0))
+        messages = await self._messages_that_fit(observed, start)
         last_at = messages[-1].created_at if messages else 0.0
         part = Part(message_id=message_id, start=start, end=start + len(messages), last_at=last_at)
-        await self._memories.mark(owner, self._mark(read.id, "part"), json.dumps(attrs.asdict(part)))
+        await self._memories.mark(owner, self._mark(observed.id, "part"), json.dumps(attrs.asdict(part)))
         return part
 
     def _mark(self, session_id: str, name: str = "") -> str:
         return f"{json.dumps([self._observed.name, session_id])} {name}"
 
-    async def _messages_that_fit(self, read: Session[Any], start: int) -> Sequence[Message]:
-        """Return the unread messages from index `start` that fit into one model call.
+    async def _messages_that_fit(self, observed: Session[Any], start: int) -> Sequence[Message]:
+        """Return the messages of the session `observed` from index `start` that fit into one model call.
 
-        A first message that is too long is returned alone. The list is empty if no message is unread.
+        A first message that is too long is returned alone. The list is empty if the session has no message from there on.
         """
         found: list[Message] = []
         left = MAX_PART_TOKENS
-        while page := (await read.messages(after=start + len(found) - 1, limit=PAGE_SIZE)).messages:
+        while page := (await observed.messages(after=start + len(found) - 1, limit=PAGE_SIZE)).messages:
             for each in page:
                 left -= tokens(length(each.text))
                 if left < 0 and found:
@@ -232,11 +231,11 @@ class Consolidation(Agent[FoundMemories]):
                 found.append(each)
         return found
 
-    async def _messages_of(self, read: Session[Any], part: Part) -> Sequence[Message]:
-        """Return the messages of a part of the observed session `read`; fewer if the session has become shorter."""
+    async def _messages_of(self, observed: Session[Any], part: Part) -> Sequence[Message]:
+        """Return the messages of a recorded range of the session `observed`; fewer if the session has become shorter."""
         found: list[Message] = []
         while (at := part.start + len(found)) < part.end:
-            page = await read.messages(after=at - 1, limit=min(PAGE_SIZE, part.end - at))
+            page = await observed.messages(after=at - 1, limit=min(PAGE_SIZE, part.end - at))
             if not page.messages:
                 break
             found += page.messages
@@ -244,25 +243,26 @@ class Consolidation(Agent[FoundMemories]):
 
     # --- writing ------------------------------------------------------------------------
 
-    async def store_memories(self, reply: Reply[FoundMemories], mine: Session[Any]) -> str | None:
+    async def store_memories(self, reply: Reply[FoundMemories], session: Session[Any]) -> str | None:
         """Write the extracted memories and the new read position in one transaction, before the reply is delivered.
 
-        If unread messages remain, schedule their extraction. Return the text of the reply; None if the reply
-        has no memories in the expected form.
+        `session` is the session of this agent. If unread messages remain, schedule their extraction. Return the text of the
+        reply; None if the reply has no memories in the expected form.
         """
         found: object = reply.data
         if not isinstance(found, FoundMemories):
             return None
-        owner = owner_for(mine)
-        noted = (await self._memories.marks(owner, self._mark(mine.id))).get(self._mark(mine.id, "part"))
+        owner = owner_for(session)
+        marks = await self._memories.marks(owner, self._mark(session.id))
+        noted = marks.get(self._mark(session.id, "part"))
         if noted is None:  # the owner was erased during the model call
             return "Nothing is kept of this owner any more."
         part = Part(**json.loads(noted))
-        sources = context_of(mine).conversation.sources
-        made = await self._write(owner, mine.id, part, found.memories, sources=sources)
-        total = (await (await self._observed.open_session(mine.id)).messages(limit=1)).total
-        if total > part.end and not mine.schedules:
-            await self._schedule(mine, 1.0)
+        sources = context_of(session).conversation.sources
+        made = await self._write(owner, session.id, part, found.memories, sources=sources)
+        total = (await (await self._observed.open_session(session.id)).messages(limit=1)).total
+        if total > part.end and not session.schedules:
+            await self._schedule(session, 1.0)
         return f"{counted(made, 'memory', 'memories')} of the messages {part.start} to {part.end - 1}."
 
     async def _write(
@@ -290,9 +290,10 @@ class Consolidation(Agent[FoundMemories]):
         return len(made)
 
     async def _relative_age(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Return whether a memory that the model wants to replace is `older` or `younger` than the end of the read messages.
+        """Compare the age of a stored memory with the messages in `part`: return `older` or `younger`.
 
-        The result is empty if the memory does not exist, was replaced already, or belongs to another owner.
+        The reference is the last message of the part. The result is empty if the memory does not exist, was replaced
+        already, or belongs to another owner.
         """
         try:
             memory = await self._memories.get(memory_id, owner=owner)

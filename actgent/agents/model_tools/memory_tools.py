@@ -49,7 +49,7 @@ _WRONG = (ConfigurationError, MemoriesFailed, MemoriesFull, MemoryNotFound, Memo
 
 
 def owner_for(session: Session[Any]) -> Sender:
-    """Return the owner of the topmost parent session, whose memories the session may use."""
+    """Return the owner whose memories a session may use: the owner of its topmost parent session."""
     return context_of(session).root_owner
 
 
@@ -62,7 +62,7 @@ def _owner_in(context: ToolContext) -> Sender:
     if isinstance(context.session, Session):
         return owner_for(context.session)
     if not context.owner:
-        raise ToolError("memory tools need a session: the call has no session and no owner")
+        raise ToolError("memory tools need an owner: this call has neither a session nor an owner")
     return Sender.named(context.owner)
 
 
@@ -146,7 +146,7 @@ class Remember(MemoryTool):
 
 
 def _origin(context: ToolContext) -> dict[str, Any]:
-    """Return the agent, session and message from which a memory is added."""
+    """Return the agent, session and message of a tool call by name. They are stored with the memory that the call adds."""
     found = {"agent": context.agent, "session_id": context.session_id}
     if isinstance(context.session, Session) and (turn := context_of(context.session).turn) is not None:
         found["message_id"] = turn.message.id
@@ -158,7 +158,7 @@ def _date(text: str) -> float:
         date = datetime.fromisoformat(text)
     except ValueError:
         raise ToolError(
-            f"{text!r} is not a valid date: write it in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
+            f"{text!r} is not a valid date: write the date in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
         ) from None
     return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
 
@@ -254,7 +254,7 @@ class Forget(MemoryTool):
 
 
 class MemoriesOpen(Toolset):
-    """Toolset without tools that keeps the memories open while the agent runs."""
+    """Toolset without tools that keeps the long-term memory open while the agent runs."""
 
     required = True
     may_change = False
@@ -271,7 +271,7 @@ class MemoriesOpen(Toolset):
 
 
 def memory_tools(memories: LongTermMemory) -> tuple[Tool | Toolset, ...]:
-    """Return the tools `remember`, `recall` and `forget`, and the toolset that keeps the memories open."""
+    """Return the tools `remember`, `recall` and `forget`, and the toolset that keeps the long-term memory open."""
     return (Remember(memories), Recall(memories), Forget(memories), MemoriesOpen(memories))
 
 
@@ -298,13 +298,13 @@ class RecallBeforeAnswer:
         conversation.add_via(readers_of(each.memory for each in found))
         return f"{_HEADING}\n{fence(chr(10).join(lines), ORIGIN)}"
 
-    def _lines_that_fit(self, found: Iterable[MemoryMatch]) -> Iterable[str]:
-        """Yield a line for each found memory that fits into the token budget, best first.
+    def _lines_that_fit(self, matches: Iterable[MemoryMatch]) -> Iterable[str]:
+        """Yield a line for each found memory that fits into the token budget, best match first.
 
         A memory that is too long is skipped.
         """
         left = self.budget - tokens(length(_HEADING) + length(fence("", ORIGIN)) + 10)
-        for each in found:
+        for each in matches:
             line = f"- ({day_of(each.memory)}, {each.memory.kind}, {each.memory.id}) {neutralize(each.memory.text)}"
             size = tokens(length(line) + 1)
             if size <= left:

@@ -28,7 +28,9 @@ class SchedulingTool(Tool, abc.ABC):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = context.session
         if not isinstance(session, Session):
-            raise ToolError("scheduling tools need a session")
+            raise ToolError(
+                "scheduling tools work only in a session: start the agent and call them in a turn"
+            )
         return await self.act(session, arguments, context)
 
     @abc.abstractmethod
@@ -94,7 +96,7 @@ class ScheduleTask(SchedulingTool):
 
 
 def _times(when: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a `when` to the arguments of `Session.schedule`."""
+    """Convert the argument `when` of the tool `schedule_task` to keyword arguments of `Session.schedule`."""
     kind = when["type"]
     if kind == "no-schedule":
         raise ToolError(NO_SCHEDULE)
@@ -114,7 +116,7 @@ def _date(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise ToolError(
-            f"{text!r} is not a valid date: write it in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
+            f"{text!r} is not a valid date: write the date in ISO 8601, e.g. 2027-01-31T09:00:00+01:00"
         ) from None
 
 

@@ -31,7 +31,10 @@ MAX_TEXT_CHARS = 400_000
 
 
 class Extract(Tool):
-    """Tool that lets a model without tools and without history read withheld results."""
+    """Tool that lets a model without tools and history answer a question about untrusted results.
+
+    These results are withheld from the agent's main model, because their text may contain instructions.
+    """
 
     name = "extract"
     description = (
@@ -62,7 +65,7 @@ class Extract(Tool):
     keeps_references = True
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable[Tool]) -> Sequence[str]:
-        """Return the names of the parts that an answer may have.
+        """Return the names of the JSON members that an answer of this tool may have.
 
         With a form in the arguments, these are the properties of the form. Otherwise, these are the words of the question that are
         parameter names of the agent's tools. The names never depend on the answer, so the planner learns nothing about it.
@@ -95,22 +98,22 @@ class Extract(Tool):
         parts = self.withheld_parts(arguments, running.core.calling.registry)
         if parts and "form" not in arguments:
             question += f"\nForm of the answer: a JSON object with the members {', '.join(parts)}"
-        words = f"{question}\n\n{chr(10).join(texts)}"
-        if len(words) > MAX_TEXT_CHARS:
+        prompt = f"{question}\n\n{chr(10).join(texts)}"
+        if len(prompt) > MAX_TEXT_CHARS:
             raise ToolError("the withheld results are too long for one question: name fewer in `of`")
-        return await _answer(session, words, context)
+        return await _answer(session, prompt, context)
 
 
-def _numbers(given: Any, isolation: Isolation) -> Sequence[int]:
-    """Return the numbers of the withheld results to read, from references such as `@r3`; without references, of all results.
+def _numbers(references: Any, isolation: Isolation) -> Sequence[int]:
+    """Return the numbers of the withheld results that references such as `@r3` name; of all results if there are none.
 
     Raises:
         ToolError: A reference does not exist.
     """
-    if not given:
+    if not references:
         return [number for number in range(1, isolation.first + 1) if isolation.is_withheld(number)]
     numbers = []
-    for each in given:
+    for each in references:
         found = REFERENCE.fullmatch(each)
         if found is None or not isolation.is_withheld(int(found[1])):
             raise ToolError(f"{each[:80]!r} is not a withheld result: use a reference such as @r3")
@@ -118,12 +121,11 @@ def _numbers(given: Any, isolation: Isolation) -> Sequence[int]:
     return list(dict.fromkeys(numbers))
 
 
-async def _answer(session: SessionContext, words: str, context: ToolContext) -> str:
-    """Ask the quarantined model, which has no tools.
+async def _answer(session: SessionContext, prompt: str, context: ToolContext) -> str:
+    """Send a prompt with untrusted text to the quarantined model, which has no tools, and return its answer.
 
-    Return the JSON value in its answer, or the text if it contains none.
-
-    The model is that of the role for quarantine, or the default model.
+    The answer is the JSON value in the model's text, or the whole text if it contains no JSON. The model is that of the
+    role for quarantine, or the default model.
 
     Raises:
         ModelTimeout: The model did not answer within the model timeout of the turn.
@@ -135,7 +137,7 @@ async def _answer(session: SessionContext, words: str, context: ToolContext) -> 
     with trio.move_on_after(seconds) as limit:
         request = ModelRequest(
             system=_SYSTEM,
-            messages=(ChatMessage("user", (Text(words),)),),
+            messages=(ChatMessage("user", (Text(prompt),)),),
             session=session.id,
             owner=session.quota_owner,
             deadline=limit.deadline,
@@ -146,7 +148,9 @@ async def _answer(session: SessionContext, words: str, context: ToolContext) -> 
             return json.dumps(find_json(answer.text), ensure_ascii=False)
         except ParseError:
             return answer.text
-    raise ModelTimeout(f"the question was not answered within {seconds:g} s", model=llm.name)
+    raise ModelTimeout(
+        f"the question of the tool `extract` was not answered within {seconds:g} s", model=llm.name
+    )
 
 
 async def _complete(

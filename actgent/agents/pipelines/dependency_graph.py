@@ -19,7 +19,7 @@ MessageTemplate = str | Mapping[str, Any] | list[Any]
 
 
 class GraphStep(typing.Protocol):
-    """A step without its agent: condition, message, output type, retries and timeout."""
+    """A step of a pipeline without its agent: condition, message, output type, retries and timeout."""
 
     @property
     def name(self) -> str: ...
@@ -48,16 +48,16 @@ class Graph:
     steps: Mapping[str, GraphStep]
     """Steps by name, in the order of their definition."""
     inputs: tuple[str, ...] | None = None
-    """Names of the declared inputs; None if each referenced name that is not a step is an input."""
+    """Names of the declared inputs of a run; None makes each referenced name that is not a step an input."""
 
     @property
     def read_inputs(self) -> tuple[str, ...]:
-        """Names of the required inputs that steps read, without duplicates."""
+        """Names of the inputs that steps read and that a run must have, without duplicates."""
         read = (each for step in self.steps.values() for each in step.references)
         return tuple(dict.fromkeys(r.name for r in read if r.name not in self.steps and not r.is_optional))
 
     def before(self, name: str) -> tuple[str, ...]:
-        """Return the names of the steps that a step directly depends on, without duplicates."""
+        """Return the names of the steps that the step `name` directly depends on, without duplicates."""
         step = self.steps[name]
         read = (each.name for each in step.references if each.name in self.steps)
         return tuple(dict.fromkeys((*step.after, *read)))
@@ -67,9 +67,9 @@ class Graph:
         """Names of the steps in groups. The steps of a group depend only on earlier groups and can run concurrently."""
         sorter = TopologicalSorter({name: self.before(name) for name in self.steps})
         sorter.prepare()
-        groups, places = [], list(self.steps)
+        groups, names = [], list(self.steps)
         while ready := sorter.get_ready():
-            groups.append(tuple(sorted(ready, key=places.index)))
+            groups.append(tuple(sorted(ready, key=names.index)))
             sorter.done(*ready)
         return tuple(groups)
 
@@ -83,7 +83,7 @@ class Graph:
     # --- errors -----------------------------------------------------------------------
 
     def problems(self) -> Iterator[str]:
-        """Yield an error text for each problem of the steps; none if they can run."""
+        """Yield an error text for each unknown name, invalid reference, cycle and step that can never run; none if all can run."""
         unknown = [*self._unknown_steps(), *self._invalid_references()]
         yield from unknown
         if unknown:
@@ -131,8 +131,8 @@ class Graph:
     def _unreachable(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
         """Yield an error text for each step that can never run, because the conditions for it exclude each other.
 
-        These are the condition of the step and those of the steps whose outputs it must read. `groups` has
-        the names of the steps in an order of execution.
+        These conditions are that of the step and those of the steps whose outputs it must read. `groups` has the names of the
+        steps in an order of execution.
         """
         needed: dict[str, tuple[When, ...]] = {}
         for name in (name for group in groups for name in group):
@@ -151,12 +151,12 @@ class Graph:
 
 
 def _without_duplicates(conditions: Sequence[When]) -> tuple[When, ...]:
-    """Return conditions without duplicates. Their values need not be hashable."""
-    return tuple(each for place, each in enumerate(conditions) if each not in conditions[:place])
+    """Return conditions without duplicates, in order. The values in the conditions may be unhashable."""
+    return tuple(each for index, each in enumerate(conditions) if each not in conditions[:index])
 
 
 def _missing_key(schema: object, keys: Sequence[str]) -> str:
-    """Return the first key that no value of the schema has; empty if all keys are possible."""
+    """Return the first key on the path `keys` that no value of a JSON schema can have; empty if the path is possible."""
     for key in keys:
         if (
             not isinstance(schema, Mapping)

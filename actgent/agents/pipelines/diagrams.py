@@ -19,7 +19,10 @@ _MAX_LINE_CHARS = 60
 def to_mermaid(
     graph: Graph, agents: Mapping[str, str], results: Mapping[str, StepResult] | None = None
 ) -> str:
-    """Return the steps as a Mermaid flowchart with conditions as rhombs. `results` colour the steps by their status."""
+    """Return the steps of a pipeline as a Mermaid flowchart with conditions as rhombs.
+
+    `agents` has the name of each step's agent. `results` colour the steps by their status; None draws them without status.
+    """
     lines = ["flowchart TD"]
     for name, step in graph.steps.items():
         lines.append(f'    s_{_id(name)}["{_escape_label(name)}<br/><i>{_escape_label(agents[name])}</i>"]')
@@ -49,7 +52,10 @@ def _short(text: str) -> str:
 
 
 def to_lines(graph: Graph, agents: Mapping[str, str], results: Mapping[str, StepResult] | None = None) -> str:
-    """Return the steps as lines of text, in groups that can run concurrently. `results` put a sign for the status before each step."""
+    """Return the steps of a pipeline as lines of text, in groups that can run concurrently.
+
+    `agents` has the name of each step's agent. `results` put a sign for the status before each step; None omits it.
+    """
     width = max(map(len, graph.steps))
     wide = max(len(each) for each in agents.values())
     lines = []

@@ -104,7 +104,7 @@ class Pipeline(Agent[Any, Any]):
         self._steps = {step.name: step for step in written}
         self.on_failure = on_failure
         if on_failure not in ("continue", "stop"):
-            raise ConfigurationError(f"on_failure= is 'continue' or 'stop', not {on_failure!r:.100}")
+            raise ConfigurationError(f"on_failure= must be 'continue' or 'stop', not {on_failure!r:.100}")
         if answer is not None and answer not in self._graph.steps:
             raise ConfigurationError(
                 f"answer={answer!r} is not a step: {nearest(str(answer), self._graph.steps)}"
@@ -171,7 +171,7 @@ class Pipeline(Agent[Any, Any]):
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise ConfigurationError(
-                f"pipeline {self.name!r}: inputs= are values by name, e.g. {{'topic': 'tea'}}, not {inputs!r}"
+                f"pipeline {self.name!r}: inputs= must be a mapping of values by name, e.g. {{'topic': 'tea'}}, not {inputs!r}"
             )
         given = dict(inputs or {})
         if session_id is None:
@@ -188,7 +188,7 @@ class Pipeline(Agent[Any, Any]):
     async def _open_run(
         self, session_id: str, owner: Sender | str, inputs: Mapping[str, Any] | None
     ) -> Session[Any]:
-        """Return the session of a run, and create the session if it does not exist. Inputs of a new run are checked.
+        """Return the session of a pipeline run, and create the session if it does not exist. The inputs of a new run are checked.
 
         Raises:
             ConfigurationError: An input is missing or unknown, or the existing run has other inputs.
@@ -202,11 +202,13 @@ class Pipeline(Agent[Any, Any]):
             self._check_inputs(inputs or {})
             return await self.ensure_session(owner, session_id)
         view = await view_session(await self._await_opener(), session)
-        known = view.state.get(INPUTS)
-        if known is None and view.status == "idle" and not view.history:
+        recorded = view.state.get(INPUTS)
+        if recorded is None and view.status == "idle" and not view.history:
             self._check_inputs(inputs or {})
-        if known is not None and inputs is not None and known != inputs:
-            raise ConfigurationError(f"run {session_id!r} was started with other inputs: {known!r:.200}")
+        if recorded is not None and inputs is not None and recorded != inputs:
+            raise ConfigurationError(
+                f"run {session_id!r} was started with other inputs: {recorded!r:.200}; omit inputs= or use another session_id="
+            )
         return session
 
     async def retry(self, session_id: str, *from_steps: str, limits: Limits | None = None) -> PipelineResult:
@@ -221,7 +223,7 @@ class Pipeline(Agent[Any, Any]):
         """
         for name in from_steps:
             if name not in self.steps:
-                raise ConfigurationError(f"there is no step {name!r}: {nearest(name, self.steps)}")
+                raise ConfigurationError(f"the pipeline has no step {name!r}: {nearest(name, self.steps)}")
         session = await self.open_session(session_id)
         view = await view_session(await self._await_opener(), session)
         if INPUTS not in view.state and view.status == "idle":
@@ -238,8 +240,8 @@ class Pipeline(Agent[Any, Any]):
         view = await view_session(await self._await_opener(), await self.open_session(session_id))
         return self.result_in(view.state, session_id, usage=view.usage)
 
-    def _check_inputs(self, given: Mapping[str, Any]) -> None:
-        if reason := input_error(given, self._graph):
+    def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        if reason := input_error(inputs, self._graph):
             raise ConfigurationError(f"pipeline {self.name!r}: {reason}")
 
     async def _process(
@@ -249,7 +251,7 @@ class Pipeline(Agent[Any, Any]):
         return await self._result(session, run)
 
     async def _result(self, session: Session[Any], run: Awaitable[object]) -> PipelineResult:
-        """Wait until `run` has ended, and build the result from the state of its session."""
+        """Wait until the run `run` in the session has ended, and build its result from the state of the session."""
         error: ActgentError | None = None
         try:
             await run
@@ -268,7 +270,9 @@ class Pipeline(Agent[Any, Any]):
         usage: Usage = NO_USAGE,
         error: ActgentError | None = None,
     ) -> PipelineResult:
-        """Build the result of a run from the state of its session, e.g. of a session in a journal.
+        """Build the result of a run from the state of the run's session, e.g. of a session that was read from a journal.
+
+        `error` is the error that ended the run; None if there was none.
 
         Raises:
             ConfigurationError: An output does not fit the type that its step declares now.
@@ -276,18 +280,18 @@ class Pipeline(Agent[Any, Any]):
         results = {
             name: self._convert_output(each) for name, each in results_in(state, tuple(self.steps)).items()
         }
-        is_over = all(each.status != "pending" for each in results.values())
+        has_ended = all(each.status != "pending" for each in results.values())
         data = self._answer_data(results)
         text = "" if data is None else to_text(data)
         unfinished: RunStatus = "cancelled" if isinstance(error, Interrupted) else "error"
         return PipelineResult(
-            status=status_of(results) if is_over else unfinished,
+            status=status_of(results) if has_ended else unfinished,
             data=data,
             text=text or ("" if error is None else str(error)),
             steps=results,
             inputs=state.get(INPUTS) or {},
             session_id=session_id,
-            error=None if is_over else error,
+            error=None if has_ended else error,
             usage=usage,
         )
 
@@ -304,9 +308,9 @@ class Pipeline(Agent[Any, Any]):
             ) from None
 
     def _answer_data(self, results: Mapping[str, StepResult]) -> Any:
-        """Return the output of the answer step. Without an answer step, return the output of the only last step.
+        """Return the answer of a run: the output of the step in `answer=`, or of the last step.
 
-        With several last steps, return the outputs of those that are done, by name; None if no step is done.
+        With several last steps, return the outputs of the last steps that are done, by name; None if none is done.
         """
         if self._answer is not None:
             return results[self._answer].output
@@ -316,16 +320,16 @@ class Pipeline(Agent[Any, Any]):
             return results[last[0]].output
         return {name: results[name].output for name in last if results[name].status == "done"} or None
 
-    def _respond(self, state: Mapping[str, Any], words: str) -> SendReply:
-        """Return the reply of a run: the answer, or `words` if the run has no answer.
+    def _respond(self, state: Mapping[str, Any], summary: str) -> SendReply:
+        """Return the reply of a run: the answer, or the summary of the steps if the run has no answer.
 
-        Its message type is the run's status.
+        The message type of the reply is the run's status.
         """
         results = results_in(state, tuple(self.steps))
         data = self._answer_data(results)
         is_value = data is not None and not isinstance(data, str)
         return SendReply(
-            text=words if data is None else to_text(data),
+            text=summary if data is None else to_text(data),
             data=data if is_value else None,
             message_type=status_of(results),
         )
@@ -382,11 +386,11 @@ class Pipeline(Agent[Any, Any]):
         return cls(found.pop("name"), llm=llm, tools=tools, **{**found, **options})
 
     def to_mermaid(self, result: PipelineResult | None = None) -> str:
-        """Return the steps as a Mermaid flowchart. A result colours the steps by their status."""
+        """Return the steps of the pipeline as a Mermaid flowchart. A result colours the steps by their status."""
         return diagrams.to_mermaid(self._graph, self._agents, None if result is None else result.steps)
 
     def draw(self, result: PipelineResult | None = None) -> str:
-        """Return the steps as lines of text. A result adds the status of each step."""
+        """Return the steps of the pipeline as lines of text. A result adds the status of each step."""
         return diagrams.to_lines(self._graph, self._agents, None if result is None else result.steps)
 
 
@@ -398,7 +402,7 @@ def _build_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str, 
     """
     for step in steps:
         if not isinstance(step, PipelineStep):
-            raise ConfigurationError(f"steps= takes steps, not {step!r:.100}")
+            raise ConfigurationError(f"steps= must contain PipelineStep objects, not {step!r:.100}")
     names = [step.name for step in steps]
     problems = [f"there are several steps {each!r}" for each in dict.fromkeys(names) if names.count(each) > 1]
     problems += [] if steps else ["it has no steps"]
@@ -407,12 +411,12 @@ def _build_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str, 
     problems = problems or list(graph.problems())
     if problems:
         listed = "".join(f"\n  - {each}" for each in problems)
-        raise ConfigurationError(f"pipeline {name!r} cannot run:{listed}")
+        raise ConfigurationError(f"pipeline {name!r} cannot run, because its steps have errors:{listed}")
     return graph
 
 
 def _output_of(agent: Agent[Any, Any]) -> Output | None:
-    """Return the type of `Agent(output=...)`; None without it."""
+    """Return the output type that an agent declares by `Agent(output=...)`; None if it declares none."""
     protocol = agent._defaults.options.protocol  # noqa: SLF001 - a pipeline is an agent
     return protocol.output if isinstance(protocol, WithOutput) else None
 

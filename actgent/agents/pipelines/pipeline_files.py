@@ -23,7 +23,7 @@ _STEP_KEYS = ("agent", "message", "goal", "after", "when", "output", "retries", 
 
 
 def step_to_data(step: PipelineStep) -> dict[str, Any]:
-    """Return a step as data of a definition file, without default values."""
+    """Convert a step to data for a definition file. Fields with default values are omitted."""
     data = {
         "agent": None if step.agent is None else step.agent.name,
         "goal": step.goal,
@@ -38,7 +38,7 @@ def step_to_data(step: PipelineStep) -> dict[str, Any]:
 
 
 def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) -> PipelineStep:
-    """Create a step from data of a definition file.
+    """Create a step from data of a definition file. `agents` are the agents that the file may name.
 
     Raises:
         ConfigurationError: The data is invalid.
@@ -47,7 +47,7 @@ def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) 
     wanted = known.pop("agent", None)
     if wanted is not None and wanted not in agents:
         given = nearest(str(wanted), agents) if agents else "no agents were passed: pass agents="
-        raise ConfigurationError(f"step {name!r}: there is no agent {wanted!r}: {given}")
+        raise ConfigurationError(f"step {name!r}: agents= has no agent {wanted!r}: {given}")
     condition = known.pop("when", None)
     try:
         when = None if condition is None else When.from_data(condition)
@@ -55,13 +55,13 @@ def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) 
         raise ConfigurationError(f"step {name!r}: {error}") from None
     after = known.pop("after", [])
     if not isinstance(after, str) and not _is_name_list(after):
-        raise ConfigurationError(f"step {name!r}: after: must be a list of steps, not {after!r:.100}")
+        raise ConfigurationError(f"step {name!r}: after: must be a list of step names, not {after!r:.100}")
     agent = None if wanted is None else agents[wanted]
     return PipelineStep(name, agent=agent, when=when, after=after, **known)
 
 
 def definition_from(data: Any, agents: Agents) -> dict[str, Any]:
-    """Return the arguments of `Pipeline` from data of a definition file.
+    """Convert the data of a whole definition file to the arguments of `Pipeline`, by name.
 
     Raises:
         ConfigurationError: The data is invalid.
@@ -70,7 +70,7 @@ def definition_from(data: Any, agents: Agents) -> dict[str, Any]:
     steps = found.pop("steps", None)
     if not isinstance(found.get("pipeline"), str) or not isinstance(steps, Mapping):
         raise ConfigurationError(
-            "a pipeline needs `pipeline:` with its name, and `steps:` with its steps by name"
+            "a pipeline file must have `pipeline:` with the name of the pipeline, and `steps:` with the steps by name"
         )
     if "inputs" in found and not _is_name_list(found["inputs"]):
         raise ConfigurationError(f"inputs: must be a list of names, not {found['inputs']!r:.100}")
@@ -81,7 +81,7 @@ def definition_from(data: Any, agents: Agents) -> dict[str, Any]:
 
 def _object(data: Any, label: str, keys: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise ConfigurationError(f"{label} is an object, not {data!r:.100}")
+        raise ConfigurationError(f"{label} must be an object with keys and values, not {data!r:.100}")
     for key in data:
         if key not in keys:
             raise ConfigurationError(f"{label} has no {key!r}: {nearest(str(key), keys)}")
@@ -96,14 +96,14 @@ def _is_name_list(value: Any) -> bool:
 
 
 def read_definition(path: str | Path) -> Mapping[str, Any]:
-    """Read a definition file.
+    """Read a pipeline definition file and return its data.
 
     Raises:
         ConfigurationError: The file cannot be read, or is neither YAML nor JSON; an `InvalidFile` has the line.
     """
     file = Path(path)
     if not file.exists():
-        raise ConfigurationError(f"{file} cannot be read: there is no such file")
+        raise ConfigurationError(f"{file} cannot be read: the file does not exist")
     _check_suffix(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def read_definition(path: str | Path) -> Mapping[str, Any]:
 
 
 def write_definition(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write a definition file. The suffix selects YAML or JSON.
+    """Write the data of a pipeline to a definition file. The suffix of the path selects YAML or JSON.
 
     Raises:
         ConfigurationError: The suffix is unknown, a value cannot be written as JSON, or the file cannot be written.
@@ -151,4 +151,6 @@ def _to_yaml(data: Any) -> str:
 
 def _check_suffix(path: Path) -> None:
     if path.suffix not in (*YAML_SUFFIXES, JSON_SUFFIX):
-        raise ConfigurationError(f"{path} is neither .yaml nor .json: a pipeline is saved as one of these")
+        raise ConfigurationError(
+            f"{path} must end with .yaml, .yml or .json: the suffix selects the format of the pipeline file"
+        )

@@ -34,13 +34,13 @@ class StepResult(Serializable):
     output: Any = None
     """Answer of the agent: a value or a text; None unless the step is done."""
     reason: str = ""
-    """Reason of a failed or skipped step, as text."""
+    """Reason why the step failed or was skipped, as text; empty for other steps."""
     cause: str = ""
-    """Name of the failed step that caused the skip; empty if a condition did."""
+    """Name of the failed step because of which this step was skipped; empty if a condition skipped it."""
     session_id: str = ""
-    """Id of the session of the last attempt; empty if there was none."""
+    """Id of the session in which the last attempt ran; empty if the step was not started."""
     tries: int = 0
-    """Number of attempts, each in a new session."""
+    """Number of attempts of the step, each in a new session."""
 
     @property
     def is_settled(self) -> bool:
@@ -48,7 +48,7 @@ class StepResult(Serializable):
         return self.status == "done" or (self.status == "skipped" and not self.cause)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the result as plain data for the state, without default values."""
+        """Return the step result as plain data for the session state. Fields with default values are omitted."""
         return {
             field.name: value
             for field in attrs.fields(type(self))
@@ -85,7 +85,7 @@ class PipelineResult(Serializable):
     data: Any = None
     """Output of the answer step. With several last steps, their outputs by name."""
     text: str = ""
-    """`data` as text, or the error."""
+    """The answer in `data` as text, or the text of the error."""
     steps: Mapping[str, StepResult]
     """Results of all steps by name."""
     inputs: Mapping[str, Any]
@@ -93,9 +93,9 @@ class PipelineResult(Serializable):
     session_id: str
     """Id of the run's session."""
     error: Exception | None = None
-    """Error that ended the run before its steps; None if there was none."""
+    """Error that ended the run before all steps had ended; None if there was none."""
     usage: Usage = NO_USAGE
-    """Usage of the run; `usage.total` includes its steps."""
+    """Tokens and cost of the run's session; `usage.total` also includes the sessions of the steps."""
 
     def __str__(self) -> str:
         failed = next((each for each in self.steps.values() if each.status == "failed"), None)

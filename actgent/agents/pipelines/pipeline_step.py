@@ -60,14 +60,14 @@ class PipelineStep:
         named: object = self.name
         if not isinstance(named, str) or re.fullmatch(NAME, named) is None:
             raise ConfigurationError(
-                f"a step's name is made of letters, digits, _ and -, and begins with no digit; it is {named!r:.100}"
+                f"a step's name must consist of letters, digits, _ and -, and must not begin with a digit, not {named!r:.100}"
             )
         reason = next(filter(None, self._argument_errors()), None)
         if reason:
             raise ConfigurationError(f"step {named!r}: {reason}")
 
     def _argument_errors(self) -> Iterator[str]:
-        """Yield an error text for each invalid argument, and empty texts for valid arguments."""
+        """Yield a text for each checked argument of the step: the error, or an empty text if the argument is valid."""
         if bool(self.goal) == (self.message is not None):
             yield "it takes either message= or goal="
         elif self.agent is None and not self.goal:
@@ -77,23 +77,23 @@ class PipelineStep:
         yield _type_error("agent", self.agent, Agent | None, "an agent")
         yield _type_error("when", self.when, When | None, "a condition such as When.exists('find')")
         if type(self.retries) is not int or not 0 <= self.retries <= MAX_RETRIES:
-            yield f"retries= is a whole number from 0 to {MAX_RETRIES}, not {self.retries!r}"
+            yield f"retries= must be a whole number from 0 to {MAX_RETRIES}, not {self.retries!r}"
         if self.timeout is not None and not _is_time(self.timeout):
-            yield f"timeout= is a number of seconds above 0, not {self.timeout!r:.100}"
+            yield f"timeout= must be a number of seconds above 0, not {self.timeout!r:.100}"
 
     @property
     def template(self) -> MessageTemplate | None:
-        """Message or goal with its references."""
+        """Message or goal of the step, with references that are not replaced yet; None if the step has neither."""
         return self.goal or self.message
 
     @property
     def read(self) -> tuple[Reference, ...]:
-        """References in the message or goal."""
+        """References to inputs and outputs in the message or goal of the step."""
         return tuple(references_in(self.template))
 
     @property
     def references(self) -> tuple[Reference, ...]:
-        """References in the message or goal, and in the condition."""
+        """References to inputs and outputs in the message or goal and in the condition of the step."""
         return (*self.read, *(() if self.when is None else self.when.references()))
 
 

@@ -32,7 +32,7 @@ from .value_references import NoValue, fill
 
 @attrs.frozen
 class RunStep:
-    """Decision to run a step."""
+    """Decision of `decide_step` to run a step."""
 
     filled_message: Any
     """Message for the agent, as text or data, with all references replaced."""
@@ -41,9 +41,9 @@ class RunStep:
 def decide_step(
     step: GraphStep, before: Sequence[str], inputs: Mapping[str, Any], results: Mapping[str, StepResult]
 ) -> RunStep | StepResult:
-    """Decide whether a step runs, after all steps in `before` have ended.
+    """Decide whether a step of a pipeline runs, after all steps in `before` have ended.
 
-    Return its message, or its result without a run.
+    Return `RunStep` with the message for the step's agent, or the result of a step that does not run.
 
     A step is skipped if an earlier step failed, its condition is false, or a required input was skipped. It
     fails if a value is missing. The same inputs and results always give the same decision, so a run can
@@ -92,7 +92,7 @@ _NOT_RETRIED = ("interrupted", "stopped")
 
 
 class RunSteps(Tool):
-    """Tool that runs the pending steps of a pipeline, as a message requests."""
+    """Tool of a pipeline's session that runs the pending steps which the newest message requests."""
 
     name = RUN_STEPS
     description = "Run the steps of the pipeline that are due."
@@ -108,7 +108,14 @@ class RunSteps(Tool):
     timeout = MAX_RUN_SECONDS
 
     def __init__(self, graph: Graph, agents: Mapping[str, str], *, stops: bool, answer: AnswerOf) -> None:
-        """Args: `agents` are the names of the steps' agents by step; `stops` is True if a failed step stops all others."""
+        """Create the tool for the steps in `graph`.
+
+        Args:
+            graph: Steps of the pipeline.
+            agents: Name of the agent of each step.
+            stops: True if a failed step stops all others.
+            answer: Function that returns the answer of a run from the results of its steps.
+        """
         self._graph = graph
         self.agents = agents
         self._stops = stops
@@ -117,7 +124,9 @@ class RunSteps(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = context.session
         if not isinstance(session, Session):
-            raise ToolError("a pipeline runs in a session")
+            raise ToolError(
+                "run_steps works only in a session of a pipeline: start a run with Pipeline.process()"
+            )
         state = session.state
         changes = command_changes(state.snapshot, context.idempotency_key, arguments["order"], self._graph)
         if changes:
@@ -127,7 +136,7 @@ class RunSteps(Tool):
             agents=self.agents,
             stops=self._stops,
             context=context,
-            asker=context_of(session),
+            caller=context_of(session),
             delegation=services_of(session).delegation,
             state=state,
         )
@@ -140,33 +149,33 @@ class RunSteps(Tool):
 
 @attrs.define(eq=False, kw_only=True)
 class _Run:
-    """One call of `run_steps`: the execution of a pipeline's steps."""
+    """Execution of a pipeline's pending steps in one call of the tool `run_steps`."""
 
     graph: Graph
     agents: Mapping[str, str]
     stops: bool
     context: ToolContext
-    asker: SessionContext
+    caller: SessionContext
     delegation: Delegation
     state: Store
     results: dict[str, StepResult] = attrs.field(init=False)
-    over: dict[str, trio.Event] = attrs.field(init=False)
+    ended: dict[str, trio.Event] = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    """Cancel scope of all steps. It is cancelled when a failed step stops the others."""
+    """Cancel scope of all running steps. It is cancelled when a failed step stops the others."""
 
     def __attrs_post_init__(self) -> None:
         self.results = results_in(self.state, tuple(self.graph.steps))
-        self.over = {name: trio.Event() for name in self.graph.steps}
+        self.ended = {name: trio.Event() for name in self.graph.steps}
 
     async def all(self) -> None:
         """Run all steps that have not ended, each after its dependencies."""
         for each in self.results.values():
             if each.status != "pending":
-                self.over[each.name].set()
+                self.ended[each.name].set()
                 self._stop_after_failure(each)
         with self.scope:
             async with trio.open_nursery() as nursery:
-                for name, event in self.over.items():
+                for name, event in self.ended.items():
                     if not event.is_set():
                         nursery.start_soon(self._finish_step, self.graph.steps[name])
         if self.scope.cancelled_caught or self.scope.cancel_called:
@@ -175,7 +184,7 @@ class _Run:
     async def _finish_step(self, step: GraphStep) -> None:
         before = self.graph.before(step.name)
         for name in before:
-            await self.over[name].wait()
+            await self.ended[name].wait()
         decided = decide_step(step, before, self.state.get(INPUTS) or {}, self.results)
         self._record(
             await self._run_with_retries(step, decided.filled_message)
@@ -190,9 +199,9 @@ class _Run:
         """
         self.results[result.name] = result
         self.state.dispatch((STEPS, {result.name: result.to_data()}))
-        self.over[result.name].set()
-        done = sum(event.is_set() for event in self.over.values())
-        self.context.progress(done, len(self.over), f"{result.name}: {result.status}")
+        self.ended[result.name].set()
+        done = sum(event.is_set() for event in self.ended.values())
+        self.context.progress(done, len(self.ended), f"{result.name}: {result.status}")
         self._stop_after_failure(result)
 
     def _stop_after_failure(self, result: StepResult) -> None:
@@ -202,7 +211,7 @@ class _Run:
     def _skip_pending(self) -> None:
         """Mark all steps that have not ended as skipped, because a step failed."""
         failed = next(each for each in self.results.values() if each.status == "failed")
-        for name, event in self.over.items():
+        for name, event in self.ended.items():
             if not event.is_set():
                 reason = f"the run stopped because step {failed.name!r} failed"
                 self._record(StepResult(name=name, status="skipped", reason=reason, cause=failed.name))
@@ -210,9 +219,9 @@ class _Run:
     # --- steps ------------------------------------------------------------------------------
 
     async def _run_with_retries(self, step: GraphStep, prompt: Any) -> StepResult:
-        """Run a step with its agent, and retry a failed step at most `step.retries` times.
+        """Send `prompt` to the agent of a step, retry a failed step at most `step.retries` times, and return the last result.
 
-        Some failure kinds are never retried.
+        Failures that a caller requested, such as an interrupt, are not retried.
         """
         # Ids of tasks change with each rerun of the step, and stay equal after a crash.
         number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
@@ -225,9 +234,9 @@ class _Run:
         return attrs.evolve(result, tries=tried + 1)
 
     async def _run_once(self, step: GraphStep, prompt: str, task_id: str) -> tuple[StepResult, str]:
-        """Run one attempt of a step. Return its result and its failure kind; the kind is empty after success.
+        """Run one attempt of a step as the task `task_id`. Return the result of the step and the kind of its failure.
 
-        Errors of the task become a failed result.
+        The kind is empty after success. Errors of the task become a failed result.
 
         Raises:
             Fenced, JournalError: The journal cannot record the run.
@@ -235,7 +244,7 @@ class _Run:
         try:
             answered = await self._ask(step, prompt, task_id)
             session_id = answered.message_id.removesuffix(task_message_id(""))
-            result, kind = _read(step, answered)
+            result, kind = _to_step_result(step, answered)
             return attrs.evolve(result, session_id=session_id), kind
         except (Fenced, JournalError):
             raise
@@ -248,18 +257,18 @@ class _Run:
             form = TurnOptions(output=step.output.form, output_name=step.output.name)
         answered = await self.delegation.ask_once(
             self.delegation.agents.opener(self.agents[step.name]),
-            self.asker,
+            self.caller,
             prompt,
-            key=f"{self.asker.scope}/%{task_id}",
-            name=f"{self.asker.id}/{task_id}",
+            key=f"{self.caller.scope}/%{task_id}",
+            name=f"{self.caller.id}/{task_id}",
             deadline=math.inf if step.timeout is None else step.timeout,
             form=form,
         )
-        note_sources(self.asker, answered.origin)  # later steps may get this output
+        note_sources(self.caller, answered.origin)  # later steps may get this output
         return answered
 
     def summary(self) -> str:
-        """Return the statuses of the run and its steps as text."""
+        """Return the status of the run, and of each step with the reason of a failure or skip, as lines of text."""
         lines = [
             f"{each.name}: {each.status}" + (f" ({_one_line(each.reason)})" if each.reason else "")
             for each in self.results.values()
@@ -272,8 +281,8 @@ def _one_line(reason: str) -> str:
     return line if len(line) <= _MAX_REASON_CHARS else f"{line[:_MAX_REASON_CHARS]}…"
 
 
-def _read(step: GraphStep, answered: TaskOutcomeRecord) -> tuple[StepResult, str]:
-    """Convert the outcome of a step's task to the result of the step, and return it with the kind of its failure.
+def _to_step_result(step: GraphStep, answered: TaskOutcomeRecord) -> tuple[StepResult, str]:
+    """Convert the outcome of a step's task to the result of the step, and return it with the kind of the failure.
 
     The kind is empty after success. An incomplete answer counts as a failure.
     """

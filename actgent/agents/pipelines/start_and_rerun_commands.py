@@ -26,7 +26,7 @@ def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
     if given is None:
         if wanted:
             raise ToolError(
-                f"the inputs are a JSON object with {_join_names(wanted)}, such as {{{json.dumps(wanted[0])}: ...}}"
+                f"the inputs must be a JSON object with {_join_names(wanted)}, such as {{{json.dumps(wanted[0])}: ...}}"
             )
         given = {}
     if reason := input_error(given, graph):
@@ -34,14 +34,14 @@ def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
     return dict(given)
 
 
-def input_error(given: Mapping[str, Any], graph: Graph) -> str:
+def input_error(inputs: Mapping[str, Any], graph: Graph) -> str:
     """Return an error text if an input of a run is missing, or if no step reads it; empty if the inputs are valid."""
-    missing = [name for name in graph.read_inputs if name not in given]
+    missing = [name for name in graph.read_inputs if name not in inputs]
     if missing:
         return f"the input {missing[0]!r} is missing: the steps read {_join_names(graph.read_inputs)}"
     read = (each for step in graph.steps.values() for each in step.references)
     known = {*(graph.inputs or ()), *(each.name for each in read)} - set(graph.steps)
-    unknown = next((name for name in given if name not in known), None)
+    unknown = next((name for name in inputs if name not in known), None)
     return (
         "" if unknown is None else f"no step reads the input {unknown!r}: {nearest(unknown, sorted(known))}"
     )
@@ -60,9 +60,10 @@ def _as_object(text: str) -> Mapping[str, Any] | None:
 
 
 def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -> tuple[str, ...]:
-    """Return the steps that a later message of a run selects, and all steps that depend on them.
+    """Return the names of the steps that a later message of a run selects, and of all steps that depend on them.
 
-    A message without names selects all steps that failed or did not run.
+    `text` is the message: a JSON object with step names under `from`. Without names, it selects all steps that failed or
+    did not run.
 
     Raises:
         ToolError: The message is invalid.
@@ -70,18 +71,18 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
     command = _as_object(text)
     if command is None or set(command) - {FROM} or not isinstance(named := command.get(FROM, []), list):
         raise ToolError(
-            'this run has started: send {"from": ["STEP"]} to continue from a step, or {} for all missing steps'
+            'this run has started already: send {"from": ["STEP"]} to rerun from a step, or {} to run all steps that failed or did not run'
         )
     for name in named:
         if name not in graph.steps:
-            raise ToolError(f"there is no step {name!r:.100}: {nearest(str(name), graph.steps)}")
+            raise ToolError(f"the pipeline has no step {name!r:.100}: {nearest(str(name), graph.steps)}")
     return graph.with_dependents(named or [name for name, each in results.items() if not each.is_settled])
 
 
 def command_changes(state: Mapping[str, Any], order: str, text: str, graph: Graph) -> list[tuple[str, Any]]:
-    """Return the state changes with which a message starts or reruns steps; empty if the message was processed before.
+    """Return the changes of the run's state with which a message starts or reruns steps.
 
-    `order` is the id of the message, and `text` its content.
+    `order` is the id of the message, and `text` its content. The list is empty if the message was processed before.
 
     Raises:
         ToolError: The message is invalid.

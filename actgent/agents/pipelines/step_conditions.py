@@ -36,9 +36,9 @@ class When:
     reference: Reference | None = None
     """Reference whose value is tested; None for `and`, `or` and `not`."""
     value: Any = None
-    """Value that the referenced value is compared with."""
+    """Value that the referenced value is compared with; None for operators without one."""
     parts: tuple["When", ...] = ()
-    """Conditions that `and`, `or` and `not` combine."""
+    """Conditions that the operators `and`, `or` and `not` combine; empty for other operators."""
 
     # --- constructors -----------------------------------------------------------------------
 
@@ -101,12 +101,14 @@ class When:
         return self.parts[0] if self.kind == "not" else When("not", parts=(self,))
 
     def __bool__(self) -> bool:
-        raise ConfigurationError("conditions are joined by &, | and ~, not by and, or and not")
+        raise ConfigurationError(
+            "join conditions with the operators &, | and ~, not with the words and, or and not"
+        )
 
     # --- evaluation ----------------------------------------------------------------------
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return True if the condition is true for these inputs and outputs, by name.
+        """Return True if the condition is true for the inputs and outputs in `values`, by name.
 
         Raises:
             NoValue: The compared values are of different kinds; the text names both.
@@ -130,7 +132,7 @@ class When:
             yield from part.references()
 
     def needed(self) -> Iterator["When"]:
-        """Yield the parts of the condition that must all be true: the parts of an `and`, otherwise the condition itself."""
+        """Yield the conditions that must all be true for this one: the parts of an `and`, otherwise the condition itself."""
         if self.kind == "and":
             for part in self.parts:
                 yield from part.needed()
@@ -176,7 +178,7 @@ class When:
             ConfigurationError: The data is not a condition; the text has the reason.
         """
         if not isinstance(data, Mapping) or len(data) != 1:
-            raise ConfigurationError(f"a condition is an object with one key, not {data!r:.100}")
+            raise ConfigurationError(f"a condition must be an object with one key, not {data!r:.100}")
         ((kind, given),) = data.items()
         if kind in _UNARY:
             return cls(kind, parse(given))
@@ -192,17 +194,17 @@ class When:
             return cls(kind, parts=_check_conditions(kind, tuple(map(cls.from_data, given))))
         if kind == "not":
             return ~cls.from_data(given)
-        raise ConfigurationError(f"there is no condition {kind!r}: {nearest(str(kind), OPERATORS)}")
+        raise ConfigurationError(f"unknown condition operator {kind!r}: {nearest(str(kind), OPERATORS)}")
 
 
 def _check_conditions(name: str, conditions: tuple[When, ...]) -> tuple[When, ...]:
     for each in conditions:
         if not isinstance(each, When):
             raise ConfigurationError(
-                f"{name} takes conditions such as When.exists('find'), not {each!r:.100}"
+                f"{name} needs conditions such as When.exists('find'), not {each!r:.100}"
             )
     if not conditions:
-        raise ConfigurationError(f"{name} takes at least one condition")
+        raise ConfigurationError(f"{name} needs at least one condition")
     return conditions
 
 
@@ -226,7 +228,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Return True if two values are equal in JSON, where true is not a number."""
+    """Return True if two values are equal as JSON values; true and false are not equal to numbers."""
     if _is_number(one) and _is_number(other):
         return bool(one == other)
     return type(one) is type(other) and bool(one == other)

@@ -26,12 +26,12 @@ _MISSING = object()
 
 
 class NoValue(Exception):
-    """A reference has no value; the text names the reference."""
+    """A reference to an input or output has no value; the text names the reference."""
 
 
 @attrs.frozen
 class Reference:
-    """Path of a value: the name of a step or input, and keys below it."""
+    """Reference to a value of a run: the name of a step or input, and the keys that lead to a part of its value."""
 
     name: str
     """Name of the step or input."""
@@ -44,7 +44,7 @@ class Reference:
         return ".".join((self.name, *self.keys))
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return the value of the reference.
+        """Return the referenced value from the inputs and outputs in `values`; None for a missing optional value.
 
         Raises:
             NoValue: There is no value, and the reference is not optional.
@@ -56,10 +56,10 @@ class Reference:
             return found
         if self.is_optional:
             return None
-        raise NoValue(f"no output {self} exists")
+        raise NoValue(f"the value {self} does not exist")
 
     def exists(self, values: Mapping[str, Any]) -> bool:
-        """Return True if the value exists and is not None."""
+        """Return True if the referenced value exists in `values` and is not None."""
         return attrs.evolve(self, is_optional=True).value(values) is not None
 
 
@@ -72,14 +72,14 @@ def _member(value: object, key: str) -> Any:
 
 
 def parse(text: object) -> Reference:
-    """Parse a reference as in conditions: `find.urls.0`.
+    """Parse a reference in the form that conditions use: `find.urls.0`.
 
     Raises:
         ConfigurationError: The text is not a reference.
     """
     if not isinstance(text, str) or _ALONE.fullmatch(text) is None:
         raise ConfigurationError(
-            f"a reference is the name of a step or input, with keys after dots such as find.urls.0, not {text!r:.100}"
+            f"a reference must be the name of a step or input, with keys after dots such as find.urls.0, not {text!r:.100}"
         )
     name, *keys = text.split(".")
     return Reference(name, tuple(keys))
@@ -102,7 +102,7 @@ def references_in(value: object) -> Iterator[Reference]:
 
 
 def fill(value: object, values: Mapping[str, Any]) -> Any:
-    """Replace references by their values, in a text or in all texts of a nested structure.
+    """Return `value` with references replaced by their values, in a text or in all texts of a nested structure.
 
     A text that consists of one reference becomes the value itself, with its type.
 

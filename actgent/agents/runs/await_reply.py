@@ -42,10 +42,10 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
 
 
 async def _outcome(context: SessionContext, future: TurnFuture, message: Message) -> Reply:
-    """Return the reply of a message's turn, or raise the error of the turn.
+    """Return the reply of the turn that answered a message, or raise the error of the turn.
 
-    A withdrawn message is first recorded as ended, so that a restart does not run it. If the session moved,
-    the error gets the message id.
+    If the caller withdrew the message, its end is first written to the journal, so that a restart does not process it. If
+    the session moved to another process, the error gets the message id.
     """
     try:
         if future.is_sent_away and (log := context.log) is not None:

@@ -32,15 +32,18 @@ class RewrittenMessage(FieldRepr):
     parts: tuple[Part, ...]
     """Parts of the message with the new text; pictures and files are those of the original."""
     metadata: Mapping[str, Any] = NO_METADATA
-    """Metadata with the original text; empty if the text was not changed."""
+    """Metadata of the message with the original text; empty if the text was not changed."""
     usage: Usage = NO_USAGE
-    """Usage of the model call."""
+    """Tokens and cost of the model call that rewrote the message."""
 
 
 async def rewrite_message(
     models: Mapping[str, LLM], content: Content, instruction: str | None, *, owner: str, seconds: float
 ) -> RewrittenMessage:
-    """Rewrite the text of a message with one model call. Pictures and files stay; the text stays if the model returns no text.
+    """Rewrite the text of a message with one model call, for at most `seconds`.
+
+    Pictures and files are kept. The text is kept as well if the model returns no text. The call counts for the quota of
+    `owner`. None as `instruction` uses the default instruction.
 
     Raises:
         ModelTimeout: The model did not answer within `seconds`.

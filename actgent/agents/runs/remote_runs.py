@@ -28,32 +28,33 @@ from actgent.support.field_repr import FieldRepr
 from .run_request import RunRequest
 
 
-def remote_agent(opener: SessionOpener, moved: Fenced, **given: object) -> Any:
-    """Return the agent as a remote agent, for a session that another process owns.
+def remote_agent(opener: SessionOpener, moved: Fenced, **arguments: object) -> Any:
+    """Return a proxy of the agent in another process, for a session that this process does not own.
+
+    `moved` is the error of the local call. `arguments` are the arguments of the call, which are sent to that process.
 
     Raises:
-        Fenced: The process has no cluster, or the calling turn belongs to a session that has moved itself. This is the error
-            `moved`.
-        ConfigurationError: An argument in `given` cannot be sent to another process.
+        Fenced: The error `moved`: the process has no cluster, or the session of the calling turn has moved itself.
+        ConfigurationError: An argument cannot be sent to another process.
     """
     caller = running_session()
     if opener.remote_sessions is None or (caller is not None and caller.has_moved):
         raise moved
-    check_sendable(given, moved)
+    check_sendable(arguments, moved)
     return opener.remote_sessions.agent(opener.running.name)
 
 
 def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
-    """Return the `SessionMoved` error for a handle of a remote session.
+    """Return a `SessionMoved` error if the argument `session=` is the handle of a session in another process.
 
-    The caller then repeats the call in the process that owns the session.
+    The caller of this function then repeats the call in the process that owns the session.
 
     Raises:
         ConfigurationError: The value is not a handle of a remote session.
     """
     if opener.remote_sessions is None or (session_id := opener.remote_sessions.id_of(session)) is None:
         hint = ": write session=await agent.open_session(session_id)" if isinstance(session, str) else ""
-        raise ConfigurationError(f"session= takes a Session, not {session!r:.200}{hint}")
+        raise ConfigurationError(f"session= must be a Session, not {session!r:.200}{hint}")
     return SessionMoved(opener.running.name, session_id)
 
 
@@ -71,7 +72,7 @@ async def run_remotely(
     Args:
         opener: Session opener of the local agent.
         request: Message and session.
-        moved: Error of the local call.
+        moved: Error of the local call, which says that another process owns the session.
         options: Options of the run.
         run_options: Names of the options that were passed for this run, which cannot be sent.
 
@@ -143,21 +144,21 @@ class _TypedReader(FieldRepr, trio.abc.ReceiveChannel[Any]):
 
 
 def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
-    """Return the arguments with which the owner process runs the request.
+    """Return the arguments of `run` with which the process that owns the session runs the request.
 
-    If this process may have accepted the message before the session moved, its id is kept, so that it runs
+    If this process may have accepted the message before the session moved, the message keeps its id. So it is processed
     only once.
     """
     target: Any = request.session
-    known = ""
+    accepted_id = ""
     if isinstance(moved, SessionMoved) and opener.remote_sessions is not None:
-        known = moved.message_id
-        if isinstance(target, Session) or (target is None and known):
+        accepted_id = moved.message_id
+        if isinstance(target, Session) or (target is None and accepted_id):
             owner = "user" if target is None else target.owner.name
             target = opener.remote_sessions.session(opener.running.name, moved.session_id, owner=owner)
     return {
         "session": target,
-        "message_id": None if target is None else known or request.message_id,
+        "message_id": None if target is None else accepted_id or request.message_id,
         "priority": request.priority,
         "metadata": request.metadata,
     }
@@ -177,7 +178,7 @@ class SessionView(FieldRepr):
     state: Mapping[str, Any]
     """State of the session."""
     usage: Usage
-    """Usage of the session."""
+    """Tokens and cost of the session."""
     approvals: tuple[Approval, ...]
     """Open approvals and calls of the caller's tools; empty unless the session is suspended."""
 

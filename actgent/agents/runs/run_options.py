@@ -29,22 +29,22 @@ class RunDefaults(FieldRepr):
     profile: Profile
     """Profile of the agent."""
     protocol: Protocol
-    """Protocol of the agent, without its declared output type."""
+    """Protocol of the agent, before the agent's output type is added to it."""
     prompts: PromptManager
-    """Prompts of the agent."""
+    """Prompts of the agent, rendered for each session."""
     agent_deps: AgentDeps
-    """Deps of the agent."""
+    """Deps of the agent's tools, with their type check."""
     roles: Collection[str] = attrs.field(default=(), kw_only=True)
-    """Roles of the agent's models."""
+    """Roles of the agent's models, which `model=` of a run may name."""
     options: CallOptions = attrs.field(kw_only=True)
-    """Call options of the agent."""
+    """Options of model calls that the agent sets."""
 
     @options.default
     def _plain(self) -> CallOptions:
         return CallOptions(protocol=self.protocol)
 
     def with_agent_options(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
-        """Return the defaults with the output type, temperature and token limit of the agent."""
+        """Return these defaults, changed by the agent's output type, temperature and token limit. None changes nothing."""
         if output is None and temperature is None and max_tokens is None:
             return self
         own = self.options_for(output, temperature=temperature, max_tokens=max_tokens)
@@ -65,8 +65,8 @@ class RunDefaults(FieldRepr):
     ) -> CallOptions:
         """Return the call options of one run: the agent's options, replaced by the arguments that are not None.
 
-        A layer with the mode `append` is added at the end of the conversation, so that the cached prompt before it stays the
-        same.
+        A prompt layer with the mode `append` is added at the end of the conversation, so that the prompt in the provider's
+        cache stays the same.
 
         Raises:
             ConfigurationError: An argument is invalid; the text names it.
@@ -75,7 +75,9 @@ class RunDefaults(FieldRepr):
         check_call(temperature=temperature, max_tokens=max_tokens)
         check_limits(limits)
         if model is not None and model not in self.roles:
-            raise ConfigurationError(f"model={quoted(model)}: the agent has no such model, add it to models=")
+            raise ConfigurationError(
+                f"model={quoted(model)}: the agent has no model of this role, add it to models="
+            )
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
         # Another kind of session is rejected when the message is sent.
@@ -108,12 +110,12 @@ class RunDefaults(FieldRepr):
         )
 
     def session_prompt(self, prompt: Prompt) -> str:
-        """Return the agent's system prompt with the layer of one session applied."""
+        """Return the agent's system prompt with the prompt layer of one session applied."""
         layer = to_layer(prompt)
         return layer.apply(self._base_prompt(layer), self.profile)
 
     def _base_prompt(self, layer: PromptLayer) -> str:
-        """Return the system prompt that a layer is applied to.
+        """Return the agent's system prompt, to which a prompt layer is then applied.
 
         Raises:
             ConfigurationError: The prompt is rendered for each session, so only a layer with the mode `replace` is possible.

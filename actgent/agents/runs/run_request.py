@@ -25,19 +25,19 @@ class RunRequest(FieldRepr):
     """
 
     content: Content
-    """Text or parts of the message."""
+    """Text or list of parts of the message to send."""
     session: Session | None = None
-    """Session of the message; None creates a new one."""
+    """Session that the message is sent to; None creates a new session."""
     sender: Sender | str | None = None
     """Sender of the message; None is the owner of the session."""
     priority: Priority = attrs.field(default=Priority.NORMAL, converter=_parse_priority)
-    """Priority in the inbox."""
+    """Priority of the message in the inbox."""
     message_id: str | None = None
-    """Id of the message; None creates one."""
+    """Id of the message; None creates a random id."""
     timeout: float | None = None
     """Maximum seconds until the answer; None is no limit."""
     metadata: Mapping[str, Any] | None = None
-    """Metadata of the message; None is empty."""
+    """Metadata of the message for programs; None sends none."""
 
     def __attrs_post_init__(self) -> None:
         check_id("message_id", self.message_id)

@@ -35,14 +35,14 @@ async def open_stream(
     running = opener.running
     target = target_session(opener, request.session)
     timeout = math.inf if request.timeout is None else request.timeout
-    over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {running.name!r}", timeout)
-    future.wait_until(over)  # before sending, since the turn may start immediately
+    deadline, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {running.name!r}", timeout)
+    future.wait_until(deadline)  # before sending, since the turn may start immediately
     with releasing_slot(target):
-        with trio.CancelScope(deadline=over) as limit:
+        with trio.CancelScope(deadline=deadline) as limit:
             await send(opener, request, target, future)
         if limit.cancelled_caught:
             raise error
-        with _expiring(opener, future, over, error):
+        with _expiring(opener, future, deadline, error):
             async with _reading(target, future, reader):
                 yield
     if not reader.is_heeded:
@@ -64,15 +64,15 @@ async def open_resumed_stream(
 
 
 @contextmanager
-def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
-    """Fail the future with `error` if the block is still running at the time `over`, in seconds of trio's clock.
+def _expiring(opener: SessionOpener, future: TurnFuture, deadline: float, error: Exception) -> Iterator[None]:
+    """Fail the future of a turn with `error` if the block is still running at `deadline`, in seconds of trio's clock.
 
     Infinity sets no time limit.
     """
-    if over == math.inf:
+    if deadline == math.inf:
         yield
         return
-    handle = opener.running.runner.turn_lifecycle.timer.call_at(over, partial(future.expire, error))
+    handle = opener.running.runner.turn_lifecycle.timer.call_at(deadline, partial(future.expire, error))
     try:
         yield
     finally:
@@ -83,9 +83,11 @@ def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exc
 async def _reading(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Close the reader when the block exits. An early exit stops the turn, unless another caller waits for it.
+    """Close the reader of a turn's deliveries when the block exits.
 
-    If the block fails with a `UsageError`, because an approval was already decided, the turn continues for the other caller.
+    An early exit stops the turn, unless another caller waits for it.
+
+    If the block fails with a `UsageError`, e.g. because an approval was already decided, the turn continues for other callers.
     """
     try:
         yield

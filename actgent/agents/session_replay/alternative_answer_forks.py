@@ -37,20 +37,20 @@ MAX_FORK_CALLS = 20
 
 @attrs.frozen(kw_only=True)
 class ForkEnd:
-    """Outcome of a fork: a copy of a session that continues from a decision with another answer."""
+    """Outcome of a fork: a copy of a recorded session that continues from a decision with another model answer."""
 
     calls: tuple[ToolCall, ...]
     """Tool calls of the fork after the other answer. Their results come from the recording."""
     unrecorded: tuple[ToolCall, ...] = ()
-    """Tool calls without a recorded result, at which the fork ended. They did not run."""
+    """Tool calls without a recorded result. They did not run, and the fork ended at them."""
     text: str = ""
-    """Reply to the user; empty if the fork ended without a reply."""
+    """Text of the reply to the user; empty if the fork ended without a reply."""
     error: str = ""
     """Reason why the fork ended without a reply and without unrecorded calls; empty otherwise."""
     model_calls: int = 0
-    """Number of model calls of the fork."""
+    """Number of model calls that the fork made after the other answer."""
     usage: Usage = NO_USAGE
-    """Usage of these model calls."""
+    """Tokens and cost of the model calls of the fork."""
 
 
 async def follow_fork(
@@ -68,9 +68,9 @@ async def follow_fork(
     decision, each result once, or for a tool with the effect `pure` of the whole session.
 
     Args:
-        recording: The session.
-        agent: Agent whose code runs.
-        decision: RecordedDecision at which the session is forked.
+        recording: Records of the session.
+        agent: Agent whose code runs, in a copy.
+        decision: Recorded decision at which the session is forked.
         answer: Answer in place of the recorded one.
         models: Models that continue the fork, by role.
         system: System prompt, as for `find_decisions`.
@@ -89,10 +89,10 @@ async def follow_fork(
 
 @attrs.define(eq=False)
 class _Fork:
-    """State of one fork."""
+    """State of one fork while its replay runs."""
 
     script: deque[ModelResponse | Exception]
-    """Outcomes of the model calls up to the fork: recorded ones, then the other answer."""
+    """Remaining outcomes of the model calls up to the fork: the recorded ones, then the other answer."""
     calls: list[ToolCall] = attrs.field(factory=list)
     unrecorded: list[ToolCall] = attrs.field(factory=list)
     model_calls: int = 0
@@ -130,7 +130,7 @@ def _last_reply(records: Sequence[Record]) -> str:
 
 
 class _ForkedModel(LLM):
-    """Model that gives the recorded answers up to the fork, and then asks another model."""
+    """Model client that returns the recorded answers up to the fork, and then calls another model."""
 
     def __init__(self, fork: _Fork, model: LLM) -> None:
         self._fork, self._model = fork, model
@@ -153,25 +153,24 @@ _CallKey = tuple[str, str]
 
 @attrs.define(eq=False)
 class _RecordedCalls:
-    """Recorded results by call, for one fork."""
+    """Recorded tool results for one fork, found by the tool's name and arguments."""
 
-    due: Mapping[_CallKey, deque[tuple[ToolResult, RecordedResults]]]
-    """Results of the turn after the decision, each for one call."""
-    known: Mapping[_CallKey, ToolResult]
-    """Newest result of each call of the session, for tools without an effect."""
+    unused: Mapping[_CallKey, deque[tuple[ToolResult, RecordedResults]]]
+    """Results of the forked turn after the decision, by name and arguments of the call. Each is used once."""
+    newest: Mapping[_CallKey, ToolResult]
+    """Newest result in the whole session by name and arguments of the call, for tools with the effect `pure`."""
     _applied: set[int] = attrs.field(factory=set)
-    """Numbers of the records whose state changes were applied."""
+    """Numbers of the result records whose state changes were applied already."""
 
     @classmethod
     def of(cls, records: Sequence[Record], step: int, calling: ToolCaller) -> "_RecordedCalls":
-        """Index the recorded tool results for a fork after record number `step`.
+        """Index the recorded tool results of a session for a fork after record number `step`.
 
-        Results of the rest of the turn are used once each; results of the whole session serve tools without
-        effects.
+        `calling` resolves the names of the called tools.
         """
         keys: dict[str, _CallKey] = {}
-        due: dict[_CallKey, deque[tuple[ToolResult, RecordedResults]]] = {}
-        known: dict[_CallKey, ToolResult] = {}
+        unused: dict[_CallKey, deque[tuple[ToolResult, RecordedResults]]] = {}
+        newest: dict[_CallKey, ToolResult] = {}
         for record in records:
             if isinstance(record, AgentMessageRecord):
                 for call in (*record.message.tool_calls, *record.with_text_calls().text_calls):
@@ -180,35 +179,38 @@ class _RecordedCalls:
         for recorded in recorded_results(records):
             for result in recorded.record.message.tool_results:
                 if (key := keys.get(result.call_id)) is not None:
-                    known[key] = result
+                    newest[key] = result
                     if step < recorded.step < end:
-                        due.setdefault(key, deque()).append((result, recorded))
-        return cls(due, known)
+                        unused.setdefault(key, deque()).append((result, recorded))
+        return cls(unused, newest)
 
-    def take(self, call: ToolCall, *, is_pure: bool) -> tuple[ToolResult | None, Sequence[StateRecord]]:
+    def use_result(self, call: ToolCall, *, is_pure: bool) -> tuple[ToolResult | None, Sequence[StateRecord]]:
         """Return the recorded result of a call, and the state changes to apply with it.
 
-        Each result is used once. A tool with the effect `pure` (`is_pure`) may also use other results of the
-        session. The result is None if no recorded result may be used.
+        Each result of the forked turn is used once. A tool with the effect `pure` (`is_pure`) may also use other results of
+        the session. The result is None if the recording has no usable result.
         """
         key = call_key(call)
-        if results := self.due.get(key):
+        if results := self.unused.get(key):
             result, recorded = results.popleft()
             is_first = recorded.step not in self._applied
             self._applied.add(recorded.step)
             return result, recorded.changes if is_first else ()
-        return (self.known.get(key) if is_pure else None), ()
+        return (self.newest.get(key) if is_pure else None), ()
 
 
 def _end_of_turn(records: Sequence[Record], step: int) -> int:
-    """Return the number of the record that begins the next turn after record number `step`."""
+    """Return the number of the first record of the next turn after record number `step`.
+
+    Without a next turn, it is the number after the last record.
+    """
     later = enumerate(records[step:], step + 1)
     return next((n for n, each in later if isinstance(each, MessageAppendedRecord)), len(records) + 1)
 
 
 @attrs.define(eq=False, kw_only=True)
 class _ForkedToolCaller(RecordedToolCaller):
-    """Tool caller that returns recorded results by position up to the fork, and by call after it."""
+    """Tool caller that runs no tools: it returns recorded results in order up to the fork, and of equal calls after it."""
 
     fork: _Fork
     results: _RecordedCalls
@@ -221,7 +223,9 @@ class _ForkedToolCaller(RecordedToolCaller):
         results, changes = list[ToolResult | None](), list[StateRecord]()
         for call in calls:
             tool = self.registry.get(call.name)
-            result, changed = self.results.take(call, is_pure=tool is not None and tool.effect == "pure")
+            result, changed = self.results.use_result(
+                call, is_pure=tool is not None and tool.effect == "pure"
+            )
             results.append(result)
             changes += changed
             self.fork.calls.append(call)

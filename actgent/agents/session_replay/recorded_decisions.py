@@ -46,16 +46,13 @@ class AnswerReading:
     data: object = None
     """Structured data of the reply; None without data."""
     actions: tuple[str, ...] = ()
-    """Further outcomes as text: events, routes, state changes, and the next stage."""
+    """Other outcomes of the answer as text: events, routes, state changes, and the next stage."""
     error: str = ""
     """Reason why the agent cannot use the answer, e.g. a refusal; empty if the agent can use it."""
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> "AnswerReading":
-        """Summarize the outcomes of an answer as tool calls, reply text, reply data and descriptions of other actions.
-
-        So the same decision in two answers compares equal.
-        """
+        """Summarize the protocol outcomes of a model answer, so that two answers with the same decision compare equal."""
         calls, replies, actions = list[ToolCall](), list[SendReply](), list[str]()
         for outcome in outcomes:
             match outcome:
@@ -71,7 +68,7 @@ class AnswerReading:
 
 
 def _describe_outcome(outcome: Outcome) -> str:
-    """Return an outcome as text without ids and free text; empty if the outcome is only the end of the turn."""
+    """Return a protocol outcome as text without ids and free text; empty if the outcome only ends the turn."""
     match outcome:
         case Event():
             return f"event {outcome.name} {_canonical(outcome.data)}"
@@ -87,7 +84,7 @@ def _describe_outcome(outcome: Outcome) -> str:
 
 
 def call_key(call: ToolCall) -> tuple[str, str]:
-    """Return the name and the canonical arguments of a tool call, for finding equal calls in a recording."""
+    """Return the tool name and the arguments as canonical JSON, which are equal for equal calls of a recording."""
     return call.name, call.arguments if isinstance(call.arguments, str) else _canonical(call.arguments)
 
 
@@ -103,35 +100,35 @@ class RecordedDecision:
     """A recorded answer of a model, with the request that the agent's current code builds for it."""
 
     step: int
-    """Number of the answer's record, from 1."""
+    """Number of the journal record with the answer, from 1."""
     answer: ModelResponse
-    """The recorded answer."""
+    """The recorded answer of the model."""
     chat: ModelRequest
-    """Request that the current code builds; it has neither a deadline nor a watch."""
+    """Model request that the agent's current code builds at this point, without a deadline."""
     role: str
-    """Role of the model, a key of `Agent(models=)`."""
+    """Role of the called model, a key of `Agent(models=)`."""
     timeout: float
     """Maximum seconds of the model call, from the limits of the turn."""
     _reader: Callable[[ModelResponse], AnswerReading] = attrs.field(repr=False)
 
     def read(self, answer: ModelResponse) -> AnswerReading:
-        """Return the tool calls, texts and actions that the agent's protocol finds in an answer.
+        """Return the tool calls, texts and actions that the agent's protocol finds in a model answer.
 
-        None of them is executed.
+        No call or action is executed.
         """
         return self._reader(answer)
 
 
 @attrs.frozen
 class SessionDecisions:
-    """The decisions of one session."""
+    """Recorded decisions of one session, as far as the agent's current code repeats them."""
 
     decisions: tuple[RecordedDecision, ...]
     """Decisions in the order of their records."""
     missing: int
-    """Number of recorded answers that the agent's current code does not reach."""
+    """Number of recorded answers without a decision, because the agent's current code differs before them."""
     difference: Difference | None
-    """First difference between the code and the recording, apart from prompts; None if the code does the same."""
+    """First difference between the replay and the recording, apart from prompts; None if there is none."""
 
 
 async def find_decisions(
@@ -142,8 +139,8 @@ async def find_decisions(
     No model is called, and no tool runs. If the code differs from the recording, the decisions before the difference are returned.
 
     Args:
-        recording: The session.
-        agent: Agent whose code builds the requests.
+        recording: Records of the session.
+        agent: Agent whose code builds the requests, in a copy.
         system: System prompt of the session; None uses the agent's prompt, or the recorded prompt of the session.
     """
     script = script_of(recording.records)
@@ -171,7 +168,7 @@ async def find_decisions(
 
 
 def _answer_steps(records: Sequence[Record]) -> Iterable[int]:
-    """Return the numbers of the records with an answer of a model, from 1."""
+    """Return the numbers, from 1, of the records that contain an answer of a model."""
     return (
         n for n, record in enumerate(records, 1) if isinstance(record, AgentMessageRecord) and record.stop
     )
@@ -185,7 +182,7 @@ class _Request:
     turn: Turn
     view: TurnView
     message: Message
-    """Message of the agent without content, in place of the answer."""
+    """Message of the agent without content. A model answer is put into it before the protocol reads it."""
     chat: ModelRequest
     role: str
 
@@ -212,7 +209,7 @@ class _Request:
 
 @attrs.define(eq=False, kw_only=True)
 class _RequestCollector(ModelCaller):
-    """Model caller that notes each request before the recorded answer arrives."""
+    """Model caller of a replay that adds each model request to `requests`, and then returns the recorded answer."""
 
     core: AgentCore
     requests: list[_Request]

@@ -37,13 +37,13 @@ def without_new_summaries(memory: Memory) -> Memory:
 
 
 def is_summary(message: Message) -> bool:
-    """Return True if the message is a system note with a summary of earlier messages."""
+    """Return True if the message is a system message that holds a summary of earlier messages."""
     return message.is_note and message.sender.name == SUMMARY
 
 
 @attrs.define(eq=False)
 class RecordedSummaries:
-    """Adds the recorded summaries to a conversation, each at its recorded position."""
+    """Recorded summaries of a session, which a replay adds to the conversation at their recorded positions."""
 
     _left: deque[Message]
 
@@ -59,14 +59,14 @@ class RecordedSummaries:
         )
 
     def bring(self, turn: Turn) -> None:
-        """Add the next summary once the conversation is as long as it was when the summary was recorded."""
+        """Add the next recorded summary to the conversation of a turn, if it is as long as at the time of the recording."""
         context = turn.session
         conversation = context.conversation
         view = conversation.current_view()
         if not self._left or not isinstance(view, SummarizingView):
             return
-        place = int(self._left[0].id.rpartition("/")[2])
-        if len(conversation.messages) >= place:
+        position = int(self._left[0].id.rpartition("/")[2])
+        if len(conversation.messages) >= position:
             summary = self._left.popleft()
             view.ready = int(summary.causation_id or 0), summary.text.removeprefix(SUMMARY_HEADING)
             add_summary(turn)
@@ -74,14 +74,14 @@ class RecordedSummaries:
 
 @attrs.define(eq=False)
 class RecordedFitter(ContextFitter):
-    """Context fitter that cuts each request exactly as recorded."""
+    """Context fitter that shortens each model request exactly as the recording shows, to fit the context window."""
 
     _left: deque[Fitting | None] = attrs.field(factory=deque, kw_only=True)
-    """Cuts of the remaining calls; None for a call without cuts."""
+    """How each remaining model request is shortened; None for a request that is not shortened."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedFitter | None":
-        """Collect how the recording shortened each model request; None if it shortened none."""
+        """Return a fitter that repeats how the recording shortened each model request; None if it shortened none."""
         found: deque[Fitting | None] = deque()
         is_due = False
         for record in records:
@@ -97,7 +97,7 @@ class RecordedFitter(ContextFitter):
         return cls(left=found) if any(found) else None
 
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
-        """Ignore the answer, because the cuts are read from the recording."""
+        """Ignore the model's answer, because the recording determines how later requests are shortened."""
 
     async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
         context = turn.session

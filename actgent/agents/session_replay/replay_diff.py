@@ -32,7 +32,10 @@ class Difference:
     """First difference between a replay and its recording."""
 
     step: int
-    """Number of the record in the recording, from 1. One more than its last record if the replay has additional records."""
+    """Number of the differing record in the recording, from 1.
+
+    If the replay has additional records, it is the number after the last record.
+    """
     recorded: str
     """Text of the recorded record; "nothing more" if the recording has ended."""
     replayed: str
@@ -47,14 +50,16 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between recorded and replayed records; None if they are equal.
 
-    The replay of an unfinished recording may have additional records. `states` are the states after each
-    replayed turn. `prompts` also compares system prompts and tools.
+    `states` has the session state after each replayed turn. With `prompts`, system prompts and tools are compared as well.
+    The replay of a recording whose last turn is unfinished may have additional records.
     """
     has_prompts = prompts and all(r.prompt for r in records if isinstance(r, AgentMessageRecord) and r.stop)
     waiting = range(0) if _is_unfinished(records) else _records_after_last_turn(records)
-    told_lines = _lines(records, _states_after_turns(records), with_prompts=has_prompts)
+    recorded_lines = _lines(records, _states_after_turns(records), with_prompts=has_prompts)
     recorded = [
-        (step, line) for step, line in told_lines if step not in waiting or not _is_note(records[step - 1])
+        (step, line)
+        for step, line in recorded_lines
+        if step not in waiting or not _is_note(records[step - 1])
     ]
     lines = list(_lines(replayed, states, with_prompts=has_prompts))
     for (step, line), (_, other) in zip(recorded, lines, strict=False):
@@ -74,7 +79,7 @@ def _is_unfinished(records: Sequence[Record]) -> bool:
 
 
 def _records_after_last_turn(records: Sequence[Record]) -> range:
-    """Return the numbers of the records after the last ended turn, which may be notes for a future turn."""
+    """Return the numbers of the records after the last ended turn. They may be notes that the next turn would read."""
     ends = [number for number, record in enumerate(records, 1) if isinstance(record, MessageEndRecord)]
     return range(ends[-1] + 1 if ends else 1, len(records) + 1)
 
@@ -84,9 +89,10 @@ def _is_note(record: Record) -> bool:
 
 
 def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:
-    """Yield a comparable text with the record number for each record that the agent's code determines.
+    """Yield the number and a comparable text for each record that the agent's code determines.
 
-    Ids and times are left out, because they differ in each run. Truncated answers and summaries are omitted.
+    `states` has the session state after each turn. Ids and times are removed from the text, because they differ in each
+    run. Truncated answers and summaries are omitted.
     """
     accepted: dict[str, Message] = {}
     reported: set[str] = set()

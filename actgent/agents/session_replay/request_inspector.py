@@ -17,21 +17,21 @@ class ShownRequest:
     """Model request that the current agent code builds for a recorded answer."""
 
     chat: ModelRequest
-    """Reconstructed model request."""
+    """Model request, rebuilt by the agent's current code."""
     step: int
-    """Number of the answer's record, from 1."""
+    """Number of the journal record with the answer to the request, from 1."""
     record: AgentMessageRecord
     """Journal record of the model's answer to the request."""
     messages: int
     """Number of messages in the conversation when the request was sent."""
     memory: str
-    """Memory that selected the messages, as text."""
+    """Description of the agent's memory, which selected the messages of the request."""
     is_same_prompt: bool
-    """False if the system prompt or the tools have changed since."""
+    """False if the system prompt or the tools have changed since the recording."""
 
     @property
     def estimate(self) -> int:
-        """Estimated tokens of the request."""
+        """Estimated number of tokens of the request."""
         return int(estimate_request(self.chat))
 
 
@@ -40,7 +40,7 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
 
     No model or tool is called. `step` is the number of the answer's record, from 1.
 
-    Text that hooks and memories added to that call only, such as recalled memories, is not recorded and is missing.
+    Text that hooks and memories added to this request only, such as recalled memories, is not recorded and is missing.
 
     Raises:
         ConfigurationError: The record is not an answer of a model, or the replay does not reach it.

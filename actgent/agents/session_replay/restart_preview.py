@@ -32,7 +32,7 @@ from actgent.turns.calls.approval_requests import approval_question
 
 @attrs.frozen(kw_only=True)
 class RestartPreview:
-    """Predicted effects of the next start on a session."""
+    """Predicted effects of the agent's next start on one session, as texts."""
 
     resumes: tuple[str, ...] = ()
     """Texts of effects that need no attention, such as turns that resume and messages that are answered."""
@@ -41,7 +41,7 @@ class RestartPreview:
 
 
 async def preview_restart(agent: Agent, session_id: str, records: Sequence[Record]) -> RestartPreview:
-    """Return a preview of how an agent resumes a session at its next start."""
+    """Return a preview of how an agent would resume a session with these journal records at its next start."""
     if owner_of(records) is None:
         return RestartPreview(changes=("its records do not begin as those of a session",))
     context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
@@ -50,7 +50,7 @@ async def preview_restart(agent: Agent, session_id: str, records: Sequence[Recor
     good: list[str] = []
     bad: list[str] = []
     resume = context.checkpoint
-    for word, is_bad in _turn(agent, context, resume) if resume is not None else ():
+    for word, is_bad in _turn_effects(agent, context, resume) if resume is not None else ():
         (bad if is_bad else good).append(word)
     begun = 0 if resume is None else 1 + len(resume.joined)
     if waiting := len(restored.waiting) - min(begun, 1):
@@ -60,8 +60,10 @@ async def preview_restart(agent: Agent, session_id: str, records: Sequence[Recor
     return RestartPreview(resumes=tuple(good), changes=tuple(bad))
 
 
-def _turn(agent: Agent, context: SessionContext, resume: TurnCheckpoint) -> Iterator[tuple[str, bool]]:
-    """Yield what the next start does with a turn that had begun, each with True if the user should check it."""
+def _turn_effects(
+    agent: Agent, context: SessionContext, resume: TurnCheckpoint
+) -> Iterator[tuple[str, bool]]:
+    """Yield a text for each effect of the next start on an unfinished turn, with True if the effect needs attention."""
     last = context.conversation.last_message
     if last is None or not resume.stop:
         yield "the model is asked", False
@@ -130,9 +132,9 @@ def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_aske
 def _text_answer(
     agent: Agent, context: SessionContext, resume: TurnCheckpoint, last: Message
 ) -> tuple[str, bool]:
-    """Return what the next start does with a recorded text answer, and True if the user should check it.
+    """Return the effect of the next start on a recorded text answer as text, and True if it needs attention.
 
-    The current code of the protocol may read the text as tool calls, as a reply, or not at all.
+    The current code of the protocol may read the answer `last` as tool calls, as a reply, or not at all.
     """
     asked = next(
         (each for each in reversed(context.conversation.messages) if each.id == last.causation_id), last
@@ -166,7 +168,7 @@ def _text_answer(
 
 
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
-    """Return a notice if the current system prompt or tools differ from those of the last recorded model call; else ""."""
+    """Return a notice if the system prompt or the tools have changed since the last recorded model call; else ""."""
     last = next(
         (each.prompt for each in reversed(records) if isinstance(each, AgentMessageRecord) and each.prompt),
         "",
@@ -175,4 +177,4 @@ def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Reco
     if system is None:
         system = agent.prompts.session_prompt(context, context.conversation.current_view())
     now = agent.prompts.fingerprint(system, agent.tools.specs)
-    return "" if last in ("", now) else "its prompt or its tools are other ones"
+    return "" if last in ("", now) else "its system prompt or its tools have changed"

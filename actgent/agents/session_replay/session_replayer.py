@@ -46,14 +46,14 @@ from .replay_diff import Difference, State, first_difference
 
 @attrs.frozen
 class Recording:
-    """Records of a session, for replays and tests."""
+    """Journal records of one session, for replays and tests."""
 
     session_id: str
     """Id of the session."""
     agent: str
     """Name of the agent."""
     records: tuple[Record, ...]
-    """All records, oldest first."""
+    """All journal records of the session, oldest first."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -134,7 +134,7 @@ _CALL_ERRORS: Mapping[str | None, Exception] = {
 
 
 def script_of(records: Sequence[Record]) -> list[ModelResponse | Exception]:
-    """Return the outcome of each model call of a session, in order."""
+    """Return the recorded answer or error of each model call of a session, in order."""
     return list(_script(records))
 
 
@@ -170,7 +170,7 @@ async def replay_with(
     system: str | None = None,
     set_up: Callable[[AgentCore], object] | None = None,
 ) -> tuple[Sequence[Record], Sequence[State]]:
-    """Replay a recording with a model, and return the records of the replay and the state after each turn.
+    """Replay a recording with a model, and return the new records and the session state after each turn.
 
     Summaries and context cuts are applied as recorded, without model calls.
 
@@ -180,7 +180,7 @@ async def replay_with(
         model: Model of all calls, or models by role.
         run_tools: True runs the tools; False returns the recorded results.
         system: System prompt of the session; None uses the session's recorded system prompt, if it has one.
-        set_up: Called with the core of the copy before the first message.
+        set_up: Called with the message pipeline of the agent's copy before the first message; None calls nothing.
     """
     states: list[State] = []
     opened = owner_of(recording.records)
@@ -223,29 +223,29 @@ def _ignore(_failure: object) -> None:
 def _processed_messages(
     records: Sequence[Record],
 ) -> Iterator[tuple[Sequence[StateRecord], MessageAcceptedRecord]]:
-    """Yield the records of the messages whose turns have run, each with the state changes since the previous turn."""
+    """Yield each message whose turn was started, after the state changes that were made since the previous turn."""
     accepted = {each.message.id: each for each in records if isinstance(each, MessageAcceptedRecord)}
-    changes, is_over = list[StateRecord](), True
+    changes, has_ended = list[StateRecord](), True
     for record in records:
         match record:
             case MessageAppendedRecord(message_id=message_id):
                 yield changes, accepted[message_id]
-                changes, is_over = [], False
+                changes, has_ended = [], False
             case MessageEndRecord():
-                is_over = True
-            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if is_over:
+                has_ended = True
+            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if has_ended:
                 changes.append(record)
 
 
 def models_of(agent: Agent) -> Mapping[str, LLM]:
-    """Return the model clients of an agent by role. A stopped agent creates them."""
+    """Return the model clients of an agent by role. They are created if the agent is stopped."""
     return agent._models.open()  # noqa: SLF001
 
 
 def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
     """Return a copy of an agent for a replay: with the given model, and without hooks, companions and new summaries.
 
-    The copy of a running agent uses its connected tools.
+    The copy of a running agent uses the tools that are connected to the running agent.
     """
     actor = copy.copy(agent)
     models = actor._models  # noqa: SLF001
@@ -262,15 +262,15 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
     }
     changes["_memory"] = without_new_summaries(vars(agent)["_memory"])  # a summary would call a model
     if vars(agent)["_host"] is not None:
-        changes["open_toolsets"] = partial(_serve, actor)
+        changes["open_toolsets"] = partial(_set_ready, actor)
     vars(actor).update(changes)
     return actor
 
 
-async def _serve(actor: Agent, _runtime: Runtime) -> None:
-    """Mark the copied agent as ready to process messages, in place of connecting its toolsets.
+async def _set_ready(actor: Agent, _runtime: Runtime) -> None:
+    """Mark the copied agent as ready to process messages. It is called in place of `open_toolsets`.
 
-    The copy uses the connections of the running agent.
+    The copy connects no toolsets, because it uses the connections of the running agent.
     """
     await trio.lowlevel.checkpoint()
     vars(actor)["_opener"].running.set_equipped()
@@ -290,14 +290,14 @@ class _Router:
 
 @attrs.frozen
 class RecordedResults:
-    """Results of the calls of one answer, and the state changes of the tools."""
+    """Recorded results of the tool calls in one model answer, and the state changes of these tools."""
 
     step: int
     """Number of the record with the results, from 1."""
     record: AgentMessageRecord
-    """The record with the results."""
+    """Journal record with the results."""
     changes: Sequence[StateRecord] = ()
-    """State changes of the tools, oldest first."""
+    """Records of the state changes that the tools made, oldest first."""
 
 
 def recorded_results(records: Sequence[Record]) -> Sequence[RecordedResults]:
@@ -319,31 +319,31 @@ def recorded_results(records: Sequence[Record]) -> Sequence[RecordedResults]:
 
 @attrs.define(eq=False, kw_only=True)
 class RecordedToolCaller(ToolCaller):
-    """Tool caller that sets the recorded results in place of running tools."""
+    """Tool caller that runs no tools and sets their recorded results instead."""
 
     recorded: deque[RecordedResults]
 
     @classmethod
     def of(cls, calling: ToolCaller, records: Sequence[Record], **options: Any) -> Self:
-        """Return a tool caller of an agent that returns the results of a recording."""
+        """Return a tool caller with the settings of `calling` that returns the results in `records`."""
         fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
         return cls(**fields, recorded=deque(recorded_results(records)), **options)
 
     def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         batch = super()._batch(turn, calls)
         results, changes = self.find_results(calls)
-        for place, (call, result) in enumerate(zip(calls, results, strict=True)):
-            batch.set_result(place, result_for(call, result))
+        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
+            batch.set_result(index, result_for(call, result))
         restore_changes(turn.session.state, changes)
         return batch
 
     def find_results(
         self, calls: Sequence[ToolCall]
     ) -> tuple[Sequence[ToolResult | None], Sequence[StateRecord]]:
-        """Return the recorded results of the next answer's calls, and the state changes of their tools.
+        """Return the recorded results of the calls in the next model answer, and the state changes of their tools.
 
-        Each call of this method consumes the results of one recorded answer. A result is None if the
-        recording has none, or if it belongs to another tool.
+        Each use of this method consumes the results of one recorded answer. The result of a call is None if the recording
+        has none, or if it belongs to another tool.
         """
         if not self.recorded:
             return [None] * len(calls), ()
@@ -357,7 +357,7 @@ class RecordedToolCaller(ToolCaller):
 
 
 def result_for(call: ToolCall, recorded: ToolResult | None) -> ToolResult:
-    """Return a recorded result as the result of a call; an error if the recording has no result."""
+    """Return the recorded result with the id of this call; a result with an error if `recorded` is None."""
     if recorded is not None:
         return attrs.evolve(recorded, id=f"{call.id}/result", call_id=call.id, native=call.native)
     error = "the recording has no result of this call"

@@ -104,9 +104,9 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         """
         self.steps.set_timezone(name)
 
-    def set_final_answer_format(self, words: str) -> None:
-        """Set the format of final answers, from the next model call on."""
-        self.steps.final_answer_format = words
+    def set_final_answer_format(self, description: str) -> None:
+        """Set the description of the final answer's format for the model, from the next model call on."""
+        self.steps.final_answer_format = description
 
     async def open_conversation(self, owner: Sender | str = "user") -> "Conversation[DataT_co, DepsT]":
         """Start a conversation, whose runs share one history until it is reset.
@@ -204,7 +204,7 @@ class Conversation(Generic[DataT_co, DepsT]):
 
     @property
     def session(self) -> Session[DataT_co]:
-        """Session of the conversation; `reset` replaces it."""
+        """Session in which the runs of the conversation take place; `reset` replaces it."""
         return self._session
 
     @property
@@ -279,7 +279,9 @@ class Conversation(Generic[DataT_co, DepsT]):
             ConfigurationError: The role is unknown, or the text is empty.
         """
         if role not in {"user", "assistant", "system"} or not text.strip():
-            raise ConfigurationError(f"a message has a role (user, assistant, system) and text, not {role!r}")
+            raise ConfigurationError(
+                f"add_message() needs a role (user, assistant or system) and a text that is not empty; the role is {role!r}"
+            )
         if self._session.status != "idle":
             raise UsageError(
                 f"session {self._session.id} is {self._session.status}: add messages between runs"

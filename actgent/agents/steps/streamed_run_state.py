@@ -33,7 +33,7 @@ class ToolExecution(Serializable):
     tool_name: str
     """Name of the called tool."""
     parameters: Mapping[str, Any] | str = attrs.field(factory=dict)
-    """Arguments of the call. A str is text that is not a JSON object; such a call is refused."""
+    """Arguments of the call. A str is text that is not a JSON object; such a call is rejected."""
     status: ToolProgress | Literal["pending"] = "pending"
     """`pending` until the call starts."""
     result: str | None = None
@@ -66,7 +66,7 @@ class StepState(Serializable):
     """Error that ended the run in this step; None if it did not fail here."""
 
     def apply(self, event: StepsEvent) -> bool:
-        """Apply an event to the step. Return False if events of its class do not change the step."""
+        """Update the step from a stream event. Return False if events of this class do not change a step."""
         match event:
             case PlanEvent():
                 self.plan = event.plan
@@ -90,10 +90,10 @@ class StepState(Serializable):
         self.step_type, self.is_complete = kind, complete
 
     def _execution(self, call: ToolCall) -> ToolExecution:
-        """Return the execution of a call with its newest arguments. Events of the call may have arrived before."""
-        known = self._find(call.id) or ToolExecution(call.id, call.name)
-        known.tool_name, known.parameters = call.name, call.arguments
-        return known
+        """Return the execution of a tool call, updated with the newest arguments; a new execution if none was created yet."""
+        execution = self._find(call.id) or ToolExecution(call.id, call.name)
+        execution.tool_name, execution.parameters = call.name, call.arguments
+        return execution
 
     def _progress(self, event: ToolExecutionEvent) -> None:
         execution = self._find(event.tool_call_id)
@@ -125,13 +125,13 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
     failure: Failure | None = None
     """Failure that ended the run; None if it did not fail."""
     usage: Usage = NO_USAGE
-    """Usage of the run, from its reply."""
+    """Tokens and cost of the run, known after its reply."""
 
     def __str__(self) -> str:
         return self.text
 
     def apply(self, event: object) -> bool:
-        """Apply an event of the stream to the answer. Return False if the event changes nothing."""
+        """Update the answer from an item of the stream. Return False if the item changes nothing."""
         match event:
             case Reply():
                 self.text, self.data, self.is_complete = event.text, event.data, True
@@ -158,7 +158,7 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
 
 
 class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer[Any]]):
-    """Receive channel that yields the same `AgentAnswer` after each change."""
+    """Receive channel that yields one `AgentAnswer` object again after each of its changes."""
 
     def __init__(self, events: trio.abc.ReceiveChannel[Any], query: str) -> None:
         self._events = events

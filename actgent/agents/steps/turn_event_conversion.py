@@ -30,22 +30,22 @@ from .stream_events import (
 
 @attrs.define
 class PartialStep:
-    """Answer that is being received. Its kind is decided once."""
+    """Model answer that is still being streamed. Its kind (plan, step or final answer) does not change once it is visible."""
 
     step_id: str
     """Id of the model's message."""
     text: StreamingText = attrs.field(factory=StreamingText)
-    """Text received so far."""
+    """Text of the answer received so far."""
     attempt: int = 0
-    """Number of the model call's attempt, from 0."""
+    """Number of the attempt of the model call that the text belongs to, from 0."""
     _kind: Kind | None = None
     _last: StepsEvent | None = None
 
     def add(self, piece: str, attempt: int = 0) -> StepsEvent | None:
-        """Add a piece of text, and return the incomplete event of the text so far; None if nothing new is visible.
+        """Add a streamed piece of text, and return an incomplete event with the whole text so far.
 
-        A new attempt discards the earlier text. Each event has the whole text, so a long answer gets an event only after it has
-        grown by 1/64.
+        The result is None if nothing new is visible. A new `attempt` discards the earlier text. A long answer gets an event
+        only after it has grown by 1/64.
         """
         if attempt != self.attempt:
             self.text, self.attempt, self._kind, self._last = StreamingText(), attempt, None, None
@@ -78,16 +78,16 @@ def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
 
 
 def _with_step_ids(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
-    """Return the calls with ids made of step and position, since models reuse ids."""
-    return tuple(attrs.evolve(call, id=f"{step_id}/{place}") for place, call in enumerate(calls))
+    """Return the tool calls with ids made of step id and position, because models reuse ids."""
+    return tuple(attrs.evolve(call, id=f"{step_id}/{index}") for index, call in enumerate(calls))
 
 
 # --- events ---------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
-class Narrator:
-    """Converter of a turn's deliveries to stream events, in order. It does no I/O."""
+class TurnEventConverter:
+    """Converter of a turn's deliveries to the events of `StepsAgent.stream`, in order. It does no I/O."""
 
     _growing: PartialStep | None = None
     _step_id: str = ""
@@ -98,10 +98,9 @@ class Narrator:
     _thought: str = ""
 
     def grow(self, step_id: str, piece: str, attempt: int) -> list[StepsEvent]:
-        """Process a streamed piece of an answer and return the events that it causes.
+        """Process a streamed piece of a model answer, and return the stream events for it.
 
-        The first piece also starts the stream of its step. A new `attempt` number discards the text of the
-        failed attempt.
+        The first piece of a step also gives a `StreamStart`. A new `attempt` number discards the text of the failed attempt.
         """
         events: list[StepsEvent] = []
         if self._growing is None or self._growing.step_id != step_id:
@@ -111,9 +110,9 @@ class Narrator:
         return [*events, event] if event else events
 
     def end(self, step_id: str, answer: ModelResponse) -> list[StepsEvent]:
-        """Process a complete answer and return the end of its stream, its plan and its tool calls as events.
+        """Process a complete model answer, and return the events for the end of its stream, its plan and its tool calls.
 
-        The final answer is not among them: `deliver` returns the final event with the reply.
+        The event of a final answer is not among them: `deliver` returns it together with the reply.
         """
         events: list[StepsEvent] = []
         if self._growing is not None:
@@ -134,7 +133,7 @@ class Narrator:
         """Process the start of a step's tool calls and return a `started` event for each call."""
         numbered = _with_step_ids(calls, step_id)
         self._step_id, self._results = step_id, []
-        self._waiting = {call.id: known for call, known in zip(calls, numbered, strict=True)}
+        self._waiting = {call.id: each for call, each in zip(calls, numbered, strict=True)}
         return [self._progress(call, "started") for call in numbered]
 
     def deliver(self, delivery: Delivery) -> list[StepsEvent | Delivery]:
@@ -171,7 +170,7 @@ class Narrator:
 
 
 def _read(answer: ModelResponse) -> Step | None:
-    """Return the step in a model answer; None if the answer is truncated or cannot be parsed.
+    """Parse the step in a model answer, and return it; None if the answer is truncated or cannot be parsed.
 
     Native tool calls take precedence over calls in the text.
     """
@@ -191,27 +190,27 @@ def _read(answer: ModelResponse) -> Step | None:
 
 
 class StepsTurnStream(TurnStream):
-    """Turn stream that also receives the events of the steps."""
+    """Stream of a turn's deliveries for one reader, with the events of the steps added."""
 
     def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:
         super().__init__(options, reader=reader)
-        self._narrator = Narrator()
+        self._converter = TurnEventConverter()
 
     def receive_delivery(self, delivery: Any) -> None:
-        for event in self._narrator.deliver(delivery):
+        for event in self._converter.deliver(delivery):
             super().receive_delivery(event)
 
     async def receive_partial(self, text: str, attempt: int) -> None:
         await self.wait_capacity()
-        for event in self._narrator.grow(self._step_id, text, attempt):
+        for event in self._converter.grow(self._step_id, text, attempt):
             super().receive_delivery(event)
 
     def receive_answer(self, answer: ModelResponse) -> None:
-        for event in self._narrator.end(self._step_id, answer):
+        for event in self._converter.end(self._step_id, answer):
             super().receive_delivery(event)
 
     def receive_calls(self, calls: Sequence[ToolCall]) -> None:
-        for event in self._narrator.begin(self._step_id, calls):
+        for event in self._converter.begin(self._step_id, calls):
             super().receive_delivery(event)
 
     @property

@@ -33,7 +33,7 @@ MAX_FOUND = 50
 
 
 class AgentRef(Address):
-    """Address of an agent. Each message gets a new session."""
+    """Address of an agent for messages without a session: each message gets a new session."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class AgentTool(Tool):
         self._opener = opener
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the other agent has no policy, and has tools that need trusted arguments or delegate tasks.
+        """Return True if the called agent has no policy for untrusted text, but tools that need one.
 
         A policy of the calling agent then treats this tool as unsafe for untrusted text.
         """
@@ -149,7 +149,7 @@ class AgentTool(Tool):
 
 
 def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) -> str:
-    """Return the text of a task's outcome as a tool result, and mark untrusted text in it with its sources.
+    """Return the outcome of a task as text for a tool result, and add the outcome's untrusted sources to the call's context.
 
     An incomplete answer gets a note with its status.
 
@@ -164,7 +164,7 @@ def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) ->
 
 @contextmanager
 def limited(limit: trio.CancelScope) -> Iterator[None]:
-    """Register a time limit for the block, so that the time in which a call waits for an approval does not count."""
+    """Extend the deadline of `limit` during the block by the time in which a call in the block waits for an approval."""
     token = time_limits.set((*time_limits.get(), TimeLimit(limit)))
     try:
         yield
@@ -201,7 +201,7 @@ def delegation_tools(
     check_seconds("deadline", deadline)
     at_least_one("tries", tries)
     if isinstance(allowed, str):
-        raise ConfigurationError(f"allowed= takes a list of names: allowed=[{allowed!r}]")
+        raise ConfigurationError(f"allowed= must be a list of agent names, as in allowed=[{allowed!r}]")
     if callable(allowed):
         check_rule_function("allowed=", allowed, takes="(card)")
     elif allowed is not None:
@@ -212,11 +212,11 @@ def delegation_tools(
 def _check_names(allowed: Collection[str]) -> None:
     if not isinstance(allowed, Collection):
         raise ConfigurationError(
-            f"allowed= takes names of agents or a function of (card), not {allowed!r:.200}"
+            f"allowed= must be a list of agent names or a function of (card), not {allowed!r:.200}"
         )
     for name in allowed:
         if not isinstance(name, str):
-            raise ConfigurationError(f"allowed= takes names of agents, not {name!r:.200}")
+            raise ConfigurationError(f"allowed= must contain names of agents, not {name!r:.200}")
 
 
 class FindAgents(Tool):
@@ -277,9 +277,9 @@ class DelegateToAgent(Tool):
         self._deadline = deadline
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the named agent runs here without a policy, but has tools that need one.
+        """Return True if the agent named in the arguments runs in this process without a policy that its tools need.
 
-        These are tools that need trusted arguments, and tools that delegate tasks.
+        A policy is needed by tools with trusted arguments, and by tools that delegate tasks.
         """
         return is_unchecked_here(session, arguments.get("agent"))
 
@@ -290,7 +290,9 @@ class DelegateToAgent(Tool):
         await agents.wait_started(name, context_of(session))
         card = agents.get(name)
         if card is None or not may_call(self._allowed, card, context):
-            raise ToolError(f"there is no agent {name!r} that you may call: look with find_agents")
+            raise ToolError(
+                f"agent {name!r} does not exist, or you may not call it: find an agent with find_agents"
+            )
         given: dict[str, Any] = {
             "key": f"{context.idempotency_key}/{name}",
             "priority": Priority.of(arguments.get("priority", "NORMAL")),
@@ -304,7 +306,7 @@ class DelegateToAgent(Tool):
 
 
 def is_unchecked(opener: SessionOpener) -> bool:
-    """Return True if an agent has no policy, and has tools that need trusted arguments or delegate tasks.
+    """Return True if an agent has no policy for untrusted text, but tools that need trusted arguments or delegate tasks.
 
     Untrusted text that reaches such an agent could cause effects that no policy checks.
     """
@@ -315,13 +317,19 @@ def is_unchecked(opener: SessionOpener) -> bool:
 
 
 def is_unchecked_here(session: SessionContext, agent: object) -> bool:
-    """Return True if an agent of this name runs in the runtime of a session, and `is_unchecked` is true of it."""
+    """Return True if an agent of this name runs in the runtime of the session, without the policy that its tools need.
+
+    See `is_unchecked`.
+    """
     agents = services_of(session_of_context(session)).delegation.agents
     return isinstance(agent, str) and agent in agents and is_unchecked(agents.opener(agent))
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
-    """Return True if `allowed=` lets the agent of a tool call call the agent of this card. No agent may call itself."""
+    """Return True if the calling agent in `context` may call the agent of this card.
+
+    `allowed` is the argument of `delegation_tools`; None allows all agents. An agent may not call itself.
+    """
     if card.name == context.agent:
         return False
     if allowed is None:
@@ -333,5 +341,5 @@ def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> 
 
 def _session_of(context: ToolContext) -> Session:
     if not isinstance(context.session, Session):
-        raise ToolError("this tool only works in a session of an agent")
+        raise ToolError("this tool works only in a session of an agent: call it in a turn of the agent")
     return context.session

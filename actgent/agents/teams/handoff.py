@@ -47,7 +47,7 @@ class Receiver(Startable, Protocol):
 
     @property
     def run(self) -> Run:
-        """Method `Agent.run` of the agent."""
+        """Method `Agent.run` of the agent that takes over."""
         ...
 
 
@@ -68,7 +68,7 @@ def handoff(
     """
     profile = getattr(to, "profile", None)
     if not isinstance(profile, Profile) or not callable(getattr(to, "run", None)):
-        raise ConfigurationError(f"handoff(to=) takes an agent, e.g. handoff(to=billing), not {to!r:.200}")
+        raise ConfigurationError(f"handoff(to=) must be an agent, e.g. handoff(to=billing), not {to!r:.200}")
     default = profile.goal or profile.capabilities or profile.role
     return HandoffTool(
         to,
@@ -108,7 +108,7 @@ class HandoffTool(Tool):
         self.has_history = has_history
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the other agent has no policy, and has tools that need trusted arguments or delegate tasks."""
+        """Return True if the agent that takes over has no policy for untrusted text, but tools that need one."""
         return is_unchecked_here(session, self.agent.name)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -145,29 +145,35 @@ class HandBackTool(Tool):
 
 
 def receivers_among(tools: Iterable[Tool], dispatcher: Dispatcher, guards: Guards) -> "AgentReceivers | None":
-    """Return the agents that are targets of the handoff tools among `tools`; None if there are no handoff tools."""
+    """Return the object with which the targets of the handoff tools in `tools` answer; None without handoff tools.
+
+    `dispatcher` and `guards` are those of the agent that hands sessions over.
+    """
     handoffs = {tool.agent.name: tool for tool in tools if isinstance(tool, HandoffTool)}
     return AgentReceivers(handoffs, dispatcher, guards) if handoffs else None
 
 
 @attrs.frozen(eq=False, repr=False)
 class AgentReceivers(FieldRepr):
-    """Handoff targets of one agent: they answer the sessions that were handed off."""
+    """Handoff targets of one agent, which answer the messages of its handed-off sessions."""
 
     tools: Mapping[str, HandoffTool]
-    """Handoff tools by the name of their agent."""
+    """Handoff tools by the name of the agent that they hand over to."""
     dispatcher: Dispatcher
-    """Dispatcher of the first agent."""
+    """Dispatcher of the agent that hands sessions over. It calls the handlers of these sessions."""
     guards: Guards
-    """Guards of the first agent."""
+    """Guards of the agent that hands sessions over."""
 
     def must_answer(self, turn: Turn) -> bool:
-        """Return True if the message is from a user and the session is handed off."""
+        """Return True if the turn's message is from a user and its session is handed off to another agent."""
         context = turn.session
         return turn.message.sender.kind == "user" and handoff_in(context.seen_state).agent in self.tools
 
     async def answer(self, turn: Turn) -> Reply | None:
-        """Let the handoff target answer, and record its reply. Return None if the session is no longer handed off."""
+        """Let the handoff target answer the message of a turn, and record its reply.
+
+        Return None if the session is no longer handed off.
+        """
         context = turn.session
         handed_off = handoff_in(context.seen_state)
         if (tool := self.tools.get(handed_off.agent)) is None:
@@ -186,10 +192,10 @@ class AgentReceivers(FieldRepr):
         return reply
 
     async def _ask(self, tool: HandoffTool, child: SessionContext, turn: Turn, *, note: str) -> Reply:
-        """Let the other agent answer the user's message in the child session, and return its reply.
+        """Let the agent of the handoff tool answer the user's message in the child session, and return its reply.
 
         The message keeps its id, so a repetition after a crash returns the earlier reply. `note` is the text
-        that the first agent passes on; untrusted text in it is fenced. Events and tokens of the child session
+        that the first agent passes on; untrusted text in it is put between delimiters. Events and tokens of the child session
         are relayed to this session.
         """
         context = turn.session
@@ -212,12 +218,15 @@ class AgentReceivers(FieldRepr):
                     prompt=prompt,
                 )
             except DuplicateMessage:
-                if (known := await _known_reply(child, turn.message.id)) is None:
+                if (earlier := await _earlier_reply(child, turn.message.id)) is None:
                     raise
-                return known
+                return earlier
 
     def _relay_deliveries(self, child: SessionContext, turn: Turn) -> AbstractContextManager[object]:
-        """Relay the deliveries of the child session to this session, except replies and failures."""
+        """Relay the deliveries of the child session to the session of the turn during a `with` block.
+
+        Replies and failures are not relayed.
+        """
         context = turn.session
         is_read = bool(turn.listeners) and turn.has_stream_listener()
         if not (is_read or context.handlers.any_of(*_RELAYED)):
@@ -236,7 +245,7 @@ class AgentReceivers(FieldRepr):
         )
 
     def _write(self, turn: Turn, reply: Reply, agent: str) -> None:
-        """Add the answer to the history and the journal, unless it was added before a restart."""
+        """Add the reply of the other agent to the session's history and journal, unless it was added before a restart."""
         context = turn.session
         last = context.conversation.last_message
         if last is not None and last.id == reply.id:
@@ -258,7 +267,7 @@ class AgentReceivers(FieldRepr):
 
 
 async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
-    """Return the session opener of another agent.
+    """Return the session opener of another agent in the runtime of a session. Wait if the agent is about to start.
 
     Raises:
         NotRunning: No agent with this name is running in the runtime.
@@ -288,8 +297,8 @@ async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
     return former
 
 
-async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
-    """Return the reply that a message got before a restart, read from the history; None if it was not answered."""
+async def _earlier_reply(child: SessionContext, message_id: str) -> Reply | None:
+    """Return the reply to a message of the child session from before a restart; None if it was not answered."""
     page = await child.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     asked = next((each for each in page.messages if each.id == message_id), None)
     answers = [
@@ -317,5 +326,5 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
 
 def _session_of(context: ToolContext) -> Session:
     if not isinstance(context.session, Session):
-        raise ToolError("this tool only works in a session of an agent")
+        raise ToolError("this tool works only in a session of an agent: call it in a turn of the agent")
     return context.session

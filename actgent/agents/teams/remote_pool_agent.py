@@ -92,7 +92,9 @@ class PoolAgent(Agent[Any, Any]):
         grace: float = 10.0,
     ) -> None:
         if not pool or "/" in pool:
-            raise ConfigurationError(f"pool= is the name of a pool of the cluster, not {pool!r:.100}")
+            raise ConfigurationError(
+                f"pool= must be the name of a pool of the cluster, as text, not {pool!r:.100}"
+            )
         check_each_seconds(retry_timeout=retry_timeout, deadline=deadline)
         check_session_limits(limits)
         super().__init__(
@@ -138,7 +140,7 @@ class PoolAgent(Agent[Any, Any]):
         return STOPPED not in context.seen_state  # this session only stops a task
 
     def _register_handler(self, session: Session) -> None:
-        """Register a handler that stops the task in the other pool if the turn that sent the task fails."""
+        """Register a handler on a session that stops the task in the other pool if the turn that sent the task fails."""
         session.on_exception(self._stop_task_of)
 
     async def _stop_task_of(self, failure: Failure, session: Session) -> None:
@@ -148,19 +150,19 @@ class PoolAgent(Agent[Any, Any]):
 
 @attrs.frozen(eq=False)
 class _PoolReceiver:
-    """Sends each message to the agent in the other pool, in place of a model call."""
+    """Receiver of a proxy agent's messages: it sends each one to the agent in the other pool, in place of a model call."""
 
     agent: PoolAgent
-    """The proxy agent."""
+    """The proxy agent whose messages are sent."""
     pools: Pools
-    """Connection to other pools."""
+    """Connection to the other pools of the cluster."""
     stops: PoolCancellations
-    """Cancels tasks in other pools."""
+    """Service that cancels tasks in other pools."""
     agents: Directory
-    """Agents of this runtime."""
+    """Running agents of this runtime."""
 
     def must_answer(self, turn: Turn) -> bool:
-        """Return True: the agent in the other pool answers all messages."""
+        """Return True, because the agent in the other pool answers all messages."""
         return True
 
     async def answer(self, turn: Turn) -> Reply | None:
@@ -168,7 +170,7 @@ class _PoolReceiver:
 
         Raises:
             RemoteError: The task failed; the failure has the kind of the remote failure.
-            LimitReached: A limit is used up, so the task cannot be granted any of it.
+            LimitReached: A limit of the calling session is used up, so the task cannot get a part of it.
         """
         context = turn.session
         if (stopped := context.seen_state.get(STOPPED)) is not None:
@@ -177,14 +179,14 @@ class _PoolReceiver:
         task = context.seen_state.get(_key(turn.message.id)) or await self._record_task(turn)
         if "report" not in task:
             task = await _record_outcome(context, turn.message.id, task, await self._ask(turn, task))
-        known = task["report"]
-        if known["failed"] is not None:
-            turn.blame = known["failed"]
-            raise _failure(self.agent, known)
+        outcome = task["report"]
+        if outcome["failed"] is not None:
+            turn.blame = outcome["failed"]
+            raise _failure(self.agent, outcome)
         return _deliver_reply(turn, task, self.agent.name)
 
     async def _ask(self, turn: Turn, task: Mapping[str, Any]) -> PoolReport:
-        """Send the task to the other pool and wait for its report.
+        """Send the recorded task of a turn to the other pool, and wait for the pool's report.
 
         Raises:
             RemoteError: The pool rejected the task.
@@ -195,12 +197,12 @@ class _PoolReceiver:
                 self.agent.pool, self._task(turn.session, turn, task), retry_timeout=self.agent.retry_timeout
             )
         if report.refused:  # a rejected cancellation leaves the task stopped, like a failed task
-            raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
+            raise RemoteError(f"pool {self.agent.pool!r} rejected the task: {report.refused}")
         turn.blame = "internal"
         return report
 
     async def stop_task(self, context: SessionContext, message_id: str) -> None:
-        """Stop the task of a message, if it was sent and its outcome is not known."""
+        """Stop the task that was sent for a message. Do nothing if there is no task, or if its outcome is recorded."""
         task = context.seen_state.get(_key(message_id))
         if task is None or "report" in task:
             return
@@ -209,9 +211,10 @@ class _PoolReceiver:
         await _record_outcome(context, message_id, task, report)
 
     async def _record_task(self, turn: Turn) -> Mapping[str, Any]:
-        """Charge the limits of the task to the calling session's budget, record the task, and return it. Durable on return.
+        """Charge the task's limits to the budget of the turn, record the task in the session state, and return it.
 
-        A crash before the record charges the budget again; no task was sent by then.
+        The record is durable on return. After a crash before the record, the budget is charged again; no task was sent by
+        then.
         """
         context = turn.session
         limits = {} if turn.budget is None else _granted_limits(turn.budget, self.agent.granted.shared)
@@ -226,7 +229,10 @@ class _PoolReceiver:
         return task
 
     def _deadline_for(self, context: SessionContext) -> tuple[float, float]:
-        """Return the deadline, as steady Unix time in seconds, and the seconds until it. Those of the parent task, if it has any."""
+        """Return the deadline of a task, as steady Unix time in seconds, and the seconds until the deadline.
+
+        They are those of the task that the session itself works on, if that task has a deadline.
+        """
         if context.task is not None and context.task.deadline:
             return context.task.deadline, context.task.seconds
         return _steady_time(context) + self.agent.deadline, self.agent.deadline
@@ -250,7 +256,7 @@ class _PoolReceiver:
 
 
 class _PoolProtocol(Bare):
-    """Protocol of agents without a model. The `message_type` of a reply names the missing part of the answer."""
+    """Protocol of agents in another pool, which need no model here. The `message_type` of a reply says why it is incomplete."""
 
     name: ClassVar[str] = "pool"
     template: ClassVar[str] = "{{ profile.name }}: an agent of another pool."
@@ -260,13 +266,15 @@ class _PoolProtocol(Bare):
 
 
 class _NoModel(LLM):
-    """Model of agents in another pool; calling it is an error."""
+    """Model client of agents in another pool. A call of it raises an error, because the model runs in the other pool."""
 
     name = "pool"
     dialect: ClassVar[str] = "pool"
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
-        raise ConfigurationError("an agent of another pool has no model here")
+        raise ConfigurationError(
+            "the agent of another pool has no model in this process: send it a message instead of a model call"
+        )
 
 
 def _steady_time(context: SessionContext) -> float:
@@ -277,11 +285,11 @@ def _key(message_id: str) -> str:
     return f"{TASK_KEY_PREFIX}/{message_id}"
 
 
-def _granted_limits(budget: Budget, given: Mapping[str, float]) -> dict[str, float]:
-    """Return the part of the remaining budget that a task in another pool may spend.
+def _granted_limits(budget: Budget, declared: Mapping[str, float]) -> dict[str, float]:
+    """Return the part of the remaining budget that a task in another pool may spend, by limit.
 
-    A limit declared for the agent applies, otherwise a share of the remaining amount; neither exceeds the
-    remaining amount. Amounts without a limit are omitted.
+    It is the limit in `declared`, or else a share of the remaining amount, and never exceeds the remaining amount.
+    Amounts that the budget does not limit are omitted.
 
     Raises:
         LimitReached: One of the limits is used up.
@@ -300,7 +308,7 @@ def _granted_limits(budget: Budget, given: Mapping[str, float]) -> dict[str, flo
             if is_whole
             else room * DEFAULT_SHARE
         )
-        limits[name] = min(given.get(name, share), room)
+        limits[name] = min(declared.get(name, share), room)
     return limits
 
 
@@ -312,19 +320,24 @@ def _joined_message(turn: Turn, *, via: str) -> Message:
 async def _record_outcome(
     context: SessionContext, message_id: str, task: Mapping[str, Any], report: PoolReport
 ) -> Mapping[str, Any]:
-    """Record the outcome of a task from its `report`, then refund the budget that the task did not use.
+    """Record the outcome of a message's task from the report of the other pool, and return the task with its outcome.
 
-    Return the task with its outcome. A crash between both steps loses the unused budget, and charges nothing
-    twice.
+    Then refund the part of the budget that the task did not use. A crash between both steps loses this part, and charges
+    nothing twice.
     """
     answered = report.answered
-    known: dict[str, Any] = {"text": report.refused, "failed": UNREACHABLE, "shortfall": "", "is_json": False}
+    outcome: dict[str, Any] = {
+        "text": report.refused,
+        "failed": UNREACHABLE,
+        "shortfall": "",
+        "is_json": False,
+    }
     if answered is not None:
-        known = attrs.asdict(answered)
+        outcome = attrs.asdict(answered)
         if not answered.via:
-            del known["via"]
-        del known["message_id"]
-    turn, task = context.turn, {**task, "report": known, "usage": attrs.asdict(report.usage)}
+            del outcome["via"]
+        del outcome["message_id"]
+    turn, task = context.turn, {**task, "report": outcome, "usage": attrs.asdict(report.usage)}
     with trio.CancelScope(shield=True):
         context.state.dispatch((_key(message_id), task))
         if context.log is not None:
@@ -332,22 +345,22 @@ async def _record_outcome(
         if turn is not None and turn.budget is not None and report.spent is not None:
             rest = amounts_of(task["limits"]) - amounts_of(report.spent)
             turn.budget.give_back(rest, now=trio.current_time())
-    if turn is not None and known["failed"] is not None:  # only an answer records the usage, not a failure
+    if turn is not None and outcome["failed"] is not None:  # only an answer records the usage, not a failure
         _count_usage(turn, report.usage)
     return task
 
 
 def _count_usage(turn: Turn, usage: Usage) -> None:
-    """Add the usage of a task to the session and its parents."""
+    """Add the tokens and cost of a task to the turn, its session and the parents of the session."""
     context = turn.session
     turn.progress.usage = turn.progress.usage.with_child(usage)
     context.conversation.usage = context.conversation.usage.with_child(usage)
     add_to_parents(context, usage)
 
 
-def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
+def _failure(agent: PoolAgent, outcome: Mapping[str, Any]) -> RemoteError:
     """Return the error of a failed task, with the agent, the pool and the reason."""
-    return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
+    return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {outcome['text']}")
 
 
 def _add_answer(turn: Turn, message: Message, usage: Usage) -> None:
@@ -364,7 +377,7 @@ def _add_answer(turn: Turn, message: Message, usage: Usage) -> None:
 
 
 def _deliver_reply(turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
-    """Convert a recorded task outcome to the reply of the turn, and add the reply to the history.
+    """Convert the recorded outcome of a task to the reply of the turn, add the reply to the history, and return it.
 
     A reply that was added before a restart is not added again.
     """

@@ -78,13 +78,17 @@ class MessageFilter(FieldRepr):
 
 def _seconds(name: str, date: datetime) -> float:
     if date.tzinfo is None:
-        raise ConfigurationError(f"{name}= is a date with a time zone, e.g. datetime.now(UTC), not {date!r}")
+        raise ConfigurationError(
+            f"{name}= must be a date with a time zone, e.g. datetime.now(UTC), not {date!r}"
+        )
     return date.timestamp()
 
 
 def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
     if isinstance(roles, str):
-        raise ConfigurationError(f"roles= is a list of kinds of senders, e.g. ({roles!r},), not a string")
+        raise ConfigurationError(
+            f"roles= must be a list of kinds of senders, e.g. ({roles!r},), not a string"
+        )
     for role in roles:
         if role not in _ROLES:
             raise ConfigurationError(f"unknown role {role!r}:  {nearest(str(role), _ROLES)}")

@@ -267,7 +267,7 @@ def _go_on(chat, *, first):
 def test_wrong_options_are_refused():
     """The error names the invalid option and its expected value."""
     for options, words in (
-        ({"long_term_memory": "sqlite:///m.db"}, "long_term_memory= takes LongTermMemory"),
+        ({"long_term_memory": "sqlite:///m.db"}, "long_term_memory= must be a LongTermMemory"),
         ({"recall_before_answer": True}, "needs long_term_memory="),
         ({"long_term_memory": LongTermMemory(), "recall_before_answer": -1}, "recall_before_answer="),
         ({"long_term_memory": LongTermMemory(), "recall_before_answer": "yes"}, "recall_before_answer="),

@@ -85,7 +85,7 @@ STEP = {"agent": "one", "message": "x"}
         ({"pipeline": "p", "steps": {"a": {**STEP, "after": [1]}}}, "a list of steps"),
         (
             {"pipeline": "p", "steps": {"a": {**STEP, "when": {"exist": "a"}}}},
-            "step 'a': there is no condition 'exist'",
+            "step 'a': unknown condition operator 'exist'",
         ),
         ({"pipeline": "p", "steps": {"a": {**STEP, "timeout": "60"}}}, "timeout= is a number"),
         ({"pipeline": "p", "steps": {"a": STEP}, "inputs": "x"}, "inputs: must be a list"),

@@ -120,16 +120,16 @@ def test_inputs_are_what_is_no_step_unless_they_are_declared():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "a b"}, "a step's name is made of"),
-        ({"name": 3}, "a step's name is made of"),
+        ({"name": "a b"}, "a step's name must consist of"),
+        ({"name": 3}, "a step's name must consist of"),
         ({"message": None}, "either message= or goal="),
         ({"goal": "reach it"}, "either message= or goal="),
         ({"message": 3}, "message= takes"),
         ({"agent": "any"}, "agent= takes an agent"),
         ({"agent": None}, "it has a message and no agent"),
         ({"when": True}, "when= takes a condition"),
-        ({"retries": -1}, "retries= is a whole number"),
-        ({"retries": True}, "retries= is a whole number"),
+        ({"retries": -1}, "retries= must be a whole number"),
+        ({"retries": True}, "retries= must be a whole number"),
         ({"timeout": 0}, "timeout"),
         ({"output": "text"}, "output= takes a type"),
     ],
@@ -146,7 +146,7 @@ def test_wrong_arguments_of_a_step(options, words):
     [
         ({"answer": "b"}, "answer='b' is not a step"),
         ({"on_failure": "ignore"}, "'continue' or 'stop'"),
-        ({"steps": ["a"]}, "steps= takes steps"),
+        ({"steps": ["a"]}, "steps= must contain PipelineStep objects"),
         ({"steps": [PipelineStep("a", goal="reach it")]}, "has a goal and no agent"),
         (
             {

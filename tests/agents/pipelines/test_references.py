@@ -46,7 +46,7 @@ def test_braces_in_a_value_are_not_a_reference():
 @pytest.mark.parametrize("said", ["{find.urls.2}", "x {find.n.deep}", "{nothing}", {"a": ["{find.urls.x}"]}])
 def test_missing_reference_is_reported_with_its_path(said):
     """A reference without a value raises `NoValue` with its path."""
-    with pytest.raises(NoValue, match=r"no output .* exists"):
+    with pytest.raises(NoValue, match=r"the value .* does not exist"):
         fill(said, VALUES)
 
 
@@ -59,7 +59,7 @@ def test_all_references_of_a_structure_are_found():
 @pytest.mark.parametrize("text", ["", "a.", "1a", "a b", "{a}", None])
 def test_invalid_reference_is_rejected(text):
     """In a condition, a reference has no braces."""
-    with pytest.raises(ConfigurationError, match="a reference is"):
+    with pytest.raises(ConfigurationError, match="a reference must be"):
         parse(text)
 
 

@@ -196,7 +196,7 @@ async def test_a_missing_output_fails_the_step_that_reads_it():
         result = await pipeline.process()
     assert (result.steps["b"].status, result.steps["b"].reason) == (
         "failed",
-        "no output a.url exists",
+        "the value a.url does not exist",
     )
     assert result.steps["c"].reason.startswith("greater: a.a is a number")
     assert told(one) == ["x"]
@@ -454,7 +454,7 @@ async def test_a_run_resumes_from_any_step():
         first = await pipeline.process(session_id="r")
         second = await pipeline.retry("r", "c")
         third = await pipeline.retry("r", "a", "b")
-        with pytest.raises(ConfigurationError, match="there is no step 'x'"):
+        with pytest.raises(ConfigurationError, match="the pipeline has no step 'x'"):
             await pipeline.retry("r", "x")
         nothing = await pipeline.retry("r")
     assert first.outputs["a"] == second.outputs["a"] != third.outputs["a"]
@@ -540,8 +540,8 @@ async def test_a_pipeline_is_a_tool_and_answers_messages():
         talk = await inner.create_session("ada")
         assert str(await inner.run('{"tpic": 1}', session=talk)).startswith("the input 'topic' is missing")
         assert str(await inner.run("coffee", session=talk)) == "<about coffee>"
-        assert "this run has started" in str(await inner.run("milk", session=talk))
-        assert "there is no step 'b'" in str(await inner.run('{"from": ["b"]}', session=talk))
+        assert "this run has started already" in str(await inner.run("milk", session=talk))
+        assert "the pipeline has no step 'b'" in str(await inner.run('{"from": ["b"]}', session=talk))
         assert str(await inner.run('{"from": ["a"]}', session=talk)) == "<about coffee>"
     assert told(one) == ["about tea", "about coffee", "about coffee"]
 

@@ -77,7 +77,7 @@ def test_condition_results(condition, held):
             When.greater("find.score", True),
             "find.score is a number and cannot be compared with a truth value",
         ),
-        (When.less("find.score", "{nowhere.at.all}"), "no output nowhere.at.all exists"),
+        (When.less("find.score", "{nowhere.at.all}"), "the value nowhere.at.all does not exist"),
     ],
 )
 def test_condition_on_incomparable_values_raises(condition, words):
@@ -99,8 +99,8 @@ def test_conditions_in_words():
         ({}, "an object with one key"),
         ("exists", "an object with one key"),
         ({"exist": "a"}, "did you mean 'exists'?"),
-        ({"exists": 3}, "a reference is"),
-        ({"exists": "a..b"}, "a reference is"),
+        ({"exists": 3}, "a reference must be"),
+        ({"exists": "a..b"}, "a reference must be"),
         ({"greater": "a"}, "a list of two items"),
         ({"greater": ["a", 1, 2]}, "a list of two items"),
         ({"and": []}, "at least one"),
@@ -116,9 +116,9 @@ def test_invalid_condition_is_rejected(data, words):
 
 def test_python_words_do_not_join_conditions():
     """The truth value of a condition raises an error, because `a and b` would silently be `b`."""
-    with pytest.raises(ConfigurationError, match="joined by &"):
+    with pytest.raises(ConfigurationError, match="with the operators &"):
         bool(When.exists("a"))
-    with pytest.raises(ConfigurationError, match="takes conditions"):
+    with pytest.raises(ConfigurationError, match="needs conditions"):
         When.all_of(When.exists("a"), "b")
 
 

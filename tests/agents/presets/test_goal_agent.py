@@ -377,7 +377,7 @@ async def test_configuration_mistakes_raise_before_the_first_model_call():
     for options in ({"tools": ["ok"]}, {"max_iterations": 0}, {"limits": Limits(cost=1.0)}, {"output": 3}):
         with pytest.raises(ConfigurationError):
             await run_agent("find v", llm, **options)
-    with pytest.raises(ConfigurationError, match="the goal is a string"):
+    with pytest.raises(ConfigurationError, match="the goal must be a string"):
         await run_agent(3, llm)
     assert llm.chats == []
 

@@ -516,7 +516,7 @@ async def test_disabling_fails_closed(plan_agent, names, words):
         assert agent.enabled_tools(session) == ("search", "offline", "add", "read_result")
         with pytest.raises(ConfigurationError):
             agent.enable_tools(session, ["search"])
-        with pytest.raises(ConfigurationError, match="list of names"):
+        with pytest.raises(ConfigurationError, match="list of tool names"):
             agent.configure(session, tools="add")
 
 

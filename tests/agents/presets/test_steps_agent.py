@@ -36,7 +36,7 @@ from actgent.agents.steps.stream_events import (
     ToolResultsEvent,
 )
 from actgent.agents.steps.streamed_run_state import AgentAnswer, StepState, ToolExecution
-from actgent.agents.steps.turn_event_conversion import Narrator, PartialStep
+from actgent.agents.steps.turn_event_conversion import PartialStep, TurnEventConverter
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
@@ -552,20 +552,20 @@ def test_a_new_attempt_restarts_the_stream():
 
 def test_steps_do_not_mix():
     """33: two steps have two buffers, and deliveries that belong to no step pass through."""
-    narrator = Narrator()
-    narrator.grow("s1", '{"plan": "a', 0)
-    assert narrator.grow("s2", '{"final_answer": "b', 0) == [
+    converter = TurnEventConverter()
+    converter.grow("s1", '{"plan": "a', 0)
+    assert converter.grow("s2", '{"final_answer": "b', 0) == [
         StreamStart(step_id="s2"),
         FinalEvent(step_id="s2", text="b", complete=False),
     ]
     result = ToolResult(call_id="c", tool_name="t")
-    assert narrator.deliver(result) == [result]
+    assert converter.deliver(result) == [result]
 
 
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter", "pause"])
 def test_answers_that_are_not_acted_on(stop):
     """A cut or refused answer is no step."""
-    assert Narrator().end("s", ModelResponse(parts=(Text(STEP),), stop=stop)) == []
+    assert TurnEventConverter().end("s", ModelResponse(parts=(Text(STEP),), stop=stop)) == []
 
 
 # --- the answer as one object --------------------------------------------------------------------

@@ -141,5 +141,5 @@ async def test_an_unknown_stage_is_rejected():
     with pytest.raises(ConfigurationError, match="synthesis"):
         agent.on_query(stage="sythesis")(print)
     bare = BareAgent("clerk", llm=ScriptedLLM([]))
-    with pytest.raises(ConfigurationError, match="it has none"):
+    with pytest.raises(ConfigurationError, match="it has no stages"):
         bare.on_query(stage="synthesis")(print)

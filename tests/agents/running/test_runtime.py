@@ -302,7 +302,7 @@ async def test_a_name_is_taken_once():
         agent = await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["one"])))
         with pytest.raises(ConfigurationError, match="'a'"):
             await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["two"])))
-        with pytest.raises(ConfigurationError, match="runs already"):
+        with pytest.raises(ConfigurationError, match="is already running"):
             await runtime.start(agent)
         assert (await agent.run("hello")).text == "one"
 
@@ -321,7 +321,7 @@ async def test_an_agent_can_be_opened_again():
     agent = BareAgent(name="a", llm=ScriptedLLM(["one", "two"]))
     async with agent:
         assert (await agent.run("hello")).text == "one"
-        with pytest.raises(ConfigurationError, match="runs already"):
+        with pytest.raises(ConfigurationError, match="is already running"):
             await agent.__aenter__()
     with pytest.raises(NotRunning):
         await agent.run("hello")

@@ -236,7 +236,7 @@ WRONG = {
     "fields": ([{"role": "user", "text": "x"}], r"history\[0\]: it is a ChatMessage"),
     "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it has no content"),
     "no text": ([{"role": "user", "content": 7}], r"history\[0\]"),
-    "no result": (SAID[:2], "ends with calls that have no results: ."),
+    "no result": (SAID[:2], "must not end with tool calls that have no results: ."),
     "results left out": ([*SAID[:2], SAID[3]], r"history\[2\]: results of the calls .'c1', 'c2'. are due"),
     "no call": ([SAID[0], SAID[2]], r"history\[1\]: results of the calls .. are due"),
     "one result too many": ([*SAID[:3], SAID[2]], r"history\[3\]: results of the calls .. are due"),
