@@ -138,7 +138,10 @@ def look(day: str) -> str:
         ),
         (lambda: RateLimiter(burst="10%"), "(burst=...) is a share above 0 and up to 1, not '10%'"),
         (lambda: RateLimiter(age_step="1s"), "(age_step=..., max_pause=...) are seconds, at least 0"),
-        (lambda: Retention(closed="30d"), "Retention takes seconds, at least 0, or timedeltas, not '30d'"),
+        (
+            lambda: Retention(closed="30d"),
+            "an age of Retention must be seconds of at least 0 or a timedelta, not '30d'",
+        ),
         (lambda: Policy(violation="stop"), "Policy(violation=) takes 'ask' or 'refuse', not 'stop'"),
         (
             lambda: LongTermMemory("memory:", half_life="30d"),
@@ -314,7 +317,7 @@ async def test_a_database_of_another_program(tmp_path):
 
 async def test_durability_without_a_journal():
     """It would have no effect, so a crash would lose messages that the developer believes to be stored."""
-    with pytest.raises(ConfigurationError, match="durability= is a setting of the journal: pass journal="):
+    with pytest.raises(ConfigurationError, match="durability= requires a journal: pass journal="):
         async with open_runtime(durability="relaxed"):
             pass
 

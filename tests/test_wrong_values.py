@@ -40,9 +40,9 @@ def clerk(*said, **options) -> BareAgent:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"retention": 30}, "retention= takes Retention(...), not 30"),
-        ({"quotas": {"day": 3}}, "quotas= takes Quotas(...)"),
-        ({"supervision": "one_for_one"}, "supervision= takes Supervision(...), not 'one_for_one'"),
+        ({"retention": 30}, "retention= must be Retention(...), not 30"),
+        ({"quotas": {"day": 3}}, "quotas= must be Quotas(...)"),
+        ({"supervision": "one_for_one"}, "supervision= must be Supervision(...), not 'one_for_one'"),
     ],
 )
 async def test_invalid_runtime_arguments_are_rejected(options, words):

@@ -391,13 +391,19 @@ class Session(Generic[DataT_co]):
             JournalError: The journal cannot be read.
         """
         self._agent.runner.check_loop("session.observe()")
-        wanted = ObservationFilter(types=types, turn=turn)
+        observation_filter = ObservationFilter(types=types, turn=turn)
         context = self._here
         if (recent := context.conversation.recent) is not None:
-            block = observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
+            block = observe_recent(
+                context, recent, self._agent.sessions, after=after, observation_filter=observation_filter
+            )
         else:
             block = observe(
-                self._agent.journal, self._agent.sessions, context.key, after=after, wanted=wanted
+                self._agent.journal,
+                self._agent.sessions,
+                context.key,
+                after=after,
+                observation_filter=observation_filter,
             )
         return self._reading(block)
 
@@ -420,12 +426,17 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.observations()")
         take_sources(self._context)
-        key, wanted = SessionKey(self.agent_name, self.id), ObservationFilter(types=types, turn=turn)
+        key, observation_filter = (
+            SessionKey(self.agent_name, self.id),
+            ObservationFilter(types=types, turn=turn),
+        )
         if (recent := self._context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
-            return list_recent(recent, after=after, limit=limit, wanted=wanted)
+            return list_recent(recent, after=after, limit=limit, observation_filter=observation_filter)
         journal = need_journal(self._agent.journal)
-        return await list_observations(journal, key, after=after, limit=limit, wanted=wanted)
+        return await list_observations(
+            journal, key, after=after, limit=limit, observation_filter=observation_filter
+        )
 
     # --- messages -----------------------------------------------------------------
 

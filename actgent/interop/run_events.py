@@ -361,7 +361,7 @@ async def read_run(
             await trio.lowlevel.checkpoint()  # lets the model continue, so that more text is sent together
             if not _read_available(follower, reader, events):
                 with trio.move_on_after(alive_seconds) as limit:
-                    await follower.move_on()
+                    await follower.wait_for_news()
                 has_moved_on = not limit.cancelled_caught
         except trio.EndOfChannel:
             events += reader.end("stopped", "the session was closed")

@@ -109,9 +109,9 @@ class DueIndex:
             self._at.setdefault(session_id, at)
         self._rebuild()
 
-    def forget(self, is_left: Callable[[str], bool]) -> None:
-        """Remove the sessions for which `is_left` returns True, because another process owns them now."""
-        self._at = {session_id: at for session_id, at in self._at.items() if not is_left(session_id)}
+    def forget(self, has_moved: Callable[[str], bool]) -> None:
+        """Remove the sessions for which `has_moved` returns True, because another process owns them now."""
+        self._at = {session_id: at for session_id, at in self._at.items() if not has_moved(session_id)}
         self._rebuild()
 
     def pop(self) -> list[str]:

@@ -64,7 +64,7 @@ class AgentActor:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts in the supervision window; too many stop the agent."""
+        """Number of recent restarts that supervision counts. If the number exceeds the limit of `Supervision`, the agent stops."""
         return 0 if self._cell is None else self._cell.restarts.count
 
     @property
@@ -84,7 +84,7 @@ class AgentActor:
         self.runner.run_in(cell)
 
     def set_equipped(self) -> None:
-        """Let the agent serve messages: its toolsets have connected, or no start waits for them any more."""
+        """Allow the agent to serve messages, because its toolsets have connected or their connection was given up."""
         equipped, self._equipped = self._equipped, None
         if equipped is not None:
             equipped.set()
@@ -102,7 +102,7 @@ class AgentActor:
             ready.set()
 
     async def live(self) -> None:
-        """Serve messages until cancelled, or until the agent was idle for `IDLE_SECONDS`. Its timers stay armed then."""
+        """Serve messages until cancelled, or until the agent was idle for `IDLE_SECONDS`. Timers of an idle agent stay armed."""
         if self._equipped is not None:
             await self._equipped.wait()
         try:

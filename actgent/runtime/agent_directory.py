@@ -40,13 +40,13 @@ class AgentCard(FieldRepr):
     capabilities: str = ""
     """Abilities of the agent, from its profile; `find_agents` searches them."""
 
-    def count_matches(self, wanted: frozenset[str]) -> int:
-        """Return the number of `wanted` words that occur in the card's name, role, goal and capabilities."""
-        known = words_of(f"{self.name} {self.role} {self.goal} {self.capabilities}")
-        return sum(any(_is_same(word, other) for other in known) for word in wanted)
+    def count_matches(self, words: frozenset[str]) -> int:
+        """Return how many of the searched `words` occur in the card's name, role, goal or capabilities."""
+        known = split_words(f"{self.name} {self.role} {self.goal} {self.capabilities}")
+        return sum(any(_is_same(word, other) for other in known) for word in words)
 
 
-def words_of(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the words of a text in lower case; names are split at hyphens and underscores."""
     return frozenset(_WORD.findall(text.casefold().replace("_", " ")))
 
@@ -57,7 +57,7 @@ def _is_same(word: str, other: str) -> bool:
 
 
 class Listed(typing.Protocol):
-    """Interface of an agent in the directory."""
+    """Interface of a started agent, as the directory stores it."""
 
     name: str
     profile: Profile
@@ -113,7 +113,7 @@ class Directory(Mapping[str, AgentCard]):
 
         For an empty text, return all agents by name.
         """
-        wanted = words_of(capability)
+        wanted = split_words(capability)
         if not wanted:
             return tuple(self[name] for name in sorted(self))
         found = [(-card.count_matches(wanted), name) for name, card in self.items()]
@@ -126,7 +126,7 @@ class Directory(Mapping[str, AgentCard]):
         self._agents[agent.name] = agent
 
     def add_opener(self, name: str, opener: SessionOpener) -> None:
-        """Add the session opener of an agent whose actor was just built. The agent then counts as used."""
+        """Add the session opener of an agent whose actor was just built. From then on, `unused` omits the agent."""
         self._openers[name] = opener
         self.trees.add(opener.running.sessions)
 
@@ -138,7 +138,7 @@ class Directory(Mapping[str, AgentCard]):
         self.trees.remove(name)
 
     def pending_opens_of(self, name: str) -> PendingOpens:
-        """Return an agent's sessions that are being loaded or erased; also for an agent that is not running."""
+        """Return the table of an agent's sessions that are being created, loaded or erased. The agent need not be running."""
         found = self._openings.get(name)
         if found is None:
             found = self._openings[name] = PendingOpens()
@@ -150,7 +150,7 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def unused(self) -> Iterator[Listed]:
-        """Running agents that were not used since their start. They have no actor, session or message."""
+        """Running agents that were not used since their start. They have no actor, no session and no message yet."""
         return (agent for name, agent in self._agents.items() if name not in self._openers)
 
     @property
@@ -207,12 +207,20 @@ class Directory(Mapping[str, AgentCard]):
             yield context is None or context.is_silent
 
     def find_context(self, key: SessionKey) -> SessionContext | None:
-        """Return a session in memory, or an unloaded one whose handle the program holds; None if there is none."""
+        """Return the context of a session in memory, without loading it from the journal.
+
+        Also return the context of an unloaded session if the program still holds its `Session` object. Return None for
+        other sessions.
+        """
         opener = self._openers.get(key.agent)
         return None if opener is None else opener.running.sessions.find_any(key.session_id)
 
     def reload_context(self, key: SessionKey) -> SessionContext | None:
-        """Return a session in memory, and reload an unloaded one whose handle the program holds; None if there is none."""
+        """Return the context of a session in memory.
+
+        If the session was unloaded and the program still holds its `Session` object, put it back into memory first.
+        Return None for other sessions.
+        """
         opener = self._openers.get(key.agent)
         return None if opener is None else opener.running.sessions.reload_any(key.session_id)
 
@@ -227,13 +235,13 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def resumed(self) -> int:
-        """Number of sessions that were resumed from the journal, of all agents."""
+        """Number of sessions of all agents that were resumed from the journal."""
         return self._resumed + sum(each.running.lifecycle.resumed for each in self._openers.values())
 
-    async def wait_started(self, name: str, asker: SessionContext | None) -> None:
+    async def wait_started(self, name: str, caller: SessionContext | None) -> None:
         """Wait until an agent is started, or the start phase of the runtime has ended.
 
-        Only turns that resume from the journal wait; other calls return at once. `asker` is the session of
+        Only turns that resume from the journal wait; other calls return at once. `caller` is the session of
         the calling turn.
         """
-        await self.start_phase.wait_for(name, self, asker)
+        await self.start_phase.wait_for(name, self, caller)

@@ -63,22 +63,22 @@ async def decide(
     Args:
         running: Agent of the session.
         context: Session that has the approval, or one of its parent sessions.
-        asked: Approval, or its id.
+        asked: The approval to decide, or its id.
         decision: `Approve`, `Reject`, `Edit` or `Respond`.
-        by: User who decides; None for an unknown user.
+        by: Name of the user who decides; None if it is unknown.
     """
     running.lifecycle.check_open(context)
     running.lifecycle.eviction.check_decided_here(context)
     if not isinstance(decision, BY_PEOPLE):
         meant = f"{decision.__name__}()" if isinstance(decision, type) else "Approve() or Reject(reason)"
         raise ConfigurationError(
-            f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}: write {meant}"
+            f"a decision must be Approve, Reject, Edit or Respond, not {decision!r:.200}: write {meant}"
         )
     ledger = context.ledger()
     await ledger.wait_written(approval_id_of(asked))
     running.lifecycle.check_open(context)
     approval = ledger.find(asked, context.id)
-    decision = _checked(running, approval, decision)
+    decision = _validate_decision(running, approval, decision)
     _add_sources(context)
     with running.lifecycle.kept(context):
         await _write(running, context, approval, decision, by=_name_of(by))
@@ -97,9 +97,9 @@ def _add_sources(context: SessionContext) -> None:
 
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """Return the session among a session and its loaded descendants to which an approval belongs.
+    """Find the session that requested an approval: `context`, or one of its descendants in memory.
 
-    If none of them has the approval, return the given session, whose ledger raises the right error.
+    If none of them has the approval, return `context`, whose approval ledger then raises the right error.
     """
     known = approval_id_of(asked)
     session_id = session_of(known)
@@ -177,7 +177,7 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Record that a turn is still suspended, if the journal has recorded that it resumed.
+    """Record again that a session's turn is suspended, if the journal has a record that it resumed.
 
     This is needed if one decision was written while the write of another one failed.
     """
@@ -188,17 +188,18 @@ def _note_suspended(context: SessionContext) -> None:
             context.log.flush_soon()
 
 
-def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
-    """Return a decision with validated arguments and content.
+def _validate_decision(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
+    """Validate the arguments or content of a decision, and return the decision with the converted values.
 
     Raises:
         UsageError: The kind of decision does not suit the approval, or the tool no longer exists.
     """
     if approval.for_caller and not isinstance(decision, Respond | Reject):
-        raise UsageError(f"the caller runs the tool {approval.tool_name!r}: use Respond or Reject")
+        raise UsageError(f"the caller runs the tool {approval.tool_name!r}: decide with Respond or Reject")
     if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):
         raise UsageError(
-            f"the guard {approval.tool_name!r} does not ask about a call: use Approve, Reject or Respond"
+            f"the guard {approval.tool_name!r} asks about a message and not about a tool call, so Edit is not possible: use "
+            "Approve, Reject or Respond"
         )
     if isinstance(decision, Edit):
         tool = running.core.calling.registry.get(approval.tool_name)
@@ -220,7 +221,7 @@ def _content(approval: Approval, content: object, of: str) -> str:
     except (ToolError, RecursionError) as error:
         if isinstance(error, InvalidArguments):
             raise
-        raise NotSerializable(f"the content of {of}", str(error)) from error
+        raise NotSerializable(f"the content of the decision {of}(...)", str(error)) from error
     return text
 
 
@@ -237,7 +238,9 @@ def _check_form(approval: Approval, content: object) -> None:
         approval.form or {}, owner=f"the question of tool {approval.tool_name!r}"
     )
     if reason := checked.reason(content) or form_misfit(approval.form, content):
-        raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
+        raise InvalidArguments(
+            f"the answer does not match the form of the tool {approval.tool_name!r}: {reason}"
+        )
 
 
 def _name_of(by: Sender | str | None) -> str:
@@ -249,7 +252,7 @@ def _name_of(by: Sender | str | None) -> str:
 
 @contextmanager
 def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
-    """Attach a future to a suspended turn for the block. Yield the turn's message.
+    """Let `future` receive the outcome of a session's suspended turn during the block. Yield the turn's message.
 
     Raises:
         NotSuspended: No turn of the session is suspended.
@@ -285,7 +288,7 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
 
 
 def caller_calls(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open calls of tools of the caller; see `Session.caller_calls`."""
+    """Return the open calls of tools that the caller executes itself; see `Session.caller_calls`."""
     return tuple(each for each in context.ledger().open.values() if each.for_caller)
 
 
@@ -319,7 +322,7 @@ async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
 
 
 async def approvals_of(running: AgentActor, session_id: str) -> Sequence[Approval]:
-    """Return the open approvals of a session from memory or from the journal, without calls for callers."""
+    """Return a session's open approvals from memory or from the journal, without calls that the caller executes itself."""
     context = running.sessions.get(session_id)
     if (context is not None and not context.has_moved) or running.journal is None:
         ledger = context.approvals if context is not None else None

@@ -48,7 +48,7 @@ class AgentStatistics(FieldRepr):
     agent: str
     """Name of the agent."""
     inbox: InboxStatistics
-    """Statistics of the inbox: queued and running messages."""
+    """Statistics of the agent's inbox: numbers of queued and running messages."""
     capacity: int
     """Maximum number of messages in the inbox."""
     session_capacity: int
@@ -60,25 +60,25 @@ class AgentStatistics(FieldRepr):
     suspended: int
     """Number of sessions in memory that wait for approvals."""
     restarts: int
-    """Number of restarts after failures that count for supervision."""
+    """Number of recent restarts after failures that supervision counts."""
     state: str
-    """`starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
+    """State of the agent: `starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class SetSchedule(FieldRepr):
-    """A schedule of a session."""
+    """A schedule together with the session to which it sends its messages."""
 
     agent: str
     """Name of the session's agent."""
     session_id: str
     """Id of the session."""
     schedule: Schedule
-    """The schedule, including its next time."""
+    """The schedule, including the time at which it fires next."""
 
     @property
-    def place(self) -> tuple[float, str, str, str]:
-        """Sort key of pages: next time, agent, session id, schedule id."""
+    def sort_key(self) -> tuple[float, str, str, str]:
+        """Sort key of a schedule in pages: time at which it fires next, agent, session id, schedule id."""
         return (self.schedule.at, self.agent, self.session_id, self.schedule.id)
 
 
@@ -104,8 +104,8 @@ class OpenBudget(FieldRepr):
     """Remaining amounts by the same names: limit minus spent and reserved."""
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Sort key of pages: agent, session id, turn."""
+    def sort_key(self) -> tuple[str, str, str]:
+        """Sort key of a budget in pages: agent, session id, message id of the turn."""
         return (self.agent, self.session_id, self.turn)
 
 
@@ -184,7 +184,7 @@ class Introspection:
 
         Args:
             query: Words to search for.
-            wanted: Conditions on messages and sessions.
+            wanted: Conditions that the found messages and their sessions must meet.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of hits.
 
@@ -265,15 +265,15 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        key, wanted, table = (
+        key, observation_filter, table = (
             SessionKey(agent, session_id),
             ObservationFilter(types=types, turn=turn),
             self._table_of(agent),
         )
         context = None if table is None else table.get(session_id)
         if context is None or table is None or (recent := context.conversation.recent) is None:
-            return observe(self.journal, table, key, after=after, wanted=wanted)
-        return observe_recent(context, recent, table, after=after, wanted=wanted)
+            return observe(self.journal, table, key, after=after, observation_filter=observation_filter)
+        return observe_recent(context, recent, table, after=after, observation_filter=observation_filter)
 
     async def observations(
         self,
@@ -292,7 +292,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        key, wanted, table = (
+        key, observation_filter, table = (
             SessionKey(agent, session_id),
             ObservationFilter(types=types, turn=turn),
             self._table_of(agent),
@@ -300,9 +300,9 @@ class Introspection:
         context = None if table is None else table.get(session_id)
         if context is not None and (recent := context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
-            return list_recent(recent, after=after, limit=limit, wanted=wanted)
+            return list_recent(recent, after=after, limit=limit, observation_filter=observation_filter)
         return await list_observations(
-            need_journal(self.journal), key, after=after, limit=limit, wanted=wanted
+            need_journal(self.journal), key, after=after, limit=limit, observation_filter=observation_filter
         )
 
     def _table_of(self, agent: str) -> SessionTable | None:
@@ -385,24 +385,24 @@ async def _schedule_page(
     that change during the call may be listed twice or be missing.
     """
     at_least_one("limit", limit)
-    behind = (0.0, "", "", "") if after is None else after.place
+    behind = (0.0, "", "", "") if after is None else after.sort_key
     found: list[SetSchedule] = []
     for due, running, session_id in await _due(agents, journal):
         if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_place)[-1].schedule.at:
             break  # sessions are sorted by time
-        found += [each for each in await _schedules(running, session_id, journal) if each.place > behind]
+        found += [each for each in await _schedules(running, session_id, journal) if each.sort_key > behind]
     await trio.lowlevel.checkpoint()
     return tuple(heapq.nsmallest(limit, found, key=_place))
 
 
 def _place(found: SetSchedule) -> tuple[float, str, str, str]:
-    return found.place
+    return found.sort_key
 
 
 async def _due(agents: Sequence[AgentActor], journal: Journal | None) -> list[tuple[float, AgentActor, str]]:
-    """Return the time, agent and id of each session with a timer, earliest first.
+    """Return the next timer's time, the agent and the id of each session with a timer, earliest first.
 
-    Sessions in memory have newer times than the journal, and replace them.
+    For a session in memory, the time from memory replaces the older time from the journal.
     """
     dates: dict[tuple[str, str], tuple[float, AgentActor, str]] = {}
     for running in agents:
@@ -432,11 +432,11 @@ def _budget_page(
     """Return a page of the budgets of sessions in memory, sorted by agent and session."""
     at_least_one("limit", limit)
     contexts = [context for running in agents for context in running.sessions.values()]
-    behind = ("", "", "") if after is None else after.place
+    behind = ("", "", "") if after is None else after.sort_key
     found = (
-        each for context in contexts for each in _budgets(context) if after is None or each.place > behind
+        each for context in contexts for each in _budgets(context) if after is None or each.sort_key > behind
     )
-    return tuple(heapq.nsmallest(limit, found, key=lambda each: each.place))
+    return tuple(heapq.nsmallest(limit, found, key=lambda each: each.sort_key))
 
 
 def _budgets(context: SessionContext) -> Iterator[OpenBudget]:
@@ -473,7 +473,7 @@ async def fork_session(
     agents: Directory,
     asker: str = "",
 ) -> SessionSummary:
-    """Write a copy of a session in the process that owns the new session id.
+    """Write a copy of a session up to a record, in the process that owns the new session id.
 
     Args:
         journal: Journal of the runtime.
@@ -482,7 +482,7 @@ async def fork_session(
         session_id: Id of the copy; None generates one.
         remote_sessions: Access to other processes; None without a cluster.
         agents: Running agents.
-        asker: Caller, stored in the first record of the copy.
+        asker: Text that identifies the request for the copy, stored in the first record; empty for none.
     """
     from actgent.journal.transfer import (  # noqa: PLC0415 - few programs fork sessions
         ExportedSession,
@@ -509,22 +509,24 @@ async def fork_session(
 
 
 async def records_up_to(journal: Journal, key: SessionKey, to: int | None) -> tuple[Record, ...]:
-    """Return the records of a session up to a number; None returns all.
+    """Return the records of a session up to record number `to`; None returns all records.
 
     Raises:
         SessionNotFound: The session does not exist.
-        ConfigurationError: The record does not exist.
+        ConfigurationError: The session has no record with that number.
     """
     records = await journal.load(key.session_id, agent=key.agent)
     if not records:
         raise SessionNotFound(key.agent, key.session_id)
     if to is not None and not 1 <= to <= len(records):
-        raise ConfigurationError(f"unknown step {to}: the session's records are 1 to {len(records)}")
+        raise ConfigurationError(
+            f"the session has no record {to}: its records are numbered 1 to {len(records)}"
+        )
     return records[:to]
 
 
 def need_index(index: IndexQueries | None) -> IndexQueries:
-    """Return the index of a runtime.
+    """Return `index`, or raise if the runtime was opened without an index.
 
     Raises:
         ConfigurationError: The runtime has no index.
@@ -537,7 +539,7 @@ def need_index(index: IndexQueries | None) -> IndexQueries:
 
 
 def need_journal(journal: Journal | None) -> Journal:
-    """Return the journal of a runtime.
+    """Return `journal`, or raise if the runtime was opened without a journal.
 
     Raises:
         ConfigurationError: The runtime has no journal.

@@ -95,8 +95,8 @@ class MessageAdmission:
             once: True ignores a message whose id the session has accepted before. A concurrent message with that id is
                 awaited first.
             future: Receives the outcome; None if no caller waits.
-            is_granted: True accepts the message above the inbox limits and without guards, for results that the session
-                requested.
+            is_granted: True accepts the message above the inbox limits and without guards, because the session
+                requested it, for example as the result of a task.
             funding: Budget of the turn; None uses the budget of the sending turn.
             options: Options of its turn if there is no `future`; None uses those of the agent.
         """
@@ -154,7 +154,7 @@ class MessageAdmission:
         Args:
             context: Session of the message.
             message: Message to accept.
-            others: Records written in the same step.
+            others: Journal records that are written together with the message.
             variables: Context variables of the turn; None copies those of the caller.
             funding: Budget of the turn; None if there is none.
 
@@ -164,7 +164,7 @@ class MessageAdmission:
         """
         self._check_open(context)
         if self._tracing is not None:
-            message = _traced(message, self._lifecycle.name, self._tracing)
+            message = _with_trace_context(message, self._lifecycle.name, self._tracing)
         acceptance = QueuedMessage(
             message, copy_context() if variables is None else variables, funding=funding
         )
@@ -238,9 +238,9 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _mark(self, context: SessionContext, message: Message) -> Message:
-        """Return the message with the trace context and the untrusted sources of its sender."""
+        """Return the message with the trace context of its sender, and labelled with the sender's untrusted sources."""
         if self._tracing is not None:
-            message = _traced(message, self._lifecycle.name, self._tracing)
+            message = _with_trace_context(message, self._lifecycle.name, self._tracing)
         return self._with_sources(context, message)
 
     def _with_sources(self, context: SessionContext, message: Message) -> Message:
@@ -257,9 +257,9 @@ class MessageAdmission:
         return attrs.evolve(message, via=join_origins(message.via, sources))
 
     def _source_of_sender(self, context: SessionContext, message: Message) -> str:
-        """Return the name of a sender from outside as an untrusted source.
+        """Return the name of a message's sender as an untrusted source; empty for trusted senders.
 
-        The text is empty for the owner of the session, and for messages that a turn or the runtime has sent.
+        The owner of the session, a turn and the runtime are trusted senders.
         """
         sender = message.sender
         if message.correlation_id is not None or sender.kind == "system":
@@ -307,7 +307,7 @@ class MessageAdmission:
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Add a message that is being sent to the session's pending messages.
 
-        A suspended session stays parked in the inbox.
+        The inbox still holds back the messages of a suspended session.
         """
         context.add_message(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
@@ -316,7 +316,7 @@ class MessageAdmission:
     async def _reserve(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
     ) -> Place[Message]:
-        """Reserve a place in the inbox, and wait for room if there is none. Without waiting there is no checkpoint.
+        """Reserve a place for a message in the inbox, and wait while the inbox is full. Without a wait there is no checkpoint.
 
         With `is_granted`, the inbox limits do not apply.
         """
@@ -363,7 +363,7 @@ class MessageAdmission:
         acceptance.mark_done()
         if self._drains and self._belongs_to_next_owner(context, acceptance.message):
             self._inbox.fill(place)
-            self._lifecycle.eviction.send_on(
+            self._lifecycle.eviction.drop_queued_messages(
                 context
             )  # after the earlier messages, which are already being forwarded
             return
@@ -376,7 +376,7 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
-        """Return True if an accepted message must not run here, because the session is about to move to another process.
+        """Return True if an accepted message must not run in this process, because its session is about to move to another one.
 
         Messages to child sessions, and messages that a caller has stopped, are still processed here.
         """
@@ -471,16 +471,16 @@ class MessageAdmission:
             LimitReached: The calling turn has the maximum depth.
         """
         limits = None if future is None else future.options.limits
-        asker = running_session()
-        if future is None and not any(above is asker for above in _parents_of(context)):
-            asker = None
-        if asker is None or asker.turn is None:
+        caller = running_session()
+        if future is None and not any(above is caller for above in _parents_of(context)):
+            caller = None
+        if caller is None or caller.turn is None:
             return None if limits is None else Funding(limits.shared)
-        funding = self._runner.turn_lifecycle.accounts.lead(asker.turn, asker.agent)
+        funding = self._runner.turn_lifecycle.accounts.lead(caller.turn, caller.agent)
         if (
             funding.depth == _RING_LEVELS
         ):  # one level only: ordinary calls cost no search, and a cycle is logged once
-            _warn_of_call_cycle(asker, context.agent)
+            _warn_of_call_cycle(caller, context.agent)
         return funding if limits is None else attrs.evolve(funding, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:
@@ -550,8 +550,11 @@ class MessageAdmission:
         )
 
 
-def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
-    """Return a message with the current trace context. Without a trace, start a new one with a span for the sending."""
+def _with_trace_context(message: Message, agent: str, tracing: Tracing) -> Message:
+    """Return a message with the current trace context.
+
+    If no trace is active, record a short span for the sending of the message as the start of a new trace.
+    """
     current = tracing.current() or message.traceparent
     if current is None:
         span = tracing.begin(
@@ -566,7 +569,7 @@ def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
 
 
 def _warn_of_other_content(context: SessionContext, message: Message) -> None:
-    """Log a warning if a message repeats the id of another message: the session drops its content."""
+    """Log a warning if a message has the id of an earlier message but other content, because that content is dropped."""
     queued, messages = context.find_message(message.id), context.conversation.messages
     if queued is not None:
         messages = [queued.message]
@@ -586,7 +589,7 @@ def _warn_of_other_content(context: SessionContext, message: Message) -> None:
 async def _join_earlier(
     context: SessionContext, message: Message, future: TurnFuture | None, *, is_granted: bool
 ) -> None:
-    """Let a caller wait for the outcome of an earlier message with the same id."""
+    """Let the caller's `future` wait for the outcome of an earlier message with the same id."""
     if not is_granted:  # the repeated result of a tool or task may have another text
         _warn_of_other_content(context, message)
     if future is not None:
@@ -624,8 +627,8 @@ class _WithdrawnCaller(FieldRepr):
     is_refused: bool
     """True if the message was withdrawn from the inbox."""
 
-    def tell(self, context: SessionContext) -> None:
-        """Raise the error in the waiting caller; `SessionMoved` if another process owns the session."""
+    def raise_in_caller(self, context: SessionContext) -> None:
+        """Raise the error in the waiting caller; raise `SessionMoved` instead if another process owns the session."""
         if context.has_moved:
             end_waits_as_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
         elif self.is_refused:
@@ -646,7 +649,7 @@ async def _notify_after_write(context: SessionContext, withdrawn: Iterable[_With
 
 def _notify_callers(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
     for each in withdrawn:
-        each.tell(context)
+        each.raise_in_caller(context)
 
 
 def _check_not_closed(context: SessionContext, acceptance: QueuedMessage) -> None:
@@ -656,7 +659,7 @@ def _check_not_closed(context: SessionContext, acceptance: QueuedMessage) -> Non
 
 
 def _parents_of(context: SessionContext) -> Iterator[SessionContext]:
-    """Yield the parent sessions, nearest first."""
+    """Yield the parent sessions of a session, nearest first."""
     while context.parent is not None:
         context = context.parent
         yield context
@@ -672,9 +675,9 @@ def _was_sent(context: SessionContext, message_id: str) -> bool:
     )
 
 
-def _warn_of_call_cycle(asker: SessionContext, agent: str) -> None:
+def _warn_of_call_cycle(caller: SessionContext, agent: str) -> None:
     """Log a warning if agents call each other in a cycle: the called agent has a parent session of the caller."""
-    names, session = [asker.agent], asker.parent
+    names, session = [caller.agent], caller.parent
     while session is not None:
         names.insert(0, session.agent)
         session = session.parent

@@ -26,11 +26,11 @@ class StartPhase(FieldRepr):
 
     is_over: bool = False
     blocks: int = 0
-    """Number of open `Runtime.starting` blocks."""
+    """Number of `Runtime.starting` blocks that the program has entered and not left; the phase does not end before."""
     has_logged: bool = False
     """True if the missing agents were logged."""
     _ends_at: float = -math.inf
-    """End of the phase in seconds of `trio.current_time()`; minus infinity before the first start."""
+    """End of the start phase in seconds of `trio.current_time()`; minus infinity before the first start of an agent."""
     _resumed_sessions: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)
     """Sessions that were resumed during the phase."""
     _changed: trio.Event = attrs.field(factory=trio.Event)

@@ -202,9 +202,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
     @asynccontextmanager
     async def starting(self) -> AsyncGenerator[None, None]:
-        """Return a context in which several agents are started. Their sessions in the journal resume at its end, as with `ready`.
+        """Return a block in which the program starts several agents. Their sessions in the journal resume when it exits.
 
-        After an exception they do not resume: call `ready` to resume them.
+        If the block exits with an exception, the sessions do not resume before `ready` is called.
         """
         self.agents.start_phase.blocks += 1
         try:
@@ -303,7 +303,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
     @property
     def count(self) -> int:
-        """Number of running agents and actors, child actors included."""
+        """Number of running agents and actors, including child actors."""
         return self._system.count
 
     def __repr__(self) -> str:
@@ -338,7 +338,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     # --- what happens in it ------------------------------------------------------------------
 
     def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
-        """Return an `async with` block with a receive channel of all future events.
+        """Return an `async with` block that gives a receive channel of all future events of the runtime.
 
         The channel keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
         """
@@ -485,14 +485,14 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         if (journal := self.journal) is None:
             return
         erased: dict[SessionKey, None] = {}
-        left = [key, *await _find_below(journal, [key], [key])]
+        left = [key, *await _find_descendants(journal, [key], [key])]
         while left:
             for each in reversed(
                 left
             ):  # the root is erased last: after a crash the next erasure finds the children by it
                 await self._erase(journal, each)
             erased |= dict.fromkeys(left)
-            left = await _find_below(journal, [*erased], erased)  # sessions created during the erasure
+            left = await _find_descendants(journal, [*erased], erased)  # sessions created during the erasure
 
     async def _erase(self, journal: Journal, key: SessionKey) -> None:
         """Close a session and erase it while no task can open it."""
@@ -515,7 +515,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             return
         context = running.sessions.reload_any(key.session_id)
         if context is None:
-            running.core.observer.leave(key.session_id.__eq__)
+            running.core.observer.drop_moved(key.session_id.__eq__)
             return
         if any(is_inside(each.turn) for each in context.family()):
             raise WouldDeadlock("delete_session()", key.session_id)
@@ -536,7 +536,10 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         return one_of([*agents], session_id)
 
     def _find_session(self, key: SessionKey) -> SessionContext | None:
-        """Return a session in memory, or an unloaded session whose handle the program holds; None if there is none."""
+        """Return the context of a session in memory, or of an unloaded session whose `Session` object the program holds.
+
+        Return None for other sessions.
+        """
         running = self._system.body(key.agent)
         return running.sessions.find_any(key.session_id) if isinstance(running, AgentActor) else None
 
@@ -547,7 +550,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             UsageError: The block is closing or closed.
         """
         if self._left:
-            raise UsageError("the block of this runtime is being left, or was: open another one")
+            raise UsageError(
+                "this runtime is closed or closing, because its open_runtime() block has ended: open a new runtime"
+            )
 
     def _agents(self) -> Iterator[AgentActor]:
         """Return the running agents, without plain actors."""
@@ -563,12 +568,12 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     def note_ended(self, key: SessionKey) -> None:
         """Schedule the erasure of an ended session from the journal."""
         if self._sweeper is not None:
-            self._sweeper.note(key)
+            self._sweeper.schedule(key)
 
 
 @attrs.frozen(repr=False)
 class Host(FieldRepr):
-    """Services of a runtime that start agents."""
+    """Services that a runtime offers to the agents that it starts."""
 
     runtime: Runtime
     _system: ActorSystem
@@ -605,15 +610,15 @@ async def _recover(agents: Sequence[Startable]) -> None:
         await agent.__actgent_recover__()
 
 
-async def _find_below(
-    journal: Journal, keys: Sequence[SessionKey], known: Collection[SessionKey]
+async def _find_descendants(
+    journal: Journal, keys: Sequence[SessionKey], excluded: Collection[SessionKey]
 ) -> list[SessionKey]:
-    """Return the descendants of these sessions in the journal, without the known sessions."""
+    """Return the keys of all descendants of the sessions `keys` in the journal, except those in `excluded`."""
     found: dict[SessionKey, None] = {}
     waiting = keys
     while waiting:
         below = [child.key for child in await journal.children_of(waiting)]
-        waiting = [child for child in below if child not in known and child not in found]
+        waiting = [child for child in below if child not in excluded and child not in found]
         found |= dict.fromkeys(waiting)
     return [*found]
 
@@ -621,16 +626,16 @@ async def _find_below(
 def _check_startable(agent: object) -> None:
     if isinstance(agent, type):
         raise ConfigurationError(
-            f"a runtime starts agents, not the class {agent.__name__}: write {agent.__name__}(...)"
+            f"start() takes an agent, not the class {agent.__name__}: write {agent.__name__}(...)"
         )
     if not hasattr(agent, "__actgent_start__"):
         raise ConfigurationError(
-            f"a runtime starts agents, not {agent!r:.200}: pass an agent, or spawn an actor without a model"
+            f"start() takes an agent, not {agent!r:.200}: pass an agent, or start a plain actor with spawn()"
         )
 
 
 def _check_durability(durability: Durability, *, has_journal: bool) -> None:
-    """Raise if a durability is unknown.
+    """Raise if `durability` is unknown or needs a journal.
 
     Raises:
         ConfigurationError: The durability is unknown, or the runtime has no journal.
@@ -638,12 +643,10 @@ def _check_durability(durability: Durability, *, has_journal: bool) -> None:
     if durability not in _DURABILITIES:
         hint = meant(durability, _DURABILITIES)
         raise ConfigurationError(
-            f"durability= is 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
+            f"durability= must be 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
         )
     if durability != "full" and not has_journal:
-        raise ConfigurationError(
-            "durability= is a setting of the journal: pass journal=, or leave durability= out"
-        )
+        raise ConfigurationError("durability= requires a journal: pass journal=, or omit durability=")
 
 
 def _open_journal(
@@ -679,12 +682,12 @@ def _open_index(
     """Return a block that opens the index of the journal, if the runtime has one. It receives the journal, and the index or None.
 
     Raises:
-        ConfigurationError: An index has no journal.
+        ConfigurationError: `has_index` is True, and the runtime has no journal.
     """
     if not has_index:
         return nullcontext((journal, None))
     if journal is None:
-        raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
+        raise ConfigurationError("index=True requires a journal: pass journal=, or omit index=")
     return _indexed(journal)
 
 
@@ -704,15 +707,15 @@ async def _acquire(journal: Journal) -> None:
         raise error.with_traceback(None) from None
 
 
-def _check_kinds(**given: tuple[object, type]) -> None:
+def _check_kinds(**arguments: tuple[object, type]) -> None:
     """Raise if an argument is neither None nor an instance of its class.
 
     Raises:
         ConfigurationError: An argument is of another class; the text names the argument.
     """
-    for name, (value, kind) in given.items():
+    for name, (value, kind) in arguments.items():
         if not isinstance(value, kind | None):
-            raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {value!r:.200}")
+            raise ConfigurationError(f"{name}= must be {kind.__name__}(...), not {value!r:.200}")
 
 
 def _check_policy(policy: Policy | None) -> None:
@@ -736,7 +739,8 @@ def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cl
     """
     if quotas is not None and (is_cluster or (isinstance(journal, Journal) and journal.is_shared)):
         raise ConfigurationError(
-            "quotas= are counted in one process: leave them out, or cluster=; limits= of sessions and runs hold in a cluster, too"
+            "quotas= cannot be combined with cluster=, because one process must count the amounts: omit one of the two; "
+            "limits= of sessions and runs also apply in a cluster"
         )
 
 

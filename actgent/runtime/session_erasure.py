@@ -48,7 +48,9 @@ def _seconds(value: object) -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"Retention takes seconds, at least 0, or timedeltas, not {value!r}")
+        raise ConfigurationError(
+            f"an age of Retention must be seconds of at least 0 or a timedelta, not {value!r}"
+        )
     return float(seconds)
 
 
@@ -85,19 +87,22 @@ class RetentionJob(FieldRepr):
     retention: Retention
     _ended: dict[SessionKey, None] = attrs.field(factory=dict)
     """One-request sessions that have ended and are to be erased."""
-    _kept: dict[SessionKey, None] = attrs.field(factory=dict)
+    _deferred: dict[SessionKey, None] = attrs.field(factory=dict)
     """Ended one-request sessions that cannot be erased yet, because a descendant has pending work."""
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
-    def note(self, key: SessionKey) -> None:
+    def schedule(self, key: SessionKey) -> None:
         """Schedule the erasure of a session that served one request and has ended."""
         self._ended[key] = None
         self._arrived.set()
 
-    def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop sessions that other processes own now from the sessions to erase; `is_left` selects them by id."""
-        for keys in (self._ended, self._kept):
-            for key in [key for key in keys if is_left(key.session_id)]:
+    def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
+        """Remove sessions that other processes own now from the list of sessions to erase.
+
+        `has_moved` returns True for the id of such a session.
+        """
+        for keys in (self._ended, self._deferred):
+            for key in [key for key in keys if has_moved(key.session_id)]:
                 del keys[key]
 
     async def run(self) -> None:
@@ -139,15 +144,15 @@ class RetentionJob(FieldRepr):
 
     async def erase_ended(self) -> None:
         """Erase the one-request sessions that have ended."""
-        self._ended.update(self._kept)
-        self._kept.clear()
+        self._ended.update(self._deferred)
+        self._deferred.clear()
         while self._ended:
             group = list(self._ended)[:MAX_TREES_PER_TRANSACTION]
             gone = set(await self._erase(group))
             for key in group:
                 self._ended.pop(key, None)
                 if key not in gone:
-                    self._kept[key] = None
+                    self._deferred[key] = None
 
     async def _erase_ended_earlier(self) -> None:
         """Erase the one-request sessions that ended in an earlier process."""
@@ -175,7 +180,7 @@ class RetentionJob(FieldRepr):
         return [*erased]
 
     async def _trees(self, roots: Sequence[SessionKey]) -> dict[SessionKey, dict[SessionKey, None]]:
-        """Return each session with all its descendants in the journal."""
+        """Return, by root session, the keys of the root and of all its descendants in the journal."""
         trees = {root: {root: None} for root in roots}
         level = {root: root for root in roots}
         while level:
@@ -240,7 +245,10 @@ class RetentionJob(FieldRepr):
             _log.info("retention: %d closed and %d idle sessions left the journal", *counts.values())
 
     async def _erase_older(self, state: State, seconds: float | timedelta | None) -> int:
-        """Erase the trees whose root is in a state and unchanged for this number of seconds. Return the number of erased sessions."""
+        """Erase the session trees whose root is in `state` and has not changed for `seconds`. None as `seconds` erases none.
+
+        Return the number of erased sessions.
+        """
         if not isinstance(seconds, float):
             return 0
         until, after, count = self.clock.now() - seconds, None, 0
@@ -258,7 +266,7 @@ class RetentionJob(FieldRepr):
 
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
-    """Freeze a session until `still` is closed, and return it. None if the session is not in memory."""
+    """Freeze a session in memory until `still` is closed. Return its agent and context; None if it is not in memory."""
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None
@@ -267,7 +275,7 @@ def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | No
 
 
 def _forget(held: Iterable[Held | None]) -> None:
-    """Evict erased sessions from memory."""
+    """Remove erased sessions from memory."""
     known = [each for each in held if each is not None]
     for _, context in known:
         context.log = None

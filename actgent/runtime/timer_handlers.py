@@ -37,7 +37,7 @@ SCHEDULED_PREFIX = "Running scheduled task: "
 
 
 def timer_handlers(opener: SessionOpener, agents: Directory) -> TimerHandlers:
-    """Return the function that handles each class of due timers: task deadlines, approval deadlines and schedules."""
+    """Return the handler functions by timer class: task deadlines, approval deadlines and schedules."""
     running = opener.running
     return {
         ScheduleTimer: partial(fire_schedule, running, opener.admission),
@@ -122,7 +122,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
 
 
 async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
-    """Return the budget sources of a schedule's turn; None if only the session's own budget pays."""
+    """Return the budgets that pay for a schedule's turn; None if only the budget of the session itself pays."""
     if not timer.within:
         return None
     accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.within)
@@ -147,6 +147,6 @@ def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer)
 
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Set the timer of a schedule again whose message was not accepted, unless a repeating schedule was removed."""
+    """Set the timer of a schedule again because its message was not accepted, unless a repeating schedule was removed."""
     if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

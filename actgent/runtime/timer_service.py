@@ -117,7 +117,7 @@ class TimerService:
     # --- when the earliest session is due ------------------------------------------------------
 
     def _arm_for(self, at: float) -> None:
-        """Re-arm the runtime timer if a new time is earlier."""
+        """Re-arm the runtime timer if the Unix time `at` in seconds is earlier than the armed time."""
         if self._handle is None or at < self._handle_at:
             self._arm()
 
@@ -157,7 +157,7 @@ class TimerService:
 
     @property
     def _room(self) -> int:
-        """Number of sessions that may still fire a timer. Half of the inbox is reserved for other senders."""
+        """Number of further sessions whose timers may fire now. Half of the inbox is reserved for other senders."""
         share = max(1, self._inbox.capacity // 2)
         return max(0, share - len(self._inbox) - self._firing)
 

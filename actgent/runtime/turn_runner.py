@@ -77,7 +77,7 @@ def next_step(turn: Turn) -> Suspend | FailWith | End:
 
 
 class TurnRunner:
-    """Runner of one agent's turns. A claimed message starts its turn immediately; an idle session has no task."""
+    """Runner of one agent's turns. A turn starts as soon as the runner claims (reserves) the session of its message."""
 
     def __init__(
         self,
@@ -174,8 +174,8 @@ class TurnRunner:
         """Stop starting turns, because the nursery is being cancelled by a failure or from outside."""
         self._is_cut_off = not self.is_dormant
 
-    def _give_up_task(self, parked: int) -> bool:
-        """End the nursery if its only tasks are `parked` workers, and no message or turn waits. Return True if it ends.
+    def _give_up_task(self, idle_workers: int) -> bool:
+        """End the nursery if it has only `idle_workers` idle workers, and no message or turn waits. Return True if it ends.
 
         From now on the agent is dormant: `pump` and `start_soon` wake it. Most agents of a large program are idle, and a task
         with its scopes takes 8 KB.
@@ -183,7 +183,7 @@ class TurnRunner:
         nursery, workers = self._nursery, self._workers
         if nursery is None or workers is None or self.has_failed or self._is_cut_off:
             return False
-        if len(nursery.child_tasks) > parked or self._held_up or self.inbox.owners:
+        if len(nursery.child_tasks) > idle_workers or self._held_up or self.inbox.owners:
             return False
         self.is_dormant = True
         self._nursery = self._workers = None
@@ -208,7 +208,7 @@ class TurnRunner:
             self._cell.wake()
 
     def end(self) -> None:
-        """Forget the nursery, because it has ended."""
+        """Drop the reference to the nursery, because it has ended."""
         if self._workers is not None:
             self._workers.close()
         self._thread = self._nursery = self._workers = None
@@ -274,12 +274,14 @@ class TurnRunner:
             return True
         if self._nursery is not None:
             with suppress(RuntimeError):  # the nursery has just closed, and `_nursery` is about to be reset
-                self._nursery.start_soon(self._run_aside, fn, args, name=fn)
+                self._nursery.start_soon(self._run_background_task, fn, args, name=fn)
                 return True
         return False
 
-    async def _run_aside(self, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
-        """Run a background task. After it, check whether the agent still needs a task."""
+    async def _run_background_task(
+        self, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
+    ) -> None:
+        """Run a background task. Afterwards end the agent's nursery if it is not needed any more."""
         try:
             await fn(*args)
         finally:
@@ -291,7 +293,7 @@ class TurnRunner:
     def pump(self) -> None:
         """Start the turns of all queued messages that may run now.
 
-        Does nothing while answered callers get time to send their next message; the turns start afterwards.
+        If answered callers are getting time to send their next message, the turns start after that time instead.
         """
         if not self._settling:
             self._pump()
@@ -312,7 +314,7 @@ class TurnRunner:
             self._workers.start_with(turn.variables, turn)
 
     def try_claim(self, message: Message) -> bool:
-        """Claim the session of a message, so that `start` can run its turn without the queue.
+        """Claim (reserve) the session of a message, so that `start` can run its turn without the queue.
 
         Return False if the message must be queued, or if the agent runs no turns now.
         """
@@ -331,7 +333,7 @@ class TurnRunner:
         self._workers.start_with(acceptance.variables, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
-        """Return a claimed message with the queued messages that the same turn answers; empty if it is answered alone."""
+        """Return a claimed message and the queued messages that its turn also answers; empty if the turn answers only it."""
         if not is_collected(message):
             return ()
         return (message, *self.inbox.take_next_messages(message.session_id, is_collected))
@@ -386,7 +388,7 @@ class TurnRunner:
             task = None if context.tree is None else context.tree.task
             if task is not None and turn.message.id == task.message_id:
                 with trio.CancelScope() as turn.scope:  # for `leave`
-                    await self.report_task(context, error, blame=turn.blame)
+                    await self.report_task(context, error, failure_kind=turn.blame)
             if error is None and not context.has_moved:
                 self.turn_lifecycle.end_turn(turn)
             else:
@@ -426,15 +428,17 @@ class TurnRunner:
             self._settling -= 1
 
     async def report_task(
-        self, context: SessionContext, error: Exception | None, *, blame: str = "internal"
+        self, context: SessionContext, error: Exception | None, *, failure_kind: str = "internal"
     ) -> None:
-        """Report the outcome of a delegated task to its parent session before the task ends, and cancel its deadline.
+        """Report the outcome of the task of session `context` to its parent session, and cancel the task's deadline.
+
+        `failure_kind` is the kind of a failure if the class of `error` does not determine it.
 
         Does nothing if the parent waits for the outcome itself, or if the session has moved.
         """
         context.drop_timer(TASK_TIMER)
         if context.task is not None and context.task.reports and not context.has_moved:
-            await self._on_task_done(context, error, blame)
+            await self._on_task_done(context, error, failure_kind)
 
     def _release(self, context: SessionContext) -> None:
         """Release the session of a finished turn in the inbox, and unload the session if it is finished."""
@@ -534,7 +538,7 @@ class TurnRunner:
     def dead_letter_all(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Add stopped messages to the dead letters.
 
-        Messages with a journal or a parent session are left out: others retry them.
+        If the session has a journal or a parent session, do nothing: the next start or the parent retries the messages.
         """
         if context.log is not None or context.parent is not None:
             return
@@ -546,7 +550,7 @@ class TurnRunner:
     # --- suspending and resuming ------------------------------------------------------------
 
     def withdraw_impatient(self, context: SessionContext) -> None:
-        """Withdraw the messages queued after a suspended turn, if their callers do not accept waiting for approvals."""
+        """Withdraw messages that are queued after a suspended turn and whose callers do not accept waiting for approvals."""
         self._on_suspended(context)
 
     def _suspend(self, turn: Turn) -> None:
@@ -653,7 +657,7 @@ class TurnRunner:
 
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
-    """Return the futures of the callers of queued messages that accept waiting for approvals."""
+    """Return the futures of callers whose messages are queued and who accept waiting for approvals."""
     futures = [each.future for each in (context.acceptances or {}).values() if each.is_in]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 

@@ -31,9 +31,9 @@ def running_session() -> SessionContext | None:
 
 
 def sources_of_caller(target: SessionContext | None = None) -> str:
-    """Return the untrusted sources that may influence a message from the running turn to session `target`.
+    """Return the untrusted sources that may influence a message from the calling turn to session `target`.
 
-    None as target is a new session. Outside of turns, the sources of the incoming request are returned. For a
+    None as `target` means a new session. Outside of turns, the sources of the incoming request are returned. For a
     message to the calling session itself, only sources that it does not have yet are returned.
     """
     caller = running_session()
@@ -58,14 +58,14 @@ def take_remote_sources(label: Label) -> None:
 
 
 def notes_sources() -> bool:
-    """Return True if the calling task has a label, i.e. it belongs to a turn or to a call of a tool."""
+    """Return True if the calling task collects untrusted sources, because it belongs to a turn or a tool call."""
     return running_session() is not None or running_call.get() is not None
 
 
 def note_sources(context: SessionContext | None, sources: str) -> None:
     """Add untrusted sources to a session, or to its running call if the session withholds results.
 
-    None as session adds them to the running call of a tool without a session. Other tasks have no label.
+    If `context` is None, they are added to the running call of a tool that has no session. Other tasks collect none.
     """
     running = running_call.get()
     if running is not None and running.owner is context:
@@ -176,7 +176,7 @@ def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]
 
 
 def find_waiter() -> WaitNode | None:
-    """Return the wait-graph node of the calling session, or else of the calling actor; None for other callers."""
+    """Return the node of the calling session in the wait graph, or else of the calling actor; None for other callers."""
     context = running_session()
     return waiting_actor() if context is None else _node_of(context)
 

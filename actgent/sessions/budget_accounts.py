@@ -69,13 +69,13 @@ class BudgetAccounts(FieldRepr):
             if (account.key.agent, account.key.session_id) == session:
                 account.log = None
 
-    def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Remove the accounts of sessions that another process owns now; `is_left` selects the sessions by id.
+    def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
+        """Remove the accounts of sessions that another process owns now; `has_moved` selects the sessions by id.
 
         Usage that is still counted here is not recorded.
         """
         for key, account in list(self._accounts.items()):
-            if key.agent != HOLDER and is_left(key.session_id):
+            if key.agent != HOLDER and has_moved(key.session_id):
                 account.log = None
                 del self._accounts[key]
 

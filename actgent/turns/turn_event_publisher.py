@@ -75,10 +75,10 @@ class Observer(FieldRepr):
         if self.spans is not None:
             self.spans.end_interrupted(turn)
 
-    def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop the spans of sessions that are no longer in this process; `is_left` selects them by id."""
+    def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
+        """Discard the tracing spans of sessions that have moved to another process; `has_moved` selects them by id."""
         if self.spans is not None:
-            self.spans.leave(is_left)
+            self.spans.drop_moved(has_moved)
 
     def interrupt(self, turn: Turn, by: Message) -> None:
         """Link the span of an interrupted turn to the interrupting message."""

@@ -112,14 +112,16 @@ class TurnSpans(FieldRepr):
         error = "" if turn.error is None else error_type(turn.error, turn.blame)
         activated.span.end(facts, error=error)
 
-    def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop the suspended spans of sessions that are no longer in this process; `is_left` selects them by id.
+    def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
+        """Discard the tracing spans of suspended turns whose sessions have moved to another process.
+
+        `has_moved` returns True for the id of such a session.
 
         Spans of running turns end normally.
         """
-        for key in [each for each, turn in self._turns.items() if turn.ended_as and is_left(each[0])]:
+        for key in [each for each, turn in self._turns.items() if turn.ended_as and has_moved(each[0])]:
             del self._turns[key]
-        for session_id in [each for each in self._deciders if is_left(each)]:
+        for session_id in [each for each in self._deciders if has_moved(each)]:
             del self._deciders[session_id]
 
     def note_decision(self, session_id: str, call_id: str) -> None:

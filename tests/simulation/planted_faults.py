@@ -105,7 +105,10 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "                is_gone = True\n                if is_gone:\n",
     ),
     "children that are created during an erasure stay": _fault(
-        "erase", "runtime/runtime.py", "left = await _find_below(journal, [*erased], erased)", "left = []"
+        "erase",
+        "runtime/runtime.py",
+        "left = await _find_descendants(journal, [*erased], erased)",
+        "left = []",
     ),
     "an erasure records the close of its session first": _fault(
         "erase",
@@ -316,12 +319,12 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "        if True:\n            entry",
     ),
     "a cancelled task reports after its cancellation": _fault(
-        "task", _TASK, "asker.children.stop_report(child)", "pass"
+        "task", _TASK, "caller.children.stop_report(child)", "pass"
     ),
     "a task of the journal is not cancelled": _fault(
         "task",
         _TASK,
-        "        for head in await journal.children(*asker.key):\n",
+        "        for head in await journal.children(*caller.key):\n",
         "        for head in ():\n",
     ),
     "a task that is stopped with its agent ends": _fault(

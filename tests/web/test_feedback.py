@@ -89,7 +89,7 @@ async def test_rating_survives_a_restart(serving, tmp_path):
             body = {"input": content, "message_id": message_id}
             await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         assert await served.runtime.rate("s1", "m1", score=1, by="ada")
-        with pytest.raises(UsageError, match="dealt with"):
+        with pytest.raises(UsageError, match="no answered message"):
             await served.runtime.rate("s1", "m2", score=1, by="ada")
         with pytest.raises(SessionNotFound):
             await served.runtime.rate("s2", "m1", score=1, by="ada")

@@ -80,11 +80,11 @@ class PoolTask(FieldRepr):
     """Message that contains the task; None if the request only cancels the task."""
     options: TurnOptions | None = None
     limits: Mapping[str, float] = NO_LIMITS
-    """Amounts granted to the task: limits of the executing session and its descendants together."""
+    """Amounts granted to the task, by limit name. They limit the executing session and its descendants together."""
     deadline: float = 0.0
     """Unix time in seconds at which the unfinished task is stopped; 0 is no deadline."""
     seconds: float = 0.0
-    """Seconds from the start of the task until its deadline."""
+    """Seconds from the start of the task until its deadline; 0 if the task has no deadline."""
     depth: int = 0
     """Number of nested calls between agents that led to the task."""
     deepest: int = 0
@@ -95,7 +95,7 @@ class PoolTask(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PoolReport(FieldRepr):
-    """Status of a task in another pool."""
+    """Status of a delegated task, as reported by the pool that executes it."""
 
     answered: TaskOutcomeRecord | None = None
     """Outcome of the task; None if it is running, or if its session is not closed yet."""
@@ -106,11 +106,11 @@ class PoolReport(FieldRepr):
     usage: Usage = NO_USAGE
     """Known token usage of the session and its descendants; for statistics, while `spent` is for limits."""
     refused: str = ""
-    """Reason why the task was rejected; empty if it was not rejected."""
+    """Reason why the other pool rejected the task; empty if it was accepted."""
 
 
 class Pools(typing.Protocol):
-    """Interface to the other pools of a cluster."""
+    """Interface that sends delegated tasks to the other pools of a cluster."""
 
     pool: str
     """Name of the pool of this process."""
@@ -143,7 +143,7 @@ class PoolCancellations(FieldRepr):
     _waiting: dict[str, tuple[trio.Event, list[PoolReport]]] = attrs.field(factory=dict)
     """Event and report list of each waiting caller, by the session id of the cancelled task."""
 
-    async def stop(self, opener: SessionOpener, asker: SessionContext, task: PoolTask) -> PoolReport:
+    async def stop(self, opener: SessionOpener, caller: SessionContext, task: PoolTask) -> PoolReport:
         """Record the cancellation of a task, and wait at most `CANCEL_WAIT_SECONDS` seconds for it.
 
         Return the report of the task; an empty report if the cancellation is still running.
@@ -154,16 +154,16 @@ class PoolCancellations(FieldRepr):
         """
         ended, confirmed = self._waiting.setdefault(task.session_id, (trio.Event(), []))
         try:
-            await self._begin(opener, asker, task)
+            await self._begin(opener, caller, task)
             with releasing_slot(), trio.move_on_after(CANCEL_WAIT_SECONDS):
                 await ended.wait()
         finally:
             self._waiting.pop(task.session_id, None)
         return confirmed[0] if confirmed else PoolReport()
 
-    async def _begin(self, opener: SessionOpener, asker: SessionContext, task: PoolTask) -> None:
-        """Record a cancellation as the message of a new internal session, and start its turn."""
-        context = opener.new(asker.owner, session_id=id_below(asker.id, new_secret()), is_transient=True)
+    async def _begin(self, opener: SessionOpener, caller: SessionContext, task: PoolTask) -> None:
+        """Record the cancellation of `task` as the message of a new internal session, and start its turn."""
+        context = opener.new(caller.owner, session_id=id_below(caller.id, new_secret()), is_transient=True)
         kept = attrs.asdict(task, filter=lambda field, _: field.name in _KEPT)
         context.state.dispatch((STOPPED, kept))
         async with opener.single_message_block(context):
@@ -314,7 +314,7 @@ class PoolTasks(FieldRepr):
 
     @contextmanager
     def _awaited(self, child: SessionContext, chain: Sequence[str]) -> Iterator[None]:
-        """Register the local callers in `chain` as waiting for session `child` during the block.
+        """Register the sessions of this process that are named in `chain` as waiting for session `child` during the block.
 
         Raises:
             DeadlockDetected: The session waits for one of the callers.
@@ -335,7 +335,10 @@ class PoolTasks(FieldRepr):
 
 
 def chain_of(context: SessionContext, pool: str) -> tuple[str, ...]:
-    """Return the names of a session and of all sessions that wait for it, so that another pool can detect deadlocks."""
+    """Return the names of a session and of all sessions that wait for it, so that another pool can detect deadlocks.
+
+    `pool` is the name of this pool, with which the names begin.
+    """
     return names_of_waiters(context, prefix=f"{pool}/")
 
 
@@ -382,7 +385,7 @@ def _answer_of(task: PoolTask, records: Sequence[Record]) -> TaskOutcomeRecord:
 
 
 def _spent_of(records: Sequence[Record]) -> Mapping[str, float]:
-    """Return the amounts that were charged to a session's limits, without amounts of single turns."""
+    """Sum the amounts that a session's records charged to its session limits. Limits of single turns are not included."""
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn]).used
 
 
@@ -392,5 +395,5 @@ def _usage_of(records: Sequence[Record]) -> Usage:
 
 
 def amounts_of(figures: Mapping[str, float]) -> Amounts:
-    """Convert a mapping of numbers to `Amounts`. Names other than `CHARGED_AMOUNTS` are ignored."""
+    """Convert numbers by limit name to `Amounts`. Names other than `CHARGED_AMOUNTS` are ignored."""
     return Amounts(**{name: figures[name] for name in CHARGED_AMOUNTS if name in figures})  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ class Delegation(FieldRepr):
     async def ask(
         self,
         opener: SessionOpener,
-        asker: SessionContext,
+        caller: SessionContext,
         content: Content,
         *,
         key: str,
@@ -101,7 +101,7 @@ class Delegation(FieldRepr):
         """
         for number in range(tries):
             each = f"{key}/{number}" if number else key
-            answered = await self.ask_once(opener, asker, content, key=each, priority=priority)
+            answered = await self.ask_once(opener, caller, content, key=each, priority=priority)
             if answered.failed is None:
                 break
         return answered
@@ -109,7 +109,7 @@ class Delegation(FieldRepr):
     async def ask_once(
         self,
         opener: SessionOpener,
-        asker: SessionContext,
+        caller: SessionContext,
         content: Content,
         *,
         key: str,
@@ -122,22 +122,22 @@ class Delegation(FieldRepr):
 
         Args:
             opener: Session opener of the other agent.
-            asker: Calling session.
+            caller: Calling session.
             content: Task, as text or parts.
             key: Id of the child session if `name` is taken by an unrelated session.
             name: Preferred id of the child session; empty uses `key`.
             priority: Priority of the task's message.
             deadline: Seconds after which the task fails, including restarts.
-            form: Options of the task's turn, such as the output type; None for none.
+            form: Options of the task's turn, such as the output type; None uses those of the other agent.
 
         Raises:
             DeadlockDetected: The child session waits for the calling session.
             SessionExists: An unrelated session has the id.
         """
-        with host_of(asker).kept(asker):
+        with host_of(caller).kept(caller):
             child = await self._open(
                 opener,
-                asker,
+                caller,
                 content,
                 key=key,
                 reports=False,
@@ -147,24 +147,24 @@ class Delegation(FieldRepr):
                 form=form,
             )
             answered = (
-                child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, asker)
+                child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, caller)
             )
-            note_sources(asker, answered.via)
+            note_sources(caller, answered.via)
             return answered
 
     async def _wait(
-        self, opener: SessionOpener, child: SessionContext, asker: SessionContext
+        self, opener: SessionOpener, child: SessionContext, caller: SessionContext
     ) -> TaskOutcomeRecord:
         task = child.task
         assert task is not None  # noqa: S101 - the session was created for a task
         task.is_unclaimed = False
-        task.future.pause_tool_timeout(asker)
+        task.future.pause_tool_timeout(caller)
         task.tell_deadline(opener.running.clock.steady())
         with releasing_slot(child):
             try:
                 await task.future.done.wait()
             except trio.Cancelled:
-                await task.future.leave(host_of(asker))  # noqa: ASYNC102 - one shielded checkpoint
+                await task.future.leave(host_of(caller))  # noqa: ASYNC102 - one shielded checkpoint
                 raise
             error = None if task.future.failure is None else task.future.failure.error
             if isinstance(error, Stopped) and host_of(child).is_durable:
@@ -176,7 +176,7 @@ class Delegation(FieldRepr):
     async def delegate(
         self,
         opener: SessionOpener,
-        asker: SessionContext,
+        caller: SessionContext,
         content: Content,
         *,
         key: str,
@@ -191,7 +191,7 @@ class Delegation(FieldRepr):
 
         Args:
             opener: Session opener of the other agent.
-            asker: Calling session.
+            caller: Calling session.
             content: Task, as text or parts.
             key: Id of the child session if `name` is taken by an unrelated session.
             name: Name of the task in the calling session; empty uses the child's session id.
@@ -203,10 +203,10 @@ class Delegation(FieldRepr):
             LimitReached: The calling session has the maximum number of running tasks.
             SessionExists: An unrelated session has the id.
         """
-        with host_of(asker).kept(asker), unless_written():
+        with host_of(caller).kept(caller), unless_written():
             await self._open(
                 opener,
-                asker,
+                caller,
                 content,
                 key=key,
                 reports=True,
@@ -215,12 +215,12 @@ class Delegation(FieldRepr):
                 deadline=deadline,
                 metadata=metadata,
             )
-        return name or _child_id(opener, asker, key)
+        return name or _child_id(opener, caller, key)
 
     async def _open(
         self,
         opener: SessionOpener,
-        asker: SessionContext,
+        caller: SessionContext,
         content: Content,
         *,
         key: str,
@@ -239,27 +239,27 @@ class Delegation(FieldRepr):
         Raises:
             SessionExists: An unrelated session has the id.
         """
-        first_id = _child_id(opener, asker, name or key)
+        first_id = _child_id(opener, caller, name or key)
         await opener.wait_opened(first_id)
         with opener.opens(first_id):
             child_id = (
-                await choose_id(opener.running, asker, first_id, _child_id(opener, asker, key))
+                await choose_id(opener.running, caller, first_id, _child_id(opener, caller, key))
                 if name
                 else first_id
             )
-            known = await self._find_child(opener, asker, child_id)
+            known = await self._find_child(opener, caller, child_id)
             if known is not None:
                 return known
-            if reports and asker.reports_due >= MAX_TASKS:
-                raise LimitReached("delegated tasks at a time", MAX_TASKS)
-            task = _new_task(opener, asker, child_id, reports=reports, name=name, deadline=deadline)
+            if reports and caller.reports_due >= MAX_TASKS:
+                raise LimitReached("delegated tasks that run at the same time", MAX_TASKS)
+            task = _new_task(opener, caller, child_id, reports=reports, name=name, deadline=deadline)
             if form is not None:
                 task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
             if not reports:
-                task.future.pause_tool_timeout(asker)  # before sending, since the turn may start immediately
+                task.future.pause_tool_timeout(caller)  # before sending, since the turn may start immediately
             task.tell_deadline(opener.running.clock.steady())
-            child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
+            child = opener.new(owner, session_id=child_id, parent=caller, task=task, is_transient=True)
             async with opener.single_message_block(child):
                 message = child.new_message(
                     content,
@@ -273,27 +273,30 @@ class Delegation(FieldRepr):
             return child
 
     async def _find_child(
-        self, opener: SessionOpener, asker: SessionContext, child_id: str
+        self, opener: SessionOpener, caller: SessionContext, child_id: str
     ) -> SessionContext | TaskOutcomeRecord | None:
-        """Return the child session with an id, or its task's outcome; None if the session never received its task."""
+        """Return the child session `child_id` if its task is running, or the task's outcome if it has ended.
+
+        Return None if no such session exists, or if it never received its task.
+        """
         try:
             context = await opener.find(child_id)
         except SessionNotFound:
             closing = opener.running.sessions.get(child_id)
-            return None if closing is None else await _child_of(asker, opener, closing)
+            return None if closing is None else await _child_of(caller, opener, closing)
         except SessionClosed:
-            if await self._erase_unaccepted(opener.running.name, asker, child_id):
+            if await self._erase_unaccepted(opener.running.name, caller, child_id):
                 return None
-            return await _read_answer(opener, asker, child_id)
-        return await _child_of(asker, opener, context)
+            return await _read_answer(opener, caller, child_id)
+        return await _child_of(caller, opener, context)
 
-    async def _erase_unaccepted(self, agent: str, asker: SessionContext, child_id: str) -> bool:
+    async def _erase_unaccepted(self, agent: str, caller: SessionContext, child_id: str) -> bool:
         """Erase a child session written by an older version that never accepted its task. Return False if it accepted the task."""
         if self.journal is None:
             return False
         records = await self.journal.load(child_id, agent=agent)
         opened = owner_of(records)
-        is_child = opened is not None and opened.transient and opened.parent_id == asker.id
+        is_child = opened is not None and opened.transient and opened.parent_id == caller.id
         if not is_child or is_accepted(records, task_message_id(child_id)):
             return False
         await self.journal.delete(child_id, agent=agent)
@@ -301,8 +304,10 @@ class Delegation(FieldRepr):
 
     # --- reports -----------------------------------------------------------------------------
 
-    async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
-        """Send the outcome of a delegated task as a message to the parent session, before the task ends.
+    async def report(
+        self, child: SessionContext, error: Exception | None, failure_kind: str = "internal"
+    ) -> None:
+        """Send the outcome of the task that `child` executed as a message to the parent session, before the task ends.
 
         A parent that is closed or moved gets no message. If the message is rejected otherwise, it becomes a
         dead letter. This call raises no such error.
@@ -310,7 +315,7 @@ class Delegation(FieldRepr):
         task = child.task
         assert task is not None  # noqa: S101 - called after the end of the task
         said = child.conversation
-        answered = outcome_of(task, error, blame, origin=said.origin, via=said.via)
+        answered = outcome_of(task, error, failure_kind, origin=said.origin, via=said.via)
         agent = child.agent
         message = _report_of(
             answered,
@@ -375,8 +380,8 @@ class Delegation(FieldRepr):
     ) -> None:
         """Send a task's outcome, and retry every second while the journal fails.
 
-        Until then the task stays open, also after a restart. `baggage` has the context variables that the
-        journal stores.
+        Until the outcome is sent, the task stays open, also after a restart. `baggage` has the context variables
+        that the journal stores with the message.
         """
         has_failed = False
         while True:
@@ -439,7 +444,7 @@ def _report_of(
     parent_id: str,
     traceparent: str | None = None,
 ) -> Message:
-    """Build the message that reports the outcome of a task to its parent session."""
+    """Build the message that reports the outcome `answered` of a task to its parent session."""
     return Message(
         id=message_id,
         session_id=parent_id,
@@ -458,28 +463,28 @@ def report_id(child: SessionContext, task: Task) -> str:
     return report_id_of(child.scope if task.name else child.id)
 
 
-def child_ids(opener: SessionOpener, asker: SessionContext, task_id: str) -> Collection[str]:
-    """Return all session ids that a task with this id may have in the calling session."""
-    made = (_child_id(opener, asker, each) for each in (task_id, task_key(asker.scope, task_id)))
+def child_ids(opener: SessionOpener, caller: SessionContext, task_id: str) -> Collection[str]:
+    """Return the ids of all sessions that may execute the task `task_id` of the calling session."""
+    made = (_child_id(opener, caller, each) for each in (task_id, task_key(caller.scope, task_id)))
     return {task_id, *made}
 
 
-def _child_id(opener: SessionOpener, asker: SessionContext, key: str) -> str:
-    """Return the child session id for a key.
+def _child_id(opener: SessionOpener, caller: SessionContext, key: str) -> str:
+    """Return the id of the calling session's child session that executes the task with this key.
 
-    If another process may own this id, return one in the tree of the calling session.
+    If another process may own that id, the id is derived from the calling session's tree instead.
     """
-    return child_id_of(id_in_tree(opener.running, asker, child_id_of(key)))
+    return child_id_of(id_in_tree(opener.running, caller, child_id_of(key)))
 
 
 def _new_task(
-    opener: SessionOpener, asker: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
+    opener: SessionOpener, caller: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
 ) -> Task:
     return Task(
         task_message_id(child_id),
         TurnFuture(opener.running.runner.turn_lifecycle.options, is_patient=True),
-        asker.agent,
-        asker.id,
+        caller.agent,
+        caller.id,
         reports=reports,
         name=name,
         deadline=0.0 if deadline == math.inf else opener.running.clock.steady() + deadline,
@@ -488,24 +493,24 @@ def _new_task(
 
 
 async def _child_of(
-    asker: SessionContext, opener: SessionOpener, child: SessionContext
+    caller: SessionContext, opener: SessionOpener, child: SessionContext
 ) -> SessionContext | TaskOutcomeRecord:
-    """Return a child session in memory whose task is running, or the outcome of its task.
+    """Return `child`, a session in memory, if its task is running; otherwise return the task's outcome.
 
     Raises:
         SessionExists: The session is not a child of the calling session.
     """
-    if child.parent_key != asker.key:
+    if child.parent_key != caller.key:
         raise SessionExists(child.agent, child.id)
     if child.task is not None and not child.task.is_answered:
         return child
     if child.task is not None:
         child.task.is_unclaimed = False
-    return await _read_answer(opener, asker, child.id)
+    return await _read_answer(opener, caller, child.id)
 
 
-async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: str) -> TaskOutcomeRecord:
-    """Return the outcome of a child session's task from the journal.
+async def _read_answer(opener: SessionOpener, caller: SessionContext, child_id: str) -> TaskOutcomeRecord:
+    """Read the outcome of the task of the child session `child_id` from the journal.
 
     Raises:
         SessionExists: The session is not a child of the calling session.
@@ -513,7 +518,7 @@ async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: s
     journal, agent = opener.running.journal, opener.running.name
     records = () if journal is None else await journal.load(child_id, agent=agent)
     opened = owner_of(records)
-    if opened is None or opened.parent_id != asker.id or opened.parent_agent not in ("", asker.agent):
+    if opened is None or opened.parent_id != caller.id or opened.parent_agent not in ("", caller.agent):
         raise SessionExists(agent, child_id)
     return answer_in(records) or TaskOutcomeRecord(
         message_id=task_message_id(child_id), text="it was closed before it answered", failed="stopped"
@@ -521,30 +526,32 @@ async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: s
 
 
 async def find_tasks(
-    agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
+    agents: Directory, journal: Journal | None, caller: SessionContext, task_id: str
 ) -> Sequence[SessionContext]:
-    """Return the sessions of the delegated tasks with an id that have not ended.
+    """Return the sessions that execute the unfinished task `task_id` of the calling session.
 
-    Those only in the journal are loaded.
+    Sessions that are only in the journal are loaded first.
 
     Raises:
         NotRunning: The agent of a task in the journal is not running in this process.
         SessionMoved: Another process owns the tasks.
         JournalError: The journal cannot be read.
     """
-    if journal is not None and asker.log is not None and asker.log.creation is None:
-        ids = child_ids(agents.opener(asker.agent), asker, task_id)
-        for head in await journal.children(*asker.key):
-            if head.session_id in ids and not head.closed and head.key not in (asker.children or ()):
+    if journal is not None and caller.log is not None and caller.log.creation is None:
+        ids = child_ids(agents.opener(caller.agent), caller, task_id)
+        for head in await journal.children(*caller.key):
+            if head.session_id in ids and not head.closed and head.key not in (caller.children or ()):
                 with suppress(SessionClosed, SessionNotFound):
                     await agents.opener(head.agent).find(head.session_id)
-    return () if asker.children is None else asker.children.tasks(task_id)
+    return () if caller.children is None else caller.children.tasks(task_id)
 
 
 async def stop_tasks(
-    agents: Directory, journal: Journal | None, asker: SessionContext, tasks: Sequence[SessionContext]
+    agents: Directory, journal: Journal | None, caller: SessionContext, tasks: Sequence[SessionContext]
 ) -> bool:
-    """Close the sessions of tasks with all descendants, durably. Return False if all tasks have already reported their outcome.
+    """Cancel delegated tasks: close their sessions with all descendants, durably.
+
+    Return False if all tasks have already reported their outcome to the calling session.
 
     Raises:
         SessionMoved: Another process owns the tasks.
@@ -552,29 +559,29 @@ async def stop_tasks(
     """
     stopped = [(task, task.task) for task in tasks if task.task is not None]
     for child, task in stopped:
-        if task.reports and asker.children is not None:
-            asker.children.stop_report(child)
+        if task.reports and caller.children is not None:
+            caller.children.stop_report(child)
     async with AsyncExitStack() as closing:
         for child in reversed(tasks):
             closing.push_async_callback(
                 close_tree, child, journal, agents.opener
             )  # the stack closes each tree even if another close fails
-    return any(not asker.has_accepted(report_id(child, task)) for child, task in stopped)
+    return any(not caller.has_accepted(report_id(child, task)) for child, task in stopped)
 
 
 async def has_received_result(
-    agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
+    agents: Directory, journal: Journal | None, caller: SessionContext, task_id: str
 ) -> bool:
-    """Return True if a session received the result of a task, unless that result is the task's cancellation.
+    """Return True if the calling session received the result of a task, unless that result is the task's cancellation.
 
     A node that cancels a task may lose the session before it has closed the task; then the next owner reports the cancellation.
 
     Raises:
         JournalError: The journal cannot be read.
     """
-    ids = child_ids(agents.opener(asker.agent), asker, task_id)
+    ids = child_ids(agents.opener(caller.agent), caller, task_id)
     for key in [SessionKey(agent, child_id) for child_id in ids for agent in agents]:
-        if any(asker.has_accepted(report_id_of(name)) for name in (key.session_id, key.scope)):
+        if any(caller.has_accepted(report_id_of(name)) for name in (key.session_id, key.scope)):
             records = [] if journal is None else await journal.load(key.session_id, agent=key.agent)
             if not any(isinstance(each, FailureRecord) and _is_cancellation(each) for each in records):
                 return True

@@ -29,7 +29,7 @@ class Annotator(FieldRepr):
     async def annotate(self, key: SessionKey, change: AnnotationChange) -> SessionAnnotations | None:
         """Change the tags and metadata of a session. The change is durable on return.
 
-        Return them all, or None if another process has changed them.
+        Return all tags and metadata after the change; None if another process, which owns the session, made the change.
 
         Raises:
             ConfigurationError: The session would have too many tags or metadata keys.
@@ -64,7 +64,7 @@ class Annotator(FieldRepr):
     async def _annotate_stored(
         self, journal: Journal, key: SessionKey, change: AnnotationChange
     ) -> SessionAnnotations:
-        """Change the tags and metadata of a session that no task in this process writes to. Return them all."""
+        """Change the tags and metadata of a session in the journal that is not in memory. Return them all after the change."""
         epoch = journal.epoch_of(key.session_id)
         head = await journal.head(*key)
         if head is None:

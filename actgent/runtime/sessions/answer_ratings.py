@@ -31,10 +31,10 @@ def check_rating(score: object, comment: object, expected: object) -> None:
         ConfigurationError: The score is not from 0 to 1, or a text is too long.
     """
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        raise ConfigurationError(f"score is a number from 0 (bad) to 1 (good), not {score!r:.200}")
+        raise ConfigurationError(f"score must be a number from 0 (bad) to 1 (good), not {score!r:.200}")
     for name, text in (("comment", comment), ("expected", expected or "")):
         if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ConfigurationError(f"{name} is a string of at most {MAX_TEXT:,} characters")
+            raise ConfigurationError(f"{name} must be a string of at most {MAX_TEXT:,} characters")
 
 
 async def read_ratings(journal: Journal, key: SessionKey, message_id: str) -> Mapping[str, RatingRecord]:
@@ -61,7 +61,7 @@ async def read_ratings(journal: Journal, key: SessionKey, message_id: str) -> Ma
                 return found
         last = start
     raise UsageError(
-        f"the session has no message {message_id!r:.200} that was dealt with: only answers are judged"
+        f"the session has no answered message {message_id!r:.200}: pass the id of a message that has an answer"
     )
 
 
@@ -110,7 +110,7 @@ class Ratings:
         check_id("by", by)
         if self.journal is None:
             raise ConfigurationError(
-                "feedback is stored in the journal, and this runtime has no journal: use open_runtime(journal=...)"
+                "ratings are stored in the journal, and this runtime has no journal: pass journal= to open_runtime()"
             )
         agents = await self.journal.agents_with_session(session_id)
         key = one_of(agents if agent is None else [agent], session_id)
@@ -145,7 +145,7 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
 
 
 async def write_aside(journal: Journal, key: SessionKey, record: Record, epoch: int) -> None:
-    """Write a record of a session that need not be in memory. The record is durable on return.
+    """Write a record of a session directly to the journal, also if the session is not in memory. It is durable on return.
 
     Raises:
         SessionNotFound: The session does not exist, or was erased during the write.

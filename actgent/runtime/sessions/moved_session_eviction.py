@@ -30,9 +30,9 @@ class SessionEviction(FieldRepr):
     journal: Journal | None
     timers: DueIndex
     drains: Sequence[SessionPredicate]
-    """Filters of session ids: no new work starts in sessions that are about to leave."""
+    """Predicates that return True for the ids of sessions about to leave this process. No new work starts in them."""
     on_left: Callable[[SessionContext], Awaitable[object]] | None = None
-    """Notifies the handlers of a session that it has left; None notifies no handlers."""
+    """Function that notifies the handlers of a session that it has left this process; None notifies no handlers."""
     _ends: dict[str, trio.Event] = attrs.field(factory=dict)
     """Events by session id, set when the eviction of the session is complete."""
     _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
@@ -41,11 +41,11 @@ class SessionEviction(FieldRepr):
     # --- ownership --------------------------------------------------------------------------
 
     def is_held(self, session_id: str) -> bool:
-        """Return True if the session is about to move to another process, so that new work must be rejected.
+        """Return True if new work must be rejected, because the session is about to move to another process.
 
-        Calls from running turns return False, because these turns must be able to finish.
+        If the caller is a running turn, return False, because running turns must be able to finish.
         """
-        return any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get())
+        return any(is_leaving(session_id) for is_leaving in self.drains) and not is_inside(running_turn.get())
 
     def check_stays(self, session_id: str) -> None:
         """Raise if the session is about to leave this process, so that no new work may start in it.
@@ -71,7 +71,9 @@ class SessionEviction(FieldRepr):
             self.check_stays(context.id)
 
     def epoch_of(self, session_id: str) -> int:
-        """Return the ownership epoch under which a session is read and written. Call it before reading the session.
+        """Return the ownership epoch (fencing number) that this process needs to write a session.
+
+        Call it before reading the session.
 
         Raises:
             SessionMoved: Another process owns the session, or is about to.
@@ -107,13 +109,13 @@ class SessionEviction(FieldRepr):
         self._ends[context.id] = trio.Event()
         for scope in self._scopes.get(context.id, ()):
             scope.cancel()
-        self.send_on(context)
+        self.drop_queued_messages(context)
         if context.suspension is not None:
             self._leave_suspended(context, context.suspension)
         elif context.turn is not None:
             self.runner.cancel_moved_turn(context.turn)
 
-    def send_on(self, context: SessionContext) -> None:
+    def drop_queued_messages(self, context: SessionContext) -> None:
         """Remove a session's queued messages from the inbox, because the next owner processes them from the journal.
 
         Waiting callers receive `SessionMoved`.
@@ -136,7 +138,7 @@ class SessionEviction(FieldRepr):
             context.finish_messages(suspension.messages - 1)
             self.runner.inbox.release(context.id)
 
-    def leave_tree(self, log: SessionLog) -> None:
+    def evict_tree(self, log: SessionLog) -> None:
         """Evict a session with its whole tree, after a write of its log found that another process owns the session."""
         context = self.runner.sessions.find_any(log.session_id)
         if context is None or context.log is not log:
@@ -145,7 +147,7 @@ class SessionEviction(FieldRepr):
         while context.parent is not None:
             context = context.parent
         for each in context.family():
-            host_of(each).leave(each)
+            host_of(each).evict(each)
 
     def end(self, context: SessionContext) -> None:
         """Complete the eviction of a session, and wake the tasks that wait for it."""
@@ -186,7 +188,7 @@ class SessionEviction(FieldRepr):
     # --- waiting -----------------------------------------------------------------------------
 
     def find(self, session_id: str) -> trio.Event | None:
-        """Return the event that is set when the eviction of a session is complete; None if it is not evicted."""
+        """Return the event that is set when the eviction of a session is complete; None if no eviction is in progress."""
         return self._ends.get(session_id)
 
     @contextmanager

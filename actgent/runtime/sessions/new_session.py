@@ -39,7 +39,7 @@ OnSession = Callable[[Any], Any]
 
 @attrs.frozen(repr=False)
 class FirstRecordFields(FieldRepr):
-    """Additional fields of a new session's first record."""
+    """Fields of a new session's first record that the session context does not store."""
 
     has_deps: bool
     notify: tuple[str, ...]
@@ -90,7 +90,9 @@ def to_owner(owner: Sender | str) -> Sender:
     if isinstance(owner, str) and owner.strip():
         return _user(owner)
     if not isinstance(owner, Sender):
-        what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
+        what = (
+            "must not be empty" if type(owner) is str else f"must be a text or a Sender, not {owner!r:.100}"
+        )
         raise ConfigurationError(f"owner {what}: pass the name of the user of the agent")
     _check_storable_name(owner.name)
     return owner
@@ -112,12 +114,12 @@ def opened_record(
     context: SessionContext,
     limits: Mapping[str, float],
     on_busy: OnBusy | None,
-    given: FirstRecordFields,
+    fields: FirstRecordFields,
     now: float,
 ) -> SessionCreatedRecord:
     """Build the record that creates a session, with its owner, parent, limits and budget accounts.
 
-    `given` are options that the context does not store; `now` is the creation time in Unix seconds.
+    `fields` are values that the context does not store; `now` is the creation time in Unix seconds.
     """
     parent = context.parent
     return SessionCreatedRecord(
@@ -133,15 +135,15 @@ def opened_record(
             for account in context.accounts
             if (account.key.agent, account.key.session_id) != context.key
         ),
-        transient=given.is_transient,
-        deps=given.has_deps,
-        notify=given.notify,
-        is_described=given.is_described,
+        transient=fields.is_transient,
+        deps=fields.has_deps,
+        notify=fields.notify,
+        is_described=fields.is_described,
         parent_agent="" if parent is None else parent.agent,
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,
         task="" if context.task is None else context.task.name,
-        asker=given.asker if context.task is None else context.task.asker,
+        asker=fields.asker if context.task is None else context.task.asker,
         tags=context.annotations.tags,
         metadata=context.annotations.metadata,
         via=context.conversation.via,

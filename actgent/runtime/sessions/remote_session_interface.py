@@ -14,7 +14,7 @@ class RemoteSessions(Protocol):
     """Access to agents and sessions in other processes, with the same API as local agents and sessions."""
 
     relay: Any
-    """Forwards gateway requests to the owners of sessions."""
+    """Object that forwards HTTP requests to the nodes that own the sessions; see `actgent.cluster`."""
 
     def agent(self, name: str) -> Any:
         """Return a client of the agent with this name, which sends calls to the processes that own its sessions."""
@@ -40,18 +40,18 @@ class RemoteSessions(Protocol):
         """Return the session id of a remote session handle; None for other values."""
 
 
-def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
-    """Raise if an argument is set that cannot be sent to the process that owns the session.
+def check_sendable(arguments: Mapping[str, object], moved: Fenced) -> None:
+    """Raise if the caller has set an argument that cannot be sent to the process that owns the session.
 
-    `given` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
+    `arguments` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
 
     Raises:
         ConfigurationError: Such an argument is set; the text names it.
     """
-    if names := [name for name, value in given.items() if not _is_nothing(value)]:
+    if names := [name for name, value in arguments.items() if not _is_nothing(value)]:
         raise ConfigurationError(
-            f"{', '.join(names)}: this cannot be sent to the node that owns the session; omit it, or "
-            "use a session of this node, which create_session() without session_id= creates"
+            f"{', '.join(names)}: this cannot be sent to the node that owns the session; omit the argument, or use a "
+            "session of this node, which create_session() without session_id= creates"
         ) from moved
 
 

@@ -22,7 +22,7 @@ def id_for(running: AgentActor, session_id: str | None, parent: SessionContext |
         return new_secret() if running.journal is None else running.journal.new_session_id()
     if parent is not None and id_in_tree(running, parent, session_id) != session_id:
         raise ConfigurationError(
-            f"session_id {session_id!r} is that of another tree, which another process may own: name a session below "
+            f"session_id {session_id!r} is outside of its parent's session tree, so another process may own it: name a child of "
             f"{parent.id!r} by an id such as {id_below(parent.id, session_id)!r}"
         )
     return session_id
@@ -35,18 +35,21 @@ def id_in_tree(running: AgentActor, parent: SessionContext, session_id: str) -> 
 
 
 async def choose_id(running: AgentActor, parent: SessionContext, plain: str, scoped: str) -> str:
-    """Return the id of a child session: `plain`, unless a session with that id exists that is not a child of `parent`.
+    """Choose the id of a child session: `plain`, or `scoped` if a session that is no child of `parent` has the id `plain`.
 
-    Then return `scoped`. An existing child with the id `scoped` also keeps this id.
+    If `parent` already has a child with the id `scoped`, also return `scoped`.
     """
-    is_below = await _is_below(running, parent, plain)
-    if is_below or (is_below is None and not await _is_below(running, parent, scoped)):
+    is_below = await _is_child(running, parent, plain)
+    if is_below or (is_below is None and not await _is_child(running, parent, scoped)):
         return plain
     return scoped
 
 
-async def _is_below(running: AgentActor, parent: SessionContext, session_id: str) -> bool | None:
-    """Return True if the session with this id is a child of `parent`, False if it is not; None if it does not exist."""
+async def _is_child(running: AgentActor, parent: SessionContext, session_id: str) -> bool | None:
+    """Return True if the session `session_id` is a child of `parent`, False if it is another session.
+
+    Return None if no session has this id.
+    """
     context = running.sessions.get(session_id)
     if context is not None:
         return context.parent_key == parent.key

@@ -61,7 +61,7 @@ class SessionLifecycle:
         drains: Sequence[SessionPredicate],
         on_ended: Callable[[SessionKey], object],
     ) -> None:
-        """Args: `on_ended` gets sessions to erase from the journal; `drains` are the filters of sessions about to leave."""
+        """Args: `on_ended` receives ended sessions to erase from the journal; `drains` select sessions about to leave by id."""
         self.name = runner.name
         self.runner = runner
         self.sessions = runner.sessions
@@ -139,18 +139,18 @@ class SessionLifecycle:
 
         Args:
             session_id: Id of the session.
-            epoch: Epoch under which the session was read.
+            epoch: Ownership epoch (fencing number) under which the session was read.
             due: Unix time in seconds of its earliest timer in the journal; 0 for no timer.
-            grown: Number of its records that no snapshot covers.
+            grown: Number of the session's records that no snapshot covers.
         """
         if self.journal is None or self._keeper is None:
             return None
         log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
         log.on_snapshot_due = self._keeper.snapshot_in_background
-        log.on_fenced = self.eviction.leave_tree if self.journal.is_shared else None
+        log.on_fenced = self.eviction.evict_tree if self.journal.is_shared else None
         return log
 
-    def leave(self, context: SessionContext) -> None:
+    def evict(self, context: SessionContext) -> None:
         """Evict a session that moves to another process: stop its turn, and stop writing records and emitting events."""
         if not context.has_moved:
             self.eviction.begin(context)
@@ -211,7 +211,7 @@ class SessionLifecycle:
 
     @contextmanager
     def kept(self, context: SessionContext) -> Iterator[SessionContext]:
-        """Keep a loaded session in memory for the block."""
+        """Keep a session, which is in memory, from being unloaded during the block."""
         self.pin(context)
         try:
             yield context
@@ -219,7 +219,7 @@ class SessionLifecycle:
             self.unpin(context)
 
     def pin(self, context: SessionContext) -> None:
-        """Keep a loaded session in memory until each `pin` has its `unpin`."""
+        """Keep a session, which is in memory, from being unloaded until `unpin` was called once per call of `pin`."""
         context.pins += 1
 
     def unpin(self, context: SessionContext) -> None:
@@ -261,11 +261,11 @@ class SessionLifecycle:
         self.discard(context)
 
     def discard(self, context: SessionContext) -> None:
-        """Unload a session without recording its end. Release its children, and unload those that are finished."""
+        """Unload a session without recording its end. Also unload finished sessions that stayed in memory only for it."""
         _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
-        """Remove a session from memory, with its timers and public handle, and publish its end.
+        """Remove a session from memory, together with its timers and its `Session` object, and publish its end.
 
         Return the sessions that may have stayed in memory for it: its children, and a parent of a single
         request.
@@ -510,13 +510,13 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
 
 
 def _endings(context: SessionContext) -> list[MessageEnding]:
-    """Return the ends of queued messages that other calls have begun, so that the caller can wait for them."""
+    """Return the message endings that other calls have begun and not completed, so that the caller can wait for them."""
     acceptances = (context.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
 
 def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
-    """Return the first error of the journal. A message that ends with such an error has no recorded end."""
+    """Return the first journal error in `errors`; None if there is none. Its message then has no recorded end."""
     return next((error for error in errors if isinstance(error, JournalError)), None)
 
 
@@ -533,9 +533,9 @@ async def write_end(context: SessionContext) -> None:
 
 
 async def write_pending(context: SessionContext) -> None:
-    """Write the collected records of a session, durably. Does nothing if called from inside the stopped turn.
+    """Write the pending records of a session, durably. Does nothing if called from inside the stopped turn.
 
-    It records no close: if another task is closing the session, its descendants may still be open.
+    The session's close is not recorded: if another task is closing the session, its descendants may still be open.
 
     Raises:
         JournalError: A record could not be written; it is written with the session's next step.
@@ -551,7 +551,7 @@ async def write_pending(context: SessionContext) -> None:
 
 
 def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
-    """Remove and return the queued messages of a session. Messages whose senders wait for inbox room are included."""
+    """Remove the queued messages of a session from the inbox and return them, including messages still waiting for room."""
     messages: list[Message] = []
     while waiting := inbox.withdraw(session_id):
         messages += waiting
@@ -610,7 +610,7 @@ def _check_not_moved(context: SessionContext) -> None:
 
 
 def _stop_turn(turn: Turn | None, error: Exception) -> trio.Event | None:
-    """Stop a turn with an error, and return the event of its end; None without a turn."""
+    """Stop a turn with an error. Return the event that is set at the end of the turn; None without a turn."""
     if turn is None:
         return None
     turn.stop_with(error)

@@ -22,14 +22,14 @@ def filter_of(
     tags: Iterable[str],
     metadata: Mapping[str, str] | None,
 ) -> SessionFilter:
-    """Build the filter for an owner, an agent, a state, tags and metadata; None and no tags match all.
+    """Build the filter for listed sessions by owner, agent, state, tags and metadata; None and empty `tags` match all sessions.
 
     Raises:
         ConfigurationError: The state is unknown, or a tag or the metadata is invalid.
     """
     if state is not None and state not in get_args(State):
         raise ConfigurationError(
-            f"state={state!r} is an unknown state: {nearest(str(state), get_args(State))}"
+            f"state={state!r} is not a state of sessions: {nearest(str(state), get_args(State))}"
         )
     name = owner.name if isinstance(owner, Sender) else owner
     return SessionFilter(
@@ -44,7 +44,7 @@ def filter_of(
 async def page_of(
     journal: Journal | None,
     contexts: Iterable[SessionContext],
-    wanted: SessionFilter,
+    session_filter: SessionFilter,
     *,
     after: SessionSummary | Cursor | None,
     limit: int,
@@ -58,18 +58,18 @@ async def page_of(
     at_least_one("limit", limit)
     cursor = after.cursor if isinstance(after, SessionSummary) else after
     if journal is not None:
-        return await _from_journal(journal, wanted, cursor, limit)
+        return await _from_journal(journal, session_filter, cursor, limit)
     await trio.lowlevel.checkpoint()
-    known = [each for each in map(summary_of, contexts) if wanted.takes(each)]
+    known = [each for each in map(summary_of, contexts) if session_filter.takes(each)]
     known.sort(key=lambda each: each.cursor, reverse=True)
     return [each for each in known if cursor is None or each.cursor < cursor][:limit]
 
 
 async def _from_journal(
-    journal: Journal, wanted: SessionFilter, cursor: Cursor | None, limit: int
+    journal: Journal, session_filter: SessionFilter, cursor: Cursor | None, limit: int
 ) -> Sequence[SessionSummary]:
     """Return a page of session summaries, without the internal sessions that store owner quotas. An empty page is the end."""
-    while page := await journal.page(wanted, after=cursor, limit=limit):
+    while page := await journal.page(session_filter, after=cursor, limit=limit):
         if found := [each for each in page if not is_holder(each)]:
             return found
         cursor = page[-1].cursor

@@ -30,18 +30,19 @@ from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 @attrs.frozen(eq=False, repr=False)
 class PendingOpen(FieldRepr):
-    """Marker of a session that is being created, loaded or erased."""
+    """Creation, loading or erasure of a session that is in progress."""
 
     erases: bool = False
     """True if the session is only being erased. Waiting for it cannot deadlock, because an erasure waits for the journal alone."""
     loaded: trio.Event = attrs.field(factory=trio.Event)
     """Set when the session is in memory, or has failed to load; its handlers may still run."""
     done: trio.Event = attrs.field(factory=trio.Event)
-    under: "PendingOpen | None" = None
+    """Set at the end of the creation, loading or erasure, including the session's handlers."""
+    earlier: "PendingOpen | None" = None
     """Earlier opening of the same session that was not waited for; None if there is none."""
 
     @property
-    def is_own(self) -> bool:
+    def is_of_calling_task(self) -> bool:
         """True if the calling task belongs to this opening."""
         return self in _within.get()
 
@@ -54,7 +55,7 @@ class PendingOpens(dict[str, PendingOpen]):
     """Sessions of an agent that are being opened or erased: session id -> newest opening.
 
     The table survives restarts of the agent, so that a starting agent waits for sessions being erased. Several openings of
-    one session are linked by `under`.
+    one session form a linked list through `earlier`.
     """
 
     async def wait(self, session_id: str) -> None:
@@ -64,12 +65,12 @@ class PendingOpens(dict[str, PendingOpen]):
         it.
         """
         while (opening := self.get(session_id)) is not None:
-            if not opening.erases and any(each.is_own for each in self.values()):
+            if not opening.erases and any(each.is_of_calling_task for each in self.values()):
                 return
             await opening.done.wait()
 
     async def wait_loaded(self, session_id: str) -> None:
-        """Wait until a session is in memory or has failed to load, in every task that opens it."""
+        """Wait until every task that opens a session has loaded it, or has failed to load it."""
         while (opening := self._find_loading(session_id)) is not None:
             await opening.loaded.wait()
 
@@ -84,10 +85,10 @@ class PendingOpens(dict[str, PendingOpen]):
         Does nothing in a task that is already opening this session.
         """
         known = self.get(session_id)
-        if known is not None and any(each.is_own for each in self.of(session_id)):
+        if known is not None and any(each.is_of_calling_task for each in self.of(session_id)):
             yield
             return
-        opening = self[session_id] = PendingOpen(erases, under=known)
+        opening = self[session_id] = PendingOpen(erases, earlier=known)
         around = [each for each in _within.get() if not each.done.is_set()]
         token = None if erases else _within.set((*around, opening))
         try:
@@ -100,7 +101,7 @@ class PendingOpens(dict[str, PendingOpen]):
     def note_loaded(self, session_id: str) -> None:
         """Mark the calling task's opening as loaded: the session is in memory."""
         for opening in self.of(session_id):
-            if opening.is_own:
+            if opening.is_of_calling_task:
                 opening.loaded.set()
 
     def of(self, session_id: str) -> Iterator[PendingOpen]:
@@ -108,7 +109,7 @@ class PendingOpens(dict[str, PendingOpen]):
         opening = self.get(session_id)
         while opening is not None:
             yield opening
-            opening = opening.under
+            opening = opening.earlier
 
     def end(self, session_id: str, opening: PendingOpen) -> None:
         """Remove an opening from the table, and wake the tasks that wait for it."""
@@ -116,7 +117,7 @@ class PendingOpens(dict[str, PendingOpen]):
         opening.done.set()
         left = self.get(session_id)
         while left is not None and left.done.is_set():
-            left = left.under
+            left = left.earlier
         if left is not None:
             self[session_id] = left
         else:
@@ -136,7 +137,9 @@ async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> L
         await journal.delete(session_id, agent=running.name)
         return LoadedSession()
     if loaded.records and loaded.opened is None:
-        raise JournalDamaged("it has no beginning", session_id=session_id, record=1)
+        raise JournalDamaged(
+            "its first record, which creates the session, is missing", session_id=session_id, record=1
+        )
     return loaded
 
 
@@ -219,7 +222,7 @@ def restored_task(context: SessionContext, opened: SessionCreatedRecord, running
 
 
 async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
-    """Return True if a restored session works for a parent session that has no unfinished work, so no turn waits for it."""
+    """Return True if a restored session executes a task that no turn waits for, because the parent has no unfinished work."""
     task = context.task
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False

@@ -53,10 +53,10 @@ class SessionMigration:
             with suppress(SessionNotFound):
                 await self.remote_sessions.delete_session(key.session_id, agent=key.agent)
 
-    async def evict(self, is_left: SessionPredicate) -> int:
+    async def evict(self, has_moved: SessionPredicate) -> int:
         """Unload sessions that another process owns, and wait until their turns have ended. Return the number of those turns.
 
-        `is_left` selects the sessions by id; the sessions below them leave too. At the call, before any other task runs:
+        `has_moved` selects the sessions by id; their descendants leave too. At the call, before any other task runs:
         turns are stopped in model calls, tools, handlers, writes and waits, timers are removed, nothing more is written,
         and no handler is notified. Callers waiting here (`run`, `stream`, `chat`, `wait_idle`, other methods of the
         session) get `SessionMoved`; in a stream it is the error of the last delivery, a Failure of kind `moved`.
@@ -65,8 +65,8 @@ class SessionMigration:
         A session can be opened here again after it has left and belongs to this process again; until then opening it
         waits. If a turn's write finds that its session was acquired elsewhere, its tree leaves without this call.
         """
-        opening = [each for opener in self.agents.openers for each in opener.pending_open_events(is_left)]
-        stopped = self._leave(is_left)
+        opening = [each for opener in self.agents.openers for each in opener.pending_open_events(has_moved)]
+        stopped = self._leave(has_moved)
         for turn in stopped:
             await _wait_ended(turn)
         for each in opening:
@@ -74,21 +74,21 @@ class SessionMigration:
         await trio.lowlevel.checkpoint()
         return len(stopped)
 
-    def _leave(self, is_left: SessionPredicate) -> list[Turn]:
-        """Start to evict the sessions that `is_left` selects, and drop their timers, budgets and spans.
+    def _leave(self, has_moved: SessionPredicate) -> list[Turn]:
+        """Start to evict the sessions that `has_moved` selects by id, and drop their timers, budgets and tracing spans.
 
         Return the running turns of all sessions that are leaving, including those of earlier calls.
         """
         actors = [opener.running for opener in self.agents.openers]
         for actor in actors:
-            actor.timer_service.index.forget(is_left)
-            for context in _sessions_of(actor, is_left):
+            actor.timer_service.index.forget(has_moved)
+            for context in _sessions_of(actor, has_moved):
                 for each in reversed(context.family()):
-                    host_of(each).leave(each)
-            actor.core.observer.leave(is_left)
-        self.accounts.leave(is_left)
+                    host_of(each).evict(each)
+            actor.core.observer.drop_moved(has_moved)
+        self.accounts.drop_moved(has_moved)
         if self._sweeper is not None:
-            self._sweeper.leave(is_left)
+            self._sweeper.drop_moved(has_moved)
         leaving = [each for actor in actors for each in actor.sessions.values() if each.has_moved]
         return [each.turn for each in leaving if each.turn is not None]
 
@@ -150,7 +150,7 @@ class SessionMigration:
         for opener in self.agents.openers:
             for context in _sessions_of(opener.running, is_leaving):
                 if context.parent is None:  # messages to child sessions belong to running turns
-                    opener.running.lifecycle.eviction.send_on(context)
+                    opener.running.lifecycle.eviction.drop_queued_messages(context)
                 if context.turn is not None and not is_stalled(context):
                     running.append(context.turn)
         return running
@@ -165,10 +165,10 @@ class SessionMigration:
 
     async def resume_acquired(
         self,
-        is_taken: SessionPredicate = lambda _: True,
+        is_acquired: SessionPredicate = lambda _: True,
         *,
         choose: Choose | None = None,
-        side_by_side: int = MAX_CONCURRENT_OPENS,
+        max_concurrent_opens: int = MAX_CONCURRENT_OPENS,
     ) -> int:
         """Resume sessions that this process has acquired, as at a start. Return the number of opened sessions.
 
@@ -176,15 +176,15 @@ class SessionMigration:
         memory are not changed. Call it after `PartitionedJournal.take`.
 
         Args:
-            is_taken: Selects the acquired sessions by id.
+            is_acquired: Selects the acquired sessions by id.
             choose: Gets the sessions to open before any is opened, and returns those that may be opened, e.g. to count
                 crashes first; None opens all.
-            side_by_side: Maximum number of sessions that are opened at the same time.
+            max_concurrent_opens: Maximum number of sessions that are opened at the same time.
 
         Raises:
             JournalError: The journal could not be read; call it again.
         """
-        return await resume_acquired(self.agents.openers, is_taken, choose, side_by_side)
+        return await resume_acquired(self.agents.openers, is_acquired, choose, max_concurrent_opens)
 
 
 def _sessions_of(actor: AgentActor, is_wanted: SessionPredicate) -> Iterator[SessionContext]:

@@ -80,8 +80,8 @@ class SessionOpener(FieldRepr):
 
     running: AgentActor
     admission: MessageAdmission
-    make_face: Callable[[SessionContext, object], object]
-    """Function `(context, deps)` that creates the public handle of a session."""
+    make_handle: Callable[[SessionContext, object], object]
+    """Function `(context, deps)` that creates a session's public handle, the `Session` object of the program."""
     trees: SessionTrees
     start_phase: StartPhase
     """Start phase of the runtime, in which resumed turns wait for agents that are not started yet."""
@@ -144,7 +144,7 @@ class SessionOpener(FieldRepr):
         conversation.system, context.annotations = system, annotations
         if system is not None:
             conversation.add_via(sources_of_caller())
-        context.public_session = self.make_face(context, deps)
+        context.public_session = self.make_handle(context, deps)
         if running.journal is not None or lifecycle.eviction.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))
         if running.journal is None:
@@ -172,9 +172,9 @@ class SessionOpener(FieldRepr):
 
         If a turn makes the request, its session is the parent and its agent the owner.
         """
-        asker = running_session()
-        owner = Sender("user") if asker is None else Sender(asker.agent, "agent")
-        return self.new(owner, parent=asker, is_transient=True)
+        caller = running_session()
+        owner = Sender("user") if caller is None else Sender(caller.agent, "agent")
+        return self.new(owner, parent=caller, is_transient=True)
 
     async def create(
         self,
@@ -195,8 +195,8 @@ class SessionOpener(FieldRepr):
     ) -> SessionContext:
         """Create a session, and accept its first message if `description` is not empty.
 
-        The arguments are those of `Agent.create_session`. In addition, `notify`, `asker` and `annotations` are stored in the
-        first record, and `message_metadata` is that of the first message.
+        Other arguments are those of `Agent.create_session`. `asker` identifies the request that creates the session; it is
+        stored in the first record, as are `notify` and `annotations`. `message_metadata` is set on the first message.
         """
         if limits is not None:
             check_session_limits(limits)
@@ -269,7 +269,7 @@ class SessionOpener(FieldRepr):
             context.parent.log.has_withdrawn_child = True
         self.running.lifecycle.discard(context)
         if may_be_there:
-            opening = PendingOpen(erases=True, under=self._pending_opens.get(context.id))
+            opening = PendingOpen(erases=True, earlier=self._pending_opens.get(context.id))
             if self.running.runner.start_soon(self._erase, context.id, opening):
                 self._pending_opens[context.id] = opening  # callers that open this id wait for it
                 with trio.move_on_after(ERASE_TIMEOUT_SECONDS, shield=True):
@@ -337,16 +337,19 @@ class SessionOpener(FieldRepr):
         return await self._after_pause(self.running.sessions.find(session_id).public_session)
 
     def find_loaded(self, session_id: str) -> SessionContext | None:
-        """Return a session if it is in memory and open, without waiting; None otherwise."""
+        """Return the context of a session that is in memory and open, without waiting; None for other sessions."""
         context = self.running.sessions.get(session_id)
         if context is None or context.closed or session_id in self._pending_opens:
             return None
         return context  # not about to leave: an eviction begins with closing the context
 
-    async def _after_pause(self, face: object) -> SessionContext:
-        """Return the session of a handle after a checkpoint. Reload the session if it was unloaded in the meantime."""
+    async def _after_pause(self, handle: object) -> SessionContext:
+        """Execute a checkpoint, then return the session context of a public handle.
+
+        The session is reloaded if it was unloaded in the meantime.
+        """
         await trio.lowlevel.checkpoint()
-        return self.running.sessions.loaded(face)
+        return self.running.sessions.loaded(handle)
 
     @asynccontextmanager
     async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
@@ -432,7 +435,7 @@ class SessionOpener(FieldRepr):
         return self._pending_opens.block(session_id, erases=erases)
 
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
-        """Return the completion events of all sessions that are being opened and that match the predicate."""
+        """Return the completion events of the sessions that are being opened and whose id `is_wanted` accepts."""
         wanted = [session_id for session_id in self._pending_opens if is_wanted(session_id)]
         return [each.done for session_id in wanted for each in self._pending_opens.of(session_id)]
 
@@ -469,7 +472,7 @@ class SessionOpener(FieldRepr):
             return sessions.loaded(unloaded)
         running.lifecycle.eviction.check_epoch(session_id, epoch)
         self._find_parent(context, opened, restored.waiting, root_owner)
-        context.public_session, context.host = self.make_face(context, deps), running.lifecycle
+        context.public_session, context.host = self.make_handle(context, deps), running.lifecycle
         running.lifecycle.open(context)
         self._pending_opens.note_loaded(context.id)
         self.start_phase.add_resumed(context)
@@ -508,7 +511,7 @@ class SessionOpener(FieldRepr):
         context = self._empty_context(session_id, loaded.opened)
         if (await restore_loaded(loaded, context, self.running.journal)).is_closed:
             raise SessionClosed(session_id)
-        context.public_session = self.make_face(context, None)
+        context.public_session = self.make_handle(context, None)
         return context
 
     def _empty_context(self, session_id: str, opened: SessionCreatedRecord) -> SessionContext:
@@ -603,10 +606,10 @@ def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[Se
     return SessionTree(parent, None if parent is None else parent.key, task=task)
 
 
-async def _call_with(fn: OnSession, face: object) -> None:
+async def _call_with(fn: OnSession, handle: object) -> None:
     """Call one function of `Agent.on_session`. Its exceptions are converted as errors of user code."""
     try:
-        awaitable = to_awaitable(fn(face))
+        awaitable = to_awaitable(fn(handle))
         if awaitable is not None:
             await awaitable
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code

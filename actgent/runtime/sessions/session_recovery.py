@@ -60,15 +60,18 @@ async def _resume_session(opener: SessionOpener, session_id: str) -> None:
 
 
 async def resume_acquired(
-    openers: Sequence[SessionOpener], is_taken: SessionPredicate, choose: Choose | None, side_by_side: int
+    openers: Sequence[SessionOpener],
+    is_acquired: SessionPredicate,
+    choose: Choose | None,
+    max_concurrent_opens: int,
 ) -> int:
     """Resume the sessions that this process has acquired. Return the number of opened sessions.
 
     Args:
         openers: Session openers of all agents.
-        is_taken: Selects the acquired sessions by id.
-        choose: Selects the sessions that may be opened; None opens all.
-        side_by_side: Maximum number of sessions that are opened concurrently.
+        is_acquired: Selects the acquired sessions by id.
+        choose: Function that gets the keys of the sessions to open and returns those that may be opened; None opens all.
+        max_concurrent_opens: Maximum number of sessions that are opened concurrently.
     """
     by_agent = {opener.running.name: opener for opener in openers if opener.running.journal is not None}
     found: dict[str, list[SessionKey]] = {name: [] for name in by_agent}
@@ -76,7 +79,7 @@ async def resume_acquired(
 
     async def find(name: str) -> None:
         try:
-            found[name] = await _unfinished(by_agent[name], is_taken)
+            found[name] = await _unfinished(by_agent[name], is_acquired)
         except JournalError as error:
             errors.append(error)
 
@@ -90,7 +93,7 @@ async def resume_acquired(
         keys = list(await choose(keys))
     taking = _OpeningPool(deque((by_agent[key.agent], key.session_id) for key in keys))
     async with trio.open_nursery() as nursery:
-        for _ in range(min(side_by_side, len(keys))):
+        for _ in range(min(max_concurrent_opens, len(keys))):
             nursery.start_soon(taking.work)
     if taking.error is not None:
         raise taking.error
@@ -98,7 +101,7 @@ async def resume_acquired(
     return taking.opened
 
 
-async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list[SessionKey]:
+async def _unfinished(opener: SessionOpener, is_acquired: SessionPredicate) -> list[SessionKey]:
     """Return the keys of an agent's sessions with unfinished work that are not in memory, oldest first.
 
     The timers of all selected sessions are loaded into the timer index.
@@ -107,12 +110,12 @@ async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list
     await running.wait_ready()
     journal: Journal | None = running.journal
     assert journal is not None  # noqa: S101 - the caller has checked it
-    running.timer_service.load([each for each in await journal.due(running.name) if is_taken(each[0])])
+    running.timer_service.load([each for each in await journal.due(running.name) if is_acquired(each[0])])
     unfinished = await journal.unfinished(running.name)
     return [
         SessionKey(running.name, each)
         for each in unfinished
-        if is_taken(each) and not _is_loaded(opener, each)
+        if is_acquired(each) and not _is_loaded(opener, each)
     ]
 
 

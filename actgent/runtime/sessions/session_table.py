@@ -75,15 +75,19 @@ class SessionTable(Mapping[str, SessionContext]):
         return self._unloaded.get(session_id)
 
     def find_any(self, session_id: str) -> SessionContext | None:
-        """Return a session in memory, or an unloaded session whose handle the program holds, without reloading; None if there is none."""
+        """Return the context of a session in memory, or of an unloaded session whose handle the program holds.
+
+        An unloaded session stays unloaded. Return None for other sessions.
+        """
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
         return context if unloaded is None else self._held_by(unloaded)
 
     def reload_any(self, session_id: str) -> SessionContext | None:
-        """Return a session from memory.
+        """Return the context of a session in memory.
 
-        If the program holds the handle of an unloaded session, reload it. None if neither exists.
+        If the session was unloaded and the program still holds its handle, put it back into the table first. Return None
+        for other sessions.
         """
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
@@ -178,19 +182,19 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded[context.id] = context.public_session
         context.public_session = None  # breaks the reference cycle between context and handle
 
-    def loaded(self, face: object) -> SessionContext:
-        """Return the session of a handle, reloaded if necessary."""
-        context = self._held_by(face)
+    def loaded(self, handle: object) -> SessionContext:
+        """Return the session context of a public handle. If the session was unloaded, put it back into the table first."""
+        context = self._held_by(handle)
         if context.public_session is None:
-            self.reload(context, face)
+            self.reload(context, handle)
         return context
 
-    def reload(self, context: SessionContext, face: object) -> None:
-        """Put an unloaded session back into the table together with its public handle `face`.
+    def reload(self, context: SessionContext, handle: object) -> None:
+        """Put an unloaded session back into the table together with its public handle `handle`.
 
         A closed one stays out.
         """
-        context.public_session = face
+        context.public_session = handle
         self._unloaded.pop(context.id, None)
         if not context.closed:
             self._loaded[context.id] = context

@@ -106,7 +106,7 @@ class _Closing(FieldRepr):
 
     @property
     def _stored(self) -> Journal | None:
-        """Journal, if it may contain descendants that are not in memory; None if all descendants are known."""
+        """Journal, if it may contain descendants that are not in memory; None if all descendants are in memory."""
         log = self._context.log
         are_left = any(self._is_left(each) for each in self._below)
         if log is None or not (log.creation is None or log.has_withdrawn_child or are_left):
@@ -114,7 +114,7 @@ class _Closing(FieldRepr):
         return self._journal
 
     def _is_left(self, below: SessionContext) -> bool:
-        """Return True if a descendant belongs to another agent that has ended and may have been restarted."""
+        """Return True if a descendant belongs to another agent that has ended here, and may have been started again."""
         return below.host is not self._context.host and host_of(below).has_ended
 
     async def _close_loaded(self) -> None:

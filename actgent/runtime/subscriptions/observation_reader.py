@@ -54,7 +54,7 @@ class ObservationFilter(FieldRepr):
         known = get_args(ObservedType)
         if isinstance(self.types, str):
             raise ConfigurationError(
-                f"types= takes a list of observation types, not {self.types!r}: write [{self.types!r}]"
+                f"types= must be a list of observation types, not {self.types!r}: write [{self.types!r}]"
             )
         if unknown := next((each for each in self.types or () if each not in known), None):
             raise ConfigurationError(f"{unknown!r} is not an observation type: {nearest(unknown, known)}")
@@ -72,11 +72,11 @@ class ObservationReader(trio.abc.ReceiveChannel[Observed]):
         self,
         follower: "SessionFollower | RecentFollower",
         view: ObservationView,
-        wanted: ObservationFilter,
+        observation_filter: ObservationFilter,
     ) -> None:
         self._follower = follower
         self._view = view
-        self._wanted = wanted
+        self._wanted = observation_filter
         self._ready: deque[Observed] = deque()
         self._looked: tuple[str, int] = ("", 0)
         """Id of the answer that was last searched for thoughts, and its length at that time."""
@@ -104,7 +104,7 @@ class ObservationReader(trio.abc.ReceiveChannel[Observed]):
             elif item is None and (thoughts := self._grown()) is not None:
                 return thoughts
             elif item is None:
-                await self._follower.move_on()
+                await self._follower.wait_for_news()
         return self._ready.popleft()
 
     def _grown(self) -> Observed | None:
@@ -142,7 +142,7 @@ async def observe(
     key: SessionKey,
     *,
     after: int | None,
-    wanted: ObservationFilter,
+    observation_filter: ObservationFilter,
 ) -> AsyncGenerator[ObservationReader, None]:
     """Yield a reader of a session's observations for the block.
 
@@ -151,13 +151,13 @@ async def observe(
         table: The agent's sessions in memory; None if the agent is not running in this process.
         key: Agent and id of the session.
         after: Record number after which observations start; None starts at the newest record.
-        wanted: Filter by type and turn.
+        observation_filter: Filter by type and turn.
     """
     async with follow_session(journal, table, key, after=after, thinks=True) as follower:
         view = ObservationView()
         if journal is not None:
             await _preload(journal, key, view, follower.cursor)
-        yield ObservationReader(follower, view, wanted)
+        yield ObservationReader(follower, view, observation_filter)
 
 
 # --- without a journal -------------------------------------------------------------------
@@ -205,8 +205,8 @@ class RecentFollower(WakeableReader):
         self.cursor = item.number
         return item
 
-    async def move_on(self) -> None:
-        """Wait for a new record or new partial text, without receiving it."""
+    async def wait_for_news(self) -> None:
+        """Wait until a new record or new partial text is available, without receiving it."""
         self._news = trio.Event()
         await self._news.wait()
 
@@ -233,7 +233,7 @@ async def observe_recent(
     table: SessionTable,
     *,
     after: int | None,
-    wanted: ObservationFilter,
+    observation_filter: ObservationFilter,
 ) -> AsyncGenerator[ObservationReader, None]:
     """Yield a reader of the observations of a session without a journal, for the block.
 
@@ -250,7 +250,7 @@ async def observe_recent(
     recent.add_reader(follower)
     try:
         await trio.lowlevel.checkpoint()
-        yield ObservationReader(follower, view, wanted)
+        yield ObservationReader(follower, view, observation_filter)
     finally:
         recent.remove_reader(follower)
         if live.remove(follower) and table.followed.get(context.id) is live:
@@ -259,7 +259,7 @@ async def observe_recent(
 
 
 def list_recent(
-    recent: RecentRecords, *, after: int, limit: int, wanted: ObservationFilter
+    recent: RecentRecords, *, after: int, limit: int, observation_filter: ObservationFilter
 ) -> tuple[Observed, ...]:
     """Return observations of a session without a journal after record `after`, oldest first, at most `limit`."""
     at_least_one("limit", limit)
@@ -268,7 +268,7 @@ def list_recent(
         for each in records:
             observed = [*view.read(each)]
             if each.number > after:
-                found += filter(wanted.takes, observed)
+                found += filter(observation_filter.takes, observed)
     return tuple(found[:limit])
 
 
@@ -276,7 +276,7 @@ def list_recent(
 
 
 async def list_observations(
-    journal: Journal, key: SessionKey, *, after: int, limit: int, wanted: ObservationFilter
+    journal: Journal, key: SessionKey, *, after: int, limit: int, observation_filter: ObservationFilter
 ) -> tuple[Observed, ...]:
     """Return observations of a session in the journal after record `after`, oldest first, at most `limit`.
 
@@ -294,7 +294,7 @@ async def list_observations(
             break
         for step in steps:
             for item in names.name(step, after):
-                found += filter(wanted.takes, view.read(item))
+                found += filter(observation_filter.takes, view.read(item))
         after = steps[-1].last
     return tuple(found[:limit])
 

@@ -113,7 +113,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         """
         await trio.lowlevel.checkpoint()
         while (item := self.receive_ready()) is None:
-            await self.move_on()
+            await self.wait_for_news()
         return item
 
     def receive_ready(self) -> FollowedItem | None:
@@ -132,7 +132,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return None if self._is_behind or self._feed.has_news else self._take_new_text()
 
     def receive_now(self) -> FollowedItem | None:
-        """Return the next item, also from the feed, without blocking; None if `move_on` has to be awaited first.
+        """Return the next item, also from the feed, without blocking; None if `wait_for_news` has to be awaited first.
 
         Raises:
             trio.EndOfChannel: The session is closed or erased, and everything was received.
@@ -145,7 +145,9 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return item
 
     def receive_step(self) -> Written | None:
-        """Return the next journal step if the feed has all its records, and mark them as received; else None.
+        """Return the next group of records that the journal wrote together, and mark them as received.
+
+        Return None if the feed does not have all records of the group.
 
         None does not mean that nothing is available: call `receive_now`.
 
@@ -162,7 +164,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
             for record, turn in names.turns(item):
                 if type(record) in _ENDING:
-                    self._pass(record, turn)
+                    self._note_received(record, turn)
             self.cursor = item.last
             return item
         if item is not None:
@@ -170,21 +172,21 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return None
 
     def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
-        """Set the filter of `move_on`.
+        """Set the records for which `wait_for_news` returns.
 
-        It wakes only for records that `woken_by` accepts, for a full feed buffer, or for partial text.
+        It then returns only for records that `woken_by` accepts, for a full feed buffer, or for partial text.
         """
         self._feed.woken_by = woken_by
 
     @property
     def has_news(self) -> bool:
-        """True if `move_on` would return without waiting."""
+        """True if `wait_for_news` would return without waiting."""
         return self._is_behind or self._feed.has_news
 
-    async def move_on(self) -> None:
+    async def wait_for_news(self) -> None:
         """Wait for new records without receiving them. If the reader is behind the feed, read a page of the journal."""
         if self._is_behind:
-            await self._read_on()
+            await self._read_page()
         elif self._feed.has_news:
             await self._read_feed()
         else:
@@ -193,11 +195,14 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
     def _take(self) -> FollowedRecord:
         item = self._ready.popleft()
         self.cursor = item.number
-        self._pass(item.record, item.turn)
+        self._note_received(item.record, item.turn)
         return item
 
-    def _pass(self, record: Record, turn: str) -> None:
-        """Note that a received record makes the partial text of an answer or turn obsolete, or ends the session."""
+    def _note_received(self, record: Record, turn: str) -> None:
+        """Process a record that the reader has received.
+
+        It may replace the partial text of an answer or turn, or end the session.
+        """
         if type(record) is MessageEndRecord:
             self._void = turn
         elif type(record) is SessionClosedRecord:
@@ -205,7 +210,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         elif type(record) is AgentMessageRecord and record.stop:
             self._void = record.message.id
 
-    async def _read_on(self) -> None:
+    async def _read_page(self) -> None:
         """Read a page of records after the cursor from the journal.
 
         Records written during the read arrive in the feed.
@@ -359,7 +364,8 @@ async def follow_session(
     """
     if journal is None:
         raise ConfigurationError(
-            "a session is followed by its journal, and this runtime has none: open_runtime(journal='memory:')"
+            "sessions are followed through the journal, and this runtime has no journal: pass journal= to open_runtime(), "
+            "such as journal='memory:'"
         )
     async with journal.feed(key) as feed:
         head = await journal.head(key.agent, key.session_id)

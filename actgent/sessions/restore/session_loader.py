@@ -170,7 +170,9 @@ async def rebuild(
     """
     step = len(records) if to is None else to
     if not 1 <= step <= len(records):
-        raise ConfigurationError(f"unknown step {step}: the session's records are 1 to {len(records)}")
+        raise ConfigurationError(
+            f"the session has no record {step}: its records are numbered 1 to {len(records)}"
+        )
     if owner_of(records[:1]) is None:
         raise ConfigurationError(
             "these are not the records of a session: the first record is not its creation"

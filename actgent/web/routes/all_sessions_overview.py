@@ -60,7 +60,7 @@ async def list_all_schedules(
     items: list[json_response_types.SessionSchedule] = [
         {"agent": each.agent, "session_id": each.session_id, **of_schedule(each.schedule)} for each in found
     ]
-    return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
+    return JSON({"items": items, "next": encode_cursor(found[-1].sort_key) if is_more else None})
 
 
 async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[OpenBudget]]:
@@ -77,7 +77,7 @@ async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[
 
     found, is_more = await _visible(call, after, page)
     items = [as_plain_json(each) for each in found]
-    return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
+    return JSON({"items": items, "next": encode_cursor(found[-1].sort_key) if is_more else None})
 
 
 async def list_rate_limiters(call: HTTPCall) -> JSON[json_response_types.PageDocument[RateLimiterStatistics]]:

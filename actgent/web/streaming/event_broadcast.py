@@ -315,7 +315,7 @@ class Broadcasts:
             while broadcast.readers:  # empty if all were closed because they read too slowly
                 has_grown = _collect(broadcast, encoder, follower)
                 if not (has_grown or broadcast.is_due):
-                    await follower.move_on()
+                    await follower.wait_for_news()
                     continue
                 now = trio.current_time()
                 if (early := broadcast.flushed_at + BATCH_WINDOW_SECONDS - now) > 0:

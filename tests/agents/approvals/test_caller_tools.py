@@ -114,7 +114,9 @@ async def test_only_results_and_rejections_decide_a_call(clerk):
         await session.chat("locate", tools=[LOCATE])
         await session.wait_idle()
         (call,) = session.caller_calls
-        with pytest.raises(UsageError, match="the caller runs the tool 'locate': use Respond or Reject"):
+        with pytest.raises(
+            UsageError, match="the caller runs the tool 'locate': decide with Respond or Reject"
+        ):
             await session.answer(call, Approve())
         await session.answer(call, Reject("no sensor"))
         await session.wait_idle()

@@ -104,7 +104,7 @@ def test_a_portal_has_a_policy():
 
 @pytest.mark.parametrize(
     ("policy", "message"),
-    [("ask", "policy= takes Policy"), (Policy(untrusted="isolate"), "isolation adds the tool extract")],
+    [("ask", "policy= must be Policy"), (Policy(untrusted="isolate"), "isolation adds the tool extract")],
     ids=["text", "isolate"],
 )
 async def test_a_wrong_policy_is_an_error(policy, message):

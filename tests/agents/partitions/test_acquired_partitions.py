@@ -7,7 +7,7 @@ from actgent import Approve, BareAgent, ScriptedLLM, SessionMoved, ToolCall, too
 
 
 def of(runtime, number):
-    """Return an `is_left` function for one partition."""
+    """Return an `has_moved` function for one partition."""
     return lambda session_id: runtime.journal.partition_of(session_id) == number
 
 

@@ -49,6 +49,6 @@ async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_n
 
 async def test_quotas_are_rejected_with_shared_journals(open_node):
     """`quotas=` with a partitioned journal raises an error, because each process would count separately."""
-    with pytest.raises(ConfigurationError, match="quotas= are counted in one process"):
+    with pytest.raises(ConfigurationError, match="quotas= cannot be combined with cluster="):
         async with open_node("one", quotas=Quotas(day=Limits(model_calls=3))):
             pass

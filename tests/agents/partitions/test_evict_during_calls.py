@@ -10,7 +10,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 
 
 def of(runtime, number):
-    """Return an `is_left` function for one partition."""
+    """Return an `has_moved` function for one partition."""
     return lambda session_id: runtime.journal.partition_of(session_id) == number
 
 
@@ -260,6 +260,6 @@ async def test_moved_errors_come_after_all_sessions_of_a_tree_left(open_node, id
         for each in (child, root):
             await each.chat("hi")
             await each.wait_idle()
-        running.lifecycle.eviction.leave_tree(root._context.log)
+        running.lifecycle.eviction.evict_tree(root._context.log)
         await until(lambda: heard)
     assert heard == [("moved", id_in(0))]

@@ -104,7 +104,7 @@ async def test_a_child_of_another_partition_is_refused(open_node, id_in):
         below = f"{parent.id}/x"
         with pytest.raises(ConfigurationError, match=f"{parent.id}/"):
             await agent.create_session("ada", session_id=id_in(0, nth=1), parent=parent)
-        with pytest.raises(ConfigurationError, match="below"):
+        with pytest.raises(ConfigurationError, match="name a child of"):
             await agent.ensure_session("ada", "x", parent=parent)
         child = await agent.create_session("ada", session_id=below, parent=parent)
         assert child.parent is parent

@@ -94,7 +94,7 @@ async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_ha
             await clerk.tell(text)
     assert answers == ["re: one", "re: two"]
     assert runtime.dead_letters == ()
-    with pytest.raises(UsageError, match="left"):
+    with pytest.raises(UsageError, match="closed or closing"):
         await runtime.spawn(Counter)
 
 

@@ -367,7 +367,7 @@ async def test_a_runtime_that_was_left_starts_nothing(fails):
         async with open_runtime() as runtime:
             if fails:
                 raise LookupError
-    with pytest.raises(UsageError, match="another"):
+    with pytest.raises(UsageError, match="new runtime"):
         await runtime.start(BareAgent(name="late", llm=ScriptedLLM(["x"])))
 
 

@@ -346,7 +346,7 @@ async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
         assert await runtime.journal.load("s") == records
         with pytest.raises(SessionNotFound):
             await runtime.rebuild("nobody")
-        with pytest.raises(ConfigurationError, match="unknown step 99"):
+        with pytest.raises(ConfigurationError, match="has no record 99"):
             await runtime.fork("s", to=99)
     async with open_runtime() as bare:
         with pytest.raises(ConfigurationError, match="no journal"):
@@ -376,7 +376,7 @@ async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
         assert await compare_session(runtime, "s", to=3) is None
         assert await runtime.journal.load("s") == records
         assert called == [1]
-        with pytest.raises(ConfigurationError, match="unknown step 99"):
+        with pytest.raises(ConfigurationError, match="has no record 99"):
             await compare_session(runtime, "s", to=99)
     async with open_runtime(journal=url) as runtime:
         with pytest.raises(NotRunning):

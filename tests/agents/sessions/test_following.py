@@ -166,7 +166,7 @@ async def test_reader_of_whole_steps_gets_long_steps_record_by_record(runtime, j
     session = await agent.create_session("ada", session_id="s")
     changes = tuple(StateChangeRecord(changes={"n": number}) for number in range(101))
     async with session.follow(after=1) as follower:
-        await follower.move_on()
+        await follower.wait_for_news()
         await journal.commit(Entry(session_id="s", agent="a", records=changes), epoch=journal.epoch_of("s"))
         assert follower.receive_step() is None
         followed = [follower.receive_now() for _ in changes]
@@ -312,7 +312,7 @@ async def test_cursors_of_others_are_refused(runtime):
             pass
     async with open_runtime() as bare:
         other = await (await bare.start(BareAgent("b", llm=ScriptedLLM(["hi"])))).create_session("ada")
-        with pytest.raises(ConfigurationError, match="this runtime has none"):
+        with pytest.raises(ConfigurationError, match="this runtime has no journal"):
             async with other.follow():
                 pass
 
@@ -385,7 +385,7 @@ async def test_no_delta_arrives_after_the_end_of_a_stopped_turn():
         session = await agent.create_session("ada", session_id="s")
         async with session.follow() as follower:
             await records_of(follower, 1)
-            await follower.move_on()  # there is nothing behind it
+            await follower.wait_for_news()  # there is nothing behind it
             await session.chat("hello")
             await gated.send.send(None)
             await trio.testing.wait_all_tasks_blocked()
@@ -411,7 +411,7 @@ async def test_no_delta_arrives_after_its_answer_record():
 
         async with session.follow() as follower:
             await records_of(follower, 1)
-            await follower.move_on()
+            await follower.wait_for_news()
             await session.chat("hello")
             for _ in gated.pieces:
                 await gated.send.send(None)
@@ -432,7 +432,7 @@ async def test_a_step_that_was_read_is_not_received_again(runtime):
         await session.chat("hello")
         await session.wait_idle()
         last = (await records_of(follower, 6))[-1]
-        await follower.move_on()
+        await follower.wait_for_news()
         while follower.has_news:
             assert follower.receive_step() is None
             assert follower.receive_now() is None

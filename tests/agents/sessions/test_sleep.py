@@ -312,6 +312,6 @@ async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
     for number in range(5):
         await agent.create_session("ada", session_id=f"t{number}")
     assert "s" not in agent._opener.running.sessions
-    agent._opener.running.lifecycle.eviction.leave_tree(context.log)
+    agent._opener.running.lifecycle.eviction.evict_tree(context.log)
     with trio.fail_after(5):
         assert (await agent.open_session("s")).history[-1].text == "saw 1"

@@ -202,7 +202,7 @@ async def test_a_session_of_another_node_is_judged_and_copied(pair):
                 await pair.one.fork(session.id, new_id=new_id)
             copy = await one.open_session(new_id)
             assert (await one.run("again", session=copy)).text == "you said: again"
-        with pytest.raises(ConfigurationError, match="unknown step 99"):
+        with pytest.raises(ConfigurationError, match="has no record 99"):
             await pair.one.fork(session.id, to=99, new_id=pair.id_at(pair.two))
         assert isinstance(await two.open_session(new_ids["two"]), Session)
 
