@@ -67,6 +67,20 @@ class SessionKey(NamedTuple):
         return f"@~{hashlib.blake2b(known, digest_size=16).hexdigest()}"
 
 
+QUOTA_AGENT = "quotas\n"
+"""Reserved agent name of quota accounts. It contains a newline, which names of real agents cannot contain."""
+WEBHOOK_AGENT = "webhooks\n"
+"""Reserved agent name of the sessions in which gateways record the progress of webhooks."""
+
+
+def is_internal(session: Any) -> bool:
+    """Return True if a session, given by its key or summary, is a quota account or the progress of a webhook.
+
+    Such a session has no conversation.
+    """
+    return session.agent in (QUOTA_AGENT, WEBHOOK_AGENT)
+
+
 class Cursor(NamedTuple):
     """Position of a session in lists by last change. Pages continue after it."""
 

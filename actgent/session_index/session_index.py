@@ -22,10 +22,9 @@ from actgent.errors import (
 from actgent.journal.encryption import current_keys
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
-from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_storable
+from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal, is_storable
 from actgent.journal.wrappers import WrappedJournal
 from actgent.limits_and_schedules.argument_checks import at_least_one
-from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection_interface import ThreadedStore
 
@@ -214,7 +213,7 @@ class SessionIndex:
                 item = await reader.receive()
             if isinstance(item, Erased):
                 await self.erase([item.key])
-            elif not is_holder(item.key):
+            elif not is_internal(item.key):
                 self._waiting.setdefault(item.key, []).append(item)
 
     async def _compare(self) -> None:
@@ -223,7 +222,7 @@ class SessionIndex:
         after = None
         while page := await self._journal.page(SessionFilter(oldest_first=True), after=after, limit=PAGE):
             for head in page:
-                if not is_holder(head) and known.pop(head.key, None) != (
+                if not is_internal(head) and known.pop(head.key, None) != (
                     head.records,
                     head.created_at,
                     head.state,

@@ -16,12 +16,12 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     UsageRecord,
 )
-from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_list_queries import QUOTA_AGENT, SessionKey
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.messages import Message
 from actgent.support.field_repr import FieldRepr
 
-from .quota_accounts import HOLDER, QuotaAccounts
+from .quota_accounts import QuotaAccounts
 from .restore import RestoredSession
 from .session_context import SessionContext, Turn
 from .session_record_writer import SessionLog
@@ -75,7 +75,7 @@ class BudgetAccounts(FieldRepr):
         Usage that is still counted here is not recorded.
         """
         for key, account in list(self._accounts.items()):
-            if key.agent != HOLDER and has_moved(key.session_id):
+            if key.agent != QUOTA_AGENT and has_moved(key.session_id):
                 account.log = None
                 del self._accounts[key]
 
@@ -116,7 +116,7 @@ class BudgetAccounts(FieldRepr):
 
         Return None if the account's session was erased or moved to another process, or if the quota period is over.
         """
-        if key.agent == HOLDER:
+        if key.agent == QUOTA_AGENT:
             return None if self.owners is None else self.owners.find(key)
         if key in self._accounts or self.journal is None:
             return self._accounts.get(key)

@@ -11,7 +11,7 @@ import attrs
 
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
-from actgent.journal.session_list_queries import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import QUOTA_AGENT, SessionFilter
 from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, spent_in
 from actgent.limits_and_schedules.quotas import Period, Quotas, Unit
@@ -20,10 +20,6 @@ from actgent.support.field_repr import FieldRepr
 
 from .session_record_writer import SessionLog
 
-HOLDER = "quotas\n"
-"""Reserved agent name of quota accounts. It contains a newline, which names of real agents cannot contain."""
-WEBHOOKS = "webhooks\n"
-"""Reserved agent name of the sessions in which gateways record the progress of webhooks."""
 _PAGE = 500
 
 
@@ -50,18 +46,18 @@ class QuotaAccounts(FieldRepr):
         running = {period.name for period in self._running()}
         for summary in await self._held(self.journal):
             if summary.session_id.partition(" ")[0] in running:
-                records = await self.journal.load(summary.session_id, agent=HOLDER)
+                records = await self.journal.load(summary.session_id, agent=QUOTA_AGENT)
                 self._spent[summary.session_id] = spent_in(
                     [record for record in records if isinstance(record, UsageRecord)]
                 )
             else:
-                await self.journal.delete(summary.session_id, agent=HOLDER)
+                await self.journal.delete(summary.session_id, agent=QUOTA_AGENT)
 
     async def _held(self, journal: Journal) -> list[SessionSummary]:
         found: list[SessionSummary] = []
         while True:
             after = found[-1].cursor if found else None
-            page = await journal.page(SessionFilter(agent=HOLDER), after=after, limit=_PAGE)
+            page = await journal.page(SessionFilter(agent=QUOTA_AGENT), after=after, limit=_PAGE)
             if not page:
                 return found
             found += page
@@ -95,16 +91,16 @@ class QuotaAccounts(FieldRepr):
         return account
 
     def _open(self, period: Period, name: str, owner: str) -> Account:
-        key = AccountKey(session_id=f"{period.name} {name}", agent=HOLDER)
+        key = AccountKey(session_id=f"{period.name} {name}", agent=QUOTA_AGENT)
         limits = self.quotas.limits[period.unit].shared
         known = self._spent.pop(key.session_id, None)
         log = None
         if self.journal is not None:
-            log = SessionLog(key.session_id, HOLDER, self.journal, self.journal.epoch_of(key.session_id))
+            log = SessionLog(key.session_id, QUOTA_AGENT, self.journal, self.journal.epoch_of(key.session_id))
             if known is None:
                 log.add(
                     SessionCreatedRecord(
-                        owner=Sender(name), agent=HOLDER, created_at=self.now(), limits=limits
+                        owner=Sender(name), agent=QUOTA_AGENT, created_at=self.now(), limits=limits
                     )
                 )
                 # A due date in the future keeps retention from erasing the account before the end of its period.
@@ -117,8 +113,3 @@ def _name_in_ids(owner: str) -> str:
     if len(owner) <= MAX_ID_CHARS and owner.isprintable():
         return owner
     return "\n" + hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_holder(session: SessionKey | SessionSummary) -> bool:
-    """Return True if a session is internal: it stores a quota account or the progress of a webhook, and no conversation."""
-    return session.agent in (HOLDER, WEBHOOKS)

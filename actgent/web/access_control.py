@@ -18,13 +18,12 @@ from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.session_annotations import check_session_metadata, check_tags
-from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
+from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, is_internal
 from actgent.messages import Priority, message_bytes
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.quota_accounts import is_holder
 
 from .access_tokens import Caller
 from .problem_documents import Problem, missing
@@ -75,7 +74,7 @@ class AccessFilter:
         found = [
             journal.cached_head(each, session_id) or await journal.head(each, session_id) for each in agents
         ]
-        return [head for head in found if head is not None and not is_holder(head)]
+        return [head for head in found if head is not None and not is_internal(head)]
 
     async def sees(self, caller: Caller, head: SessionSummary) -> bool:
         """Return True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
@@ -178,7 +177,7 @@ class AccessFilter:
             rows = await self.journal.page(wanted, after=after, limit=limit - len(found))
             if not rows:
                 break
-            found += [row for row in rows if not is_holder(row)]
+            found += [row for row in rows if not is_internal(row)]
             after = rows[-1].cursor
         following = encode_cursor(found[-1].cursor) if len(found) == limit else None
         return ListPage(items=found, following=following)
@@ -280,7 +279,7 @@ class ApprovalList:
         after, left = None, MAX_SUSPENDED_SEARCHED
         while left and (rows := await journal.page(_SUSPENDED, after=after, limit=min(left, 500))):
             for row in rows:
-                if row.agent in agents and not is_holder(row):
+                if row.agent in agents and not is_internal(row):
                     yield row
             after, left = rows[-1].cursor, left - len(rows)
 

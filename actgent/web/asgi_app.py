@@ -22,15 +22,15 @@ from actgent.client.http.http_request import SOURCES_HEADER
 from actgent.errors import Fenced, SessionMoved
 from actgent.information_flow_labels import label_of, text_of
 from actgent.messages import new_id, traceparent, valid_traceparent
+from actgent.support import span_names as names
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.tracing_interface import OpenSpan
+from actgent.support.tracing_interface import Attribute, OpenSpan, Tracing
 from actgent.tools.untrusted_call_sources import sources_of_request
 
 from .access_tokens import AccessToken, Caller, TokenStore
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters
 from .problem_documents import MEDIA_TYPE, Problem, problem_of
-from .request_spans import begin_request_span, end_request_span
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
 from .server.request_relay import Relay
 
@@ -75,6 +75,33 @@ def log_request(method: str, route: str, status: int, begun: float, request_id: 
         request_id,
         extra={"fields": fields},
     )
+
+
+def begin_request_span(tracing: Tracing | None, endpoint: Endpoint, scheme: str) -> OpenSpan | None:
+    """Begin the span of a request in the calling task, and make it the current span.
+
+    Its parent is the trace context that the request has, otherwise the current span. Return None without telemetry, and
+    for probes and metrics requests.
+    """
+    if tracing is None or endpoint.scope in (None, "metrics"):
+        return None
+    attributes: dict[str, Attribute] = {
+        names.HTTP_METHOD: endpoint.verb,
+        names.HTTP_ROUTE: endpoint.route,
+        names.URL_SCHEME: scheme,
+    }
+    parent = valid_traceparent(traceparent.get())
+    span = tracing.begin(f"{endpoint.verb} {endpoint.route}", attributes, kind="server", parent=parent)
+    span.make_current()
+    traceparent.set(span.traceparent)
+    return span
+
+
+def end_request_span(span: OpenSpan | None, status: int) -> None:
+    """End the span of a request with the HTTP status of its answer; 0 means that no answer was sent."""
+    if span is not None:
+        facts: dict[str, Attribute] = {names.HTTP_STATUS: status} if status else {}
+        span.end(facts, error=str(status) if status >= _SERVER_ERROR else "")
 
 
 PREFIX = "/v1"
@@ -152,6 +179,8 @@ MAX_DROPPED_BYTES = 65_536
 """Maximum size of a body that is received although an early error needs none of it."""
 DROP_SECONDS = 1.0
 """Maximum seconds for which the body of a request is received although an early error needs none of it."""
+_SERVER_ERROR = 500
+"""Least HTTP status of server errors."""
 _REQUEST_TIMEOUT = 408
 """HTTP status of a request whose body did not arrive in time. The rest of the body is not awaited."""
 
@@ -328,7 +357,7 @@ class _Address:
             raise not_allowed(self.endpoints)
         application: Application = scope["actgent.application"]
         answer: _Answer = scope["actgent.answer"]
-        answer.route, answer.to_error = f"{endpoint.prefix}{endpoint.path}", endpoint.to_error
+        answer.route, answer.to_error = endpoint.route, endpoint.to_error
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
             response = await application.answer(endpoint, await application.read(endpoint, NOBODY, request))
@@ -346,10 +375,12 @@ class _Address:
             answer.rate_headers = {"ratelimit": left, "ratelimit-policy": meters.policy}
             call = await application.read(endpoint, caller, request)
             is_asked = endpoint.streams_if_asked and call.body.get("stream", False)
+            if not (is_stream or is_asked):
+                await _send(await application.answer(endpoint, call), scope, receive, send)
+                return
             with meters.streaming(caller.token.digest) if is_asked else nullcontext():
                 response = await application.answer(endpoint, call)
-                held = application.tokens.cancel_on_revocation(caller.token, now=application.now())
-                with held if is_stream or is_asked else nullcontext():
+                with application.tokens.cancel_on_revocation(caller.token, now=application.now()):
                     await _send(response, scope, receive, send)
 
 
@@ -469,7 +500,7 @@ def log_and_convert(error: Exception, request_id: str, *, is_forwarded: bool = F
         _log.debug(
             "request %s: %s", LogVariable(request_id), error
         )  # the caller forwards the request to the next owner
-    elif problem.status >= 500 and error is not problem:  # noqa: PLR2004 - server errors
+    elif problem.status >= _SERVER_ERROR and error is not problem:
         _log.error("request %s: %s: %s", LogVariable(request_id), type(error).__name__, error)
     return problem
 

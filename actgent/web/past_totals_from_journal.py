@@ -23,9 +23,8 @@ from actgent.journal.record_types import (
     MessageEndRecord,
     Record,
 )
-from actgent.journal.session_list_queries import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal
 from actgent.messages import ToolResult
-from actgent.sessions.quota_accounts import is_holder
 from actgent.support.safe_logging import LogVariable, logger_of
 
 MAX_FAILURES = 1000
@@ -79,7 +78,7 @@ class JournalTotals:
             page := await self.journal.page(_ALL, after=after, limit=_PAGE)
         ):
             for head in page:
-                if not is_holder(head) and head.created_at < self.until:
+                if not is_internal(head) and head.created_at < self.until:
                     await self._read_session(head.key)
             after = page[-1].cursor
         self.known.set()

@@ -16,7 +16,7 @@ from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import UsageError
 from actgent.journal.journal_interface import Journal
-from actgent.sessions.quota_accounts import is_holder
+from actgent.journal.session_list_queries import is_internal
 from actgent.web.routes.json_serializers import of_head
 
 from .server_http_client import Backoff, RemoteServer, RemoteUnreachable, open_remote
@@ -144,7 +144,7 @@ async def _read_server(remote: RemoteServer) -> Mapping[str, Any]:
 async def _read_journal(journal: Journal) -> Mapping[str, Any]:
     """Return the number of sessions by state, and the latest sessions of a journal."""
     counts = await journal.counts()
-    latest = [of_head(head) for head in await journal.page(limit=MAX_SESSIONS) if not is_holder(head)]
+    latest = [of_head(head) for head in await journal.page(limit=MAX_SESSIONS) if not is_internal(head)]
     return {"sessions": dict(counts), "latest": latest}
 
 

@@ -11,9 +11,8 @@ import attrs
 
 from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.record_types import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
-from actgent.journal.session_list_queries import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import WEBHOOK_AGENT, SessionFilter, SessionKey
 from actgent.messages import Sender
-from actgent.sessions.quota_accounts import WEBHOOKS
 from actgent.web.problem_documents import Problem
 
 MAX_PER_TASK = 10
@@ -80,19 +79,19 @@ class PushConfigs:
         Raises:
             JournalError: The journal cannot be read or written.
         """
-        heads = await journal.page(SessionFilter(agent=WEBHOOKS, prefix=f"{_NAME} "))
+        heads = await journal.page(SessionFilter(agent=WEBHOOK_AGENT, prefix=f"{_NAME} "))
         known = sorted(head.session_id for head in heads)
         configs = cls(journal)
         if known:
             configs._generation = int(known[-1].rpartition(" ")[2])
-            for record in await journal.load(known[-1], agent=WEBHOOKS):
+            for record in await journal.load(known[-1], agent=WEBHOOK_AGENT):
                 if isinstance(record, StateChangeRecord):
                     configs._apply(record.changes)
         for key in list(configs._by_session):
             if await journal.head(*key) is None:
                 del configs._by_session[key]
         for former in known[:-1]:
-            await journal.delete(former, agent=WEBHOOKS)
+            await journal.delete(former, agent=WEBHOOK_AGENT)
         return configs
 
     def _apply(self, changes: Mapping[str, Any]) -> None:
@@ -180,16 +179,16 @@ class PushConfigs:
             entry: attrs.asdict(each) for known in self._by_session.values() for entry, each in known.items()
         }
         # A due date far in the future keeps retention from deleting the session.
-        opened = SessionCreatedRecord(owner=Sender(_NAME), agent=WEBHOOKS, created_at=0.0)
+        opened = SessionCreatedRecord(owner=Sender(_NAME), agent=WEBHOOK_AGENT, created_at=0.0)
         try:
             await self._commit([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
         except BaseException:
             self._written = MAX_RECORDS  # the next write begins another session with all configurations
             raise
-        await self.journal.delete(former, agent=WEBHOOKS)
+        await self.journal.delete(former, agent=WEBHOOK_AGENT)
 
     async def _commit(self, records: Iterable[Any]) -> None:
-        entry = Entry(session_id=self._holder, agent=WEBHOOKS, records=tuple(records))
+        entry = Entry(session_id=self._holder, agent=WEBHOOK_AGENT, records=tuple(records))
         await self.journal.commit(entry, epoch=self.journal.epoch_of(self._holder))
 
     @property

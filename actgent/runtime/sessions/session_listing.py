@@ -8,10 +8,9 @@ import trio
 from actgent.errors import ConfigurationError, nearest
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.session_annotations import check_session_metadata, check_tags
-from actgent.journal.session_list_queries import Cursor, SessionFilter, State
+from actgent.journal.session_list_queries import Cursor, SessionFilter, State, is_internal
 from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.messages import Sender
-from actgent.sessions.quota_accounts import is_holder
 from actgent.sessions.session_context import SessionContext
 
 
@@ -70,7 +69,7 @@ async def _from_journal(
 ) -> Sequence[SessionSummary]:
     """Return a page of session summaries, without the internal sessions that store owner quotas. An empty page is the end."""
     while page := await journal.page(session_filter, after=cursor, limit=limit):
-        if found := [each for each in page if not is_holder(each)]:
+        if found := [each for each in page if not is_internal(each)]:
             return found
         cursor = page[-1].cursor
     return []

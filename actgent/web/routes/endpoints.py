@@ -127,6 +127,11 @@ class Endpoint:
     """Converts a problem and the request id to an error response. None uses problem+json (RFC 9457)."""
 
     @cached_property
+    def route(self) -> str:
+        """Path template with its prefix, such as `/v1/sessions/{id}`."""
+        return f"{self.prefix}{self.path}"
+
+    @cached_property
     def request_headers(self) -> Mapping[str, str]:
         """Request headers that the endpoint supports, with their descriptions."""
         key = {} if self.id_field is None else {IDEMPOTENCY_KEY: IDEMPOTENCY_TEXT}

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from actgent.journal.owner_sessions import root_sessions_of
+from actgent.journal.session_list_queries import is_internal
 from actgent.memory.longterm import (
     MAX_TEXT_CHARACTERS,
     LongTermMemory,
@@ -15,7 +16,6 @@ from actgent.memory.longterm import (
     label_of_memory,
 )
 from actgent.messages import Sender, SenderKind
-from actgent.sessions.quota_accounts import is_holder
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 
@@ -143,7 +143,7 @@ async def erase_memories(call: HTTPCall) -> JSON[json_response_types.Erasure]:
     async with _opened(call) as memories:
         if with_sessions:
             for key in await root_sessions_of(access.journal, owner):
-                if not is_holder(key):
+                if not is_internal(key):
                     await access.runtime.delete_session(key.session_id, agent=key.agent)
                     count += 1
         erased = await memories.erase(owner)

@@ -19,7 +19,7 @@ from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
-from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
+from actgent.messages import File, Image, Message, Part, Text, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
 from actgent.tools.tools_run_by_caller import MAX_TOOLS, to_spec
 from actgent.web import json_response_types
@@ -193,9 +193,9 @@ async def say(
     gateway, body = call.gateway, call.body
     message_id, content = call.chosen_id("message_id"), to_content(body["input"])
     head = await call.head()
-    session = await gateway.access.opened(head)
-    is_known = message_id is not None and context_of(session).has_accepted(message_id)
-    if message_id is not None and is_known:
+    key, session = head.key, await gateway.access.opened(head)
+    progress: MessageProgress | None = None
+    if message_id is not None and context_of(session).has_accepted(message_id):
         progress = await _find_duplicate(call, head, session, message_id, content)
     else:
         await gateway.messages.check(call.caller.token.digest, gateway.access.journal)
@@ -205,23 +205,23 @@ async def say(
             context = context_of(session)
             asked = context.new_message(content, priority=body.get("priority", "normal"))
             gateway.access.opener(head.agent).running.inbox.check_room(asked)
-        progress = MessageProgress(message_id or new_id(), number=head.records + 1)
     is_streamed = body.get("stream", False)
     seconds = 0 if is_streamed else wait_of(call)
-    async with gateway.access.journal.feed(head.key) if seconds else nullcontext() as reader:
-        if not is_known:  # otherwise input guards would run a second time
-            await session.chat(
+    async with gateway.access.journal.feed(key) if seconds else nullcontext() as reader:
+        if progress is None:  # for a duplicate, input guards would run a second time
+            accepted_id = await session.chat(
                 content,
                 priority=body.get("priority", "normal"),
-                message_id=progress.message_id,
+                message_id=message_id,
                 on_busy=body.get("on_busy"),
                 metadata=body.get("metadata"),
                 tools=body.get("tools"),
                 enqueue_timeout=body.get("deadline", ENQUEUE_TIMEOUT_SECONDS),
             )
-        gateway.messages.count(call.caller.token.digest, head.key)
+            progress = MessageProgress(accepted_id, number=head.records + 1)
+        gateway.messages.count(call.caller.token.digest, key)
         if reader is not None:
-            progress = await _wait(gateway.access.journal, head.key, progress, reader, seconds)
+            progress = await _wait(gateway.access.journal, key, progress, reader, seconds)
     if is_streamed:
         return _stream_of_run(call, head, progress)
     return _accepted_row(call, head, progress)

@@ -55,9 +55,7 @@ def document_of(endpoints: Iterable[Endpoint]) -> Mapping[str, Any]:
     builder = _DocumentBuilder()
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(f"{endpoint.prefix}{endpoint.path}", {})[endpoint.verb.lower()] = builder.operation(
-            endpoint
-        )
+        paths.setdefault(endpoint.route, {})[endpoint.verb.lower()] = builder.operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {

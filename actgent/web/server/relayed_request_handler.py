@@ -23,9 +23,11 @@ from actgent.web.asgi_app import (
     ALWAYS,
     NOBODY,
     PREFIX,
+    begin_request_span,
     by_path,
     check_scope,
     decode_segments,
+    end_request_span,
     log_and_convert,
     not_allowed,
     problem_response,
@@ -34,7 +36,6 @@ from actgent.web.asgi_app import (
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import Problem
-from actgent.web.request_spans import begin_request_span, end_request_span
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import (
     Endpoint,
@@ -115,7 +116,7 @@ class RelayApplication:
         endpoint = endpoints.get(http_request.verb)
         if endpoint is None:
             raise not_allowed(endpoints)
-        answer.endpoint, answer.route = endpoint, endpoint.prefix + endpoint.path
+        answer.endpoint, answer.route = endpoint, endpoint.route
         caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
         take_context_headers(http_request.headers)

@@ -13,9 +13,8 @@ import attrs
 from actgent.errors import Fenced
 from actgent.journal.journal_interface import Entry, Journal
 from actgent.journal.record_types import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
-from actgent.journal.session_list_queries import SessionFilter, SessionKey
+from actgent.journal.session_list_queries import WEBHOOK_AGENT, SessionFilter, SessionKey
 from actgent.messages import Sender
-from actgent.sessions.quota_accounts import WEBHOOKS
 from actgent.support.safe_logging import logger_of
 from actgent.web import json_response_types
 
@@ -60,16 +59,16 @@ class DeliveryCursors:
         Raises:
             JournalError: The cursors cannot be read or written.
         """
-        heads = await journal.page(SessionFilter(agent=WEBHOOKS, prefix=f"{name} "))
+        heads = await journal.page(SessionFilter(agent=WEBHOOK_AGENT, prefix=f"{name} "))
         known = sorted(head.session_id for head in heads)
         cursors = cls(journal, name, now, now)
         if known:
             cursors._generation = int(known[-1].rpartition(" ")[2])
-            for record in await journal.load(known[-1], agent=WEBHOOKS):
+            for record in await journal.load(known[-1], agent=WEBHOOK_AGENT):
                 cursors._apply(record.changes if isinstance(record, StateChangeRecord) else {})
         await cursors.compact()
         for former in known:
-            await journal.delete(former, agent=WEBHOOKS)
+            await journal.delete(former, agent=WEBHOOK_AGENT)
         return cursors
 
     def _apply(self, changes: Mapping[str, Any]) -> None:
@@ -144,7 +143,7 @@ class DeliveryCursors:
         self._append([StateChangeRecord(changes={_SINCE: self.since, **changes})])
 
     def _append(self, records: Iterable[Any]) -> None:
-        entry = Entry(session_id=self._holder, agent=WEBHOOKS, records=tuple(records))
+        entry = Entry(session_id=self._holder, agent=WEBHOOK_AGENT, records=tuple(records))
         try:
             self.journal.enqueue_write(entry, epoch=self.journal.epoch_of(self._holder))
         except Fenced:
@@ -166,10 +165,10 @@ class DeliveryCursors:
         for key in self._seen:
             whole |= self._entry(key)
         # A due date far in the future keeps retention from deleting the session.
-        opened = SessionCreatedRecord(owner=Sender(self.name), agent=WEBHOOKS, created_at=self.begun)
+        opened = SessionCreatedRecord(owner=Sender(self.name), agent=WEBHOOK_AGENT, created_at=self.begun)
         self._append([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
         await self.journal.commit(
-            Entry(session_id=self._holder, agent=WEBHOOKS, records=()),
+            Entry(session_id=self._holder, agent=WEBHOOK_AGENT, records=()),
             epoch=self.journal.epoch_of(self._holder),
         )
-        await self.journal.delete(former, agent=WEBHOOKS)
+        await self.journal.delete(former, agent=WEBHOOK_AGENT)

@@ -20,8 +20,7 @@ from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
 from actgent.journal.record_types import SessionCreatedRecord
-from actgent.journal.session_list_queries import SessionFilter, SessionKey
-from actgent.sessions.quota_accounts import is_holder
+from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.toolsets.http import Guard
 from actgent.web import json_response_types
@@ -196,7 +195,7 @@ class Outbox:
             item = await feed.receive()
             if isinstance(item, Erased):
                 await self._remove(item.key)
-            elif not is_holder(item.key):
+            elif not is_internal(item.key):
                 self._last_at = item.at or self._last_at
                 await self._add_step(item)
             await self._cursors.compact()
@@ -260,7 +259,7 @@ class Outbox:
             for head in page:
                 if head.updated_at < start or self._is_full:
                     return
-                if not is_holder(head) and head.key not in self._streams:
+                if not is_internal(head) and head.key not in self._streams:
                     await self._add_session(head)
             after = page[-1].cursor
 

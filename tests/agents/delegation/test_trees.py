@@ -23,8 +23,8 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import DownstreamUsageRecord, UsageRecord
+from actgent.journal.session_list_queries import QUOTA_AGENT
 from actgent.llm.model_interface import ModelResponse
-from actgent.sessions.quota_accounts import HOLDER
 from actgent.testing import CrashingJournal
 
 
@@ -456,7 +456,7 @@ async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(aut
         spent = collections.Counter()
         for head in await journal.sessions():
             for record in await journal.load(head.session_id, agent=head.agent):
-                if isinstance(record, UsageRecord) and head.agent == HOLDER:
+                if isinstance(record, UsageRecord) and head.agent == QUOTA_AGENT:
                     spent[head.owner] += record.tokens
     assert set(spent) == {"ada"}
     assert spent["ada"] >= 110
