@@ -4,6 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 
+import outcome
 import trio
 
 from .group_commit import (
@@ -163,9 +164,9 @@ class MemoryJournal(GroupedJournal):
         heads = [head for head in self._stored_heads.values() if agent in (None, head.agent)]
         return sorted(heads, key=lambda head: (head.created_at, head.session_id))
 
-    async def _list_agents(self, session_id: str) -> list[str]:
+    async def _list_agents(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
         await trio.lowlevel.checkpoint()
-        return [key.agent for key in self._stored_heads if key.session_id == session_id]
+        return [outcome.Value([key.agent for key in self._stored_heads if key.session_id == session_ids[0]])]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         heads, parents = await self._list_heads(None), {*keys}

@@ -181,14 +181,12 @@ def encode_annotations(tags: Iterable[str], metadata: Mapping[str, str]) -> str 
     return json.dumps({**known, **({"metadata": values} if values else {})}, ensure_ascii=False)
 
 
-def decode_annotations(text: str | None, session_id: str) -> SessionAnnotations:
+def decode_annotations(text: str, session_id: str) -> SessionAnnotations:
     """Return tags and metadata from their stored form.
 
     Raises:
         JournalDamaged: The text is not the stored form of annotations.
     """
-    if text is None:
-        return NO_ANNOTATIONS
     try:
         stored = json.loads(text)
         tags, metadata = tuple(stored.get("tags", ())), MappingProxyType(dict(stored.get("metadata", {})))

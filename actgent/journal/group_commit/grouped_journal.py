@@ -407,7 +407,7 @@ class GroupedJournal(StoredJournal):
     async def _find_agents(self, session_ids: Sequence[str]) -> list[outcome.Outcome[list[str]]]:
         """Find the agents with each session id, including sessions that are not written because the disk is full."""
         await self.resolve_all()
-        found = await self._list_agents_of([to_searchable(each) for each in session_ids])
+        found = await self._list_agents([to_searchable(each) for each in session_ids])
         unwritten = [
             {key.agent for key in self._queue.failed if key.session_id == each} for each in session_ids
         ]

@@ -39,7 +39,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_annotations import decode_annotations, encode_annotations
+from actgent.journal.session_annotations import NO_ANNOTATIONS, decode_annotations, encode_annotations
 from actgent.journal.session_list_queries import SessionKey, State, is_storable, state_of
 from actgent.journal.state_patches import stored_records
 from actgent.messages import Priority
@@ -158,6 +158,7 @@ class Head:
 
     @property
     def summary(self) -> SessionSummary:
+        noted = self.annotations
         return SessionSummary(
             session_id=self.session_id,
             agent=self.agent,
@@ -173,7 +174,7 @@ class Head:
             suspended=self.suspended,
             root_agent=self.root_agent,
             root_id=self.root_id,
-            annotations=decode_annotations(self.annotations, self.session_id),
+            annotations=NO_ANNOTATIONS if noted is None else decode_annotations(noted, self.session_id),
         )
 
 

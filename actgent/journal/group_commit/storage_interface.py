@@ -171,15 +171,11 @@ class StoredJournal(Journal):
     async def _list_heads(self, agent: str | None) -> list[Head]: ...
 
     @abc.abstractmethod
-    async def _list_agents(self, session_id: str) -> list[str]:
-        """Return the agents with this session id.
+    async def _list_agents(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
+        """List the agents with each session id, at least of the first id; see `read_batching.ReadTogether`.
 
-        Raise `JournalDamaged` if none is found and damage may be the reason.
+        Raise `JournalDamaged` if no agent is found and damage may be the reason.
         """
-
-    async def _list_agents_of(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
-        """List the agents with each session id, at least of the first id; see `read_batching.ReadTogether`."""
-        return [outcome.Value(await self._list_agents(session_ids[0]))]
 
     @abc.abstractmethod
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]: ...

@@ -235,10 +235,7 @@ class PostgresJournal(GroupedJournal):
     async def _heads_in(self, sql: str, *values: Any) -> list[Head]:
         return [Head(*columns[:-1]) for columns in await self._ask(sql, *values)]
 
-    async def _list_agents(self, session_id: str) -> list[str]:
-        return (await self._list_agents_of([session_id]))[0].unwrap()
-
-    async def _list_agents_of(self, session_ids: Sequence[str]) -> Sequence["outcome.Outcome[list[str]]"]:
+    async def _list_agents(self, session_ids: Sequence[str]) -> Sequence["outcome.Outcome[list[str]]"]:
         found: dict[str, list[str]] = {each: [] for each in session_ids}
         for session_id, agent in await self._ask(sql_statements.SELECT_AGENTS, [*found]):
             found[session_id].append(agent)

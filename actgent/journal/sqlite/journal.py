@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import outcome
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
@@ -193,8 +194,8 @@ class SQLiteJournal(GroupedJournal):
     async def _list_heads(self, agent: str | None) -> list[Head]:
         return await self._run(SqliteFile.list_heads, agent)
 
-    async def _list_agents(self, session_id: str) -> list[str]:
-        return await self._run(SqliteFile.list_agents, session_id)
+    async def _list_agents(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
+        return [outcome.Value(await self._run(SqliteFile.list_agents, session_ids[0]))]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         return await self._run(SqliteFile.list_children, keys)
