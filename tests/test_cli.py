@@ -32,7 +32,8 @@ from actgent import (
     ToolResult,
     tool,
 )
-from actgent.cli.chat_and_run_commands import ChatOptions, answer, load_agent, open_agent
+from actgent.cli.chat_and_run_commands import answer, load_agent, open_agent
+from actgent.cli.command_options import ChatOptions
 from actgent.cli.demos.load_test import percentile, run_load_test
 from actgent.cli.demos.scripted_models import TOOLS
 from actgent.cli.demos.scripted_provider_process import open_script_process

@@ -23,7 +23,8 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approval, Reject
-from actgent.cli.chat_and_run_commands import ChatOptions, load_agent
+from actgent.cli.chat_and_run_commands import load_agent
+from actgent.cli.command_options import ChatOptions
 from actgent.cli.journals import journal_commands as journal_cli
 from actgent.cli.journals.replay_command import ReplayOptions, fork
 from actgent.cli.main import main

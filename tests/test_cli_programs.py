@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from actgent import ConfigurationError, NotRunning
-from actgent.cli.chat_and_run_commands import ChatOptions, open_agent, open_conversation
+from actgent.cli.chat_and_run_commands import open_agent, open_conversation
+from actgent.cli.command_options import ChatOptions
 from actgent.cli.console.conversation_output import TextView
 from actgent.cli.terminal_io import Terminal
 from actgent.messages import Text

@@ -42,7 +42,7 @@ first = source.index("    tool_calls: int | None = ")
 planted = '    planted: int | None = _bound(None, _Count(1), shared="What was planted.")\\n'
 exec(compile(source[:first] + planted + source[first:], sys.argv[1], "exec"), vars(module))
 
-from actgent.cli.commands.shared_options import LimitOptions
+from actgent.cli.command_options import LimitOptions
 from actgent.cli.main import app
 from actgent.definitions.agent_folder import read_folder
 

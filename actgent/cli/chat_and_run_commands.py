@@ -17,7 +17,6 @@ from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.session_list_queries import SessionFilter
-from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM
 from actgent.messages import Content, Delivery, Part, Text
 from actgent.protocols.bare_text_protocol import Bare
@@ -27,50 +26,13 @@ from actgent.tools.tool_interface import Tool
 
 from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder
+from .command_options import ChatOptions
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
 from .model_selection import live_models, open_models, open_script
 from .signal_handling import Shutdown
 from .terminal_io import Lines, Terminal
 
-__all__ = ["ChatOptions", "answer", "arguments_of", "chat", "load_agent", "load_agents", "open_agent"]
-
-
-@attrs.frozen(kw_only=True)
-class ChatOptions:
-    """Options of `actgent chat`, `actgent run` and `actgent replay --fork`."""
-
-    file: str | None = None
-    """Agent folder, Python file or `FILE.py:NAME`; None makes a plain agent from the other options."""
-    model: str | None = None
-    """`PROVIDER:MODEL`; None uses the agent's model or the default model of the environment."""
-    base_url: str | None = None
-    """URL of the provider's API; None uses the provider's default."""
-    system: str | None = None
-    """Complete system prompt of a plain agent; None builds the prompt from `role` and `goal`."""
-    role: str = ""
-    """Role in the default system prompt of a plain agent."""
-    goal: str = ""
-    """Goal in the default system prompt of a plain agent."""
-    temperature: float | None = None
-    """Sampling temperature; None uses the provider's default."""
-    max_tokens: int | None = None
-    """Maximum tokens of one answer; None uses the provider's default."""
-    limits: Limits | None = None
-    """Limits of the whole conversation; None sets no limits."""
-    offline: bool = False
-    """True to answer from a script instead of a model."""
-    message: str | None = None
-    """Single message to send; `-` reads it from standard input. None reads messages until the input ends."""
-    attach: Sequence[str] = ()
-    """Paths of files that are attached to the first message."""
-    journal: str | None = None
-    """Journal file or URL that stores the session; None keeps the session in memory."""
-    session: str | None = None
-    """Id of the session to resume or to create; requires a journal. None creates a session with a new id."""
-    continue_latest: bool = False
-    """True to resume the session of the journal that changed last."""
-    json: bool = False
-    """True to print JSON lines instead of text."""
+__all__ = ["answer", "arguments_of", "chat", "load_agent", "load_agents", "open_agent"]
 
 
 class FixedSystemPrompt(Bare):
@@ -153,6 +115,10 @@ async def open_conversation(
         ConfigurationError: An option is invalid, or two options exclude each other.
         Fenced: Another process owns the journal.
     """
+    if options.continue_latest and options.session is not None:
+        raise ConfigurationError(
+            "--continue and --session exclude each other: --continue resumes the latest session, --session a named one"
+        )
     if options.journal is None and (options.continue_latest or options.session is not None):
         raise ConfigurationError(
             "--continue and --session require --journal FILE, the journal that stores the session"

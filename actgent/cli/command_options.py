@@ -1,10 +1,14 @@
-"""Types of command-line options, and the options of `goal`, `eval` and `ci`."""
+"""Types of command-line options, and the options of commands that run agents. Each option is declared once, as a field."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
+
+from actgent.errors import ConfigurationError
+from actgent.limits_and_schedules.limits import FORMS, OPTIONS, Limits
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 """Option type: integer of at least 1."""
@@ -12,8 +16,116 @@ Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)
 """Option type: text that may be given several times."""
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 """Option type: true if the option is present."""
+Argument = Annotated[str, Parameter(parse=False)]
+"""Type of a field that a positional argument of the command sets, and no option."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 """Option type: number from 0 to 1."""
+
+
+def _option(name: str) -> Any:
+    """Return an attrs field for the command-line option of a limit.
+
+    Counts take whole numbers of at least 1, others positive numbers.
+    """
+    if FORMS[name]["type"] == "integer":
+        kind: Any = Annotated[int, Parameter(validator=Number(gte=1), help=OPTIONS[name])]
+    else:
+        kind = Annotated[float, Parameter(validator=Number(gt=0), help=OPTIONS[name])]
+    return attrs.field(default=None, type=kind | None)
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True, these={f"limit_{name}": _option(name) for name in OPTIONS})
+class LimitOptions:
+    """Options `--limit-NAME`, one for each field of `Limits`. They apply to the whole conversation, including child sessions."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits that the options set."""
+        return Limits(**{name: getattr(self, f"limit_{name}") for name in OPTIONS})
+
+
+def to_limits(options: LimitOptions | None) -> Limits | None:
+    """Convert the limit options to `Limits`. None if the user gave no limit option."""
+    return None if options is None else options.limits
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ConversationOptions:
+    """Options of `actgent run`."""
+
+    file: Annotated[str | None, Parameter(parse=False)] = None
+    """Agent folder, Python file or `FILE.py:NAME`; None makes a plain agent from the other options."""
+    message: Annotated[str | None, Parameter(name=["--message", "-m"], allow_leading_hyphen=True)] = None
+    """Send this message and exit; `-` reads the message from standard input."""
+    attach: Repeated = ()
+    """Image, PDF or text file to attach to the first message; may be given several times."""
+    model: str | None = None
+    """PROVIDER:MODEL, e.g. openai:MODEL, openai-responses:MODEL or anthropic:MODEL. Default: the agent's model, or found by
+    the API keys in the environment.
+    """
+    base_url: str | None = None
+    """URL of the provider's API, for any server with an OpenAI or Anthropic API."""
+    limit_options: LimitOptions | None = None
+    """Limits of the whole conversation."""
+    journal: str | None = None
+    """Journal that stores the conversation: a file, or postgres://HOST/DATABASE."""
+    continue_latest: Annotated[bool, Parameter(name="--continue", negative=(), show_default=False)] = False
+    """Resume the session of the journal that changed last."""
+    session: str | None = None
+    """Id of the session in the journal to resume, or to create."""
+    json: Flag = False
+    """Print one JSON object per line: replies, tool results, events and failures."""
+    offline: Flag = False
+    """Answer from a script instead of a model. Needs no API key."""
+
+    @property
+    def limits(self) -> Limits | None:
+        """Limits of the whole conversation; None if the user gave no limit option."""
+        return to_limits(self.limit_options)
+
+    def for_agent(self, file: str | None, message: str | None) -> Self:
+        """Return a copy for the agent and the message that the user gave as arguments.
+
+        Raises:
+            ConfigurationError: The message is also given as an option.
+        """
+        if message is not None and self.message is not None:
+            raise ConfigurationError("the message is given twice: pass it as an argument or with --message")
+        return attrs.evolve(self, file=file, message=self.message if message is None else message)
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ChatOptions(ConversationOptions):
+    """Options of `actgent chat` and `actgent replay --fork`."""
+
+    system: str | None = None
+    """Complete system prompt of a plain agent."""
+    role: Annotated[str, Parameter(show_default=False)] = ""
+    """Role in the default system prompt."""
+    goal: Annotated[str, Parameter(show_default=False)] = ""
+    """Goal in the default system prompt."""
+    temperature: float | None = None
+    """Sampling temperature. Default: set by the provider."""
+    max_tokens: Count | None = None
+    """Maximum tokens of one answer. Default: set by the provider."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class DemoOptions:
+    """Options of `actgent demo`."""
+
+    sessions: Count | None = None
+    """Number of sessions of the load test. Default: 1000, or 20 with --live."""
+    agents: Count = 10
+    """Number of agents that share the sessions."""
+    live: Flag = False
+    """Call a real provider, found by OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money."""
+    model: str | None = None
+    """Model to call with --live, e.g. openai:gpt-5.2."""
 
 
 @Parameter(name="*")
@@ -101,3 +213,76 @@ class CiOptions:
     """Write a JSON report with all decisions to this file."""
     offline: Flag = False
     """Ask no model; check only that the agent's code still leads to each recorded decision. Needs no API key."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class PipelineOptions:
+    """Options of `actgent pipeline run`. The other commands for pipelines take some of them."""
+
+    file: Argument = ""
+    """YAML or JSON file, Python file, or `FILE.py:NAME`."""
+    values: Annotated[Repeated, Parameter(name="--input")] = ()
+    """Text input as NAME=VALUE; may be given several times."""
+    inputs: str | None = None
+    """All inputs as a JSON object."""
+    run: str | None = None
+    """Id of the run. An existing run is joined, or its result is printed. Default: a new id."""
+    journal: str | None = None
+    """Journal that stores the run: a file, or postgres://HOST/DATABASE."""
+    agents: str | None = None
+    """Agents that a YAML or JSON file names: a Python file, or a folder of agent folders."""
+    model: str | None = None
+    """Model of steps with a goal, e.g. openai:gpt-5.2."""
+    limit_options: LimitOptions | None = None
+    """Limits of the whole run."""
+    json: Flag = False
+    """Print the result as one line of JSON."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class SimulateOptions:
+    """Options of `actgent simulate`."""
+
+    program: Argument = ""
+    """Python file that defines the agents."""
+    seeds: Count = 1000
+    """Number of seeds to run."""
+    start: int = 0
+    """First seed."""
+    seed: str | None = None
+    """Run one seed and print its whole story: SEED, or SEED:DIGEST from a report."""
+    duration: Annotated[str | None, Parameter(name="--for")] = None
+    """Time limit, e.g. 30s, 10m or 2h."""
+    jobs: Count | None = None
+    """Number of processes. Default: the number of cores."""
+    sessions: Count = 3
+    """Maximum number of sessions in a seed."""
+    faults: str = "all"
+    """Kinds of faults, separated by commas: kill, stop, model, tool, journal, cancel, interrupt, close, priority, memory; or
+    `all`, or `none`.
+    """
+    journal: str = "memory"
+    """Storage of the sessions: memory, or sqlite on a simulated disk whose power can fail."""
+    say: Repeated = ()
+    """Text that callers send to the agents; may be given several times. Default: "message 1", "message 2" ..."""
+    own_models: Flag = False
+    """Use the models of the program instead of random ones, e.g. a ScriptedLLM."""
+    twice: Flag = False
+    """Run each seed twice, and report seeds whose runs differ."""
+    json: str | None = None
+    """Write a report with all failures to this file."""
+    junit: str | None = None
+    """Write a report in the JUnit format to this file."""
+    save: str = "tests/seeds"
+    """Folder for failing seeds, which the pytest plugin runs again."""
+
+
+def is_message_text(argument: str) -> bool:
+    """Return True if the only argument of `actgent chat` is a message: several words that are not an existing file."""
+    return (
+        len(argument.split()) > 1
+        and not Path(argument.partition(":")[0]).exists()
+        and not argument.endswith(".py")
+    )

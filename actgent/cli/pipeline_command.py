@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
@@ -16,7 +14,6 @@ from actgent.cli.journals.journal_commands import SingleSessionJournal, load, op
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_url import open_journal
-from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
@@ -24,33 +21,10 @@ from actgent.tools.outputs.result_text import to_text
 
 from .agent_files import load_values
 from .agent_folders import agents_at
+from .command_options import PipelineOptions, to_limits
 from .terminal_io import Terminal
 
 _INVALID_EXIT_CODE = 2
-
-
-@attrs.frozen(kw_only=True)
-class PipelineOptions:
-    """Options of the `actgent pipeline` commands."""
-
-    file: str
-    """YAML or JSON file, Python file, or `FILE.py:NAME`."""
-    agents: str | None = None
-    """Python file or folder with the agents that a YAML or JSON file names; None for Python files."""
-    model: str | None = None
-    """Model of steps with a goal; None uses the default."""
-    journal: str | None = None
-    """Journal file or URL that stores the run; None keeps the run in memory."""
-    run: str | None = None
-    """Id of the run; None creates a new id."""
-    inputs: str | None = None
-    """JSON object with all inputs; None for no inputs."""
-    values: Sequence[str] = ()
-    """Text inputs as `NAME=VALUE`."""
-    limits: Limits | None = None
-    """Limits of the whole run; None sets no limits."""
-    json: bool = False
-    """True to print the result as one line of JSON."""
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -63,11 +37,18 @@ async def run_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
         if options.run is not None:
             raise ConfigurationError("--run requires --journal FILE, the journal that stores the run")
         async with pipeline:
-            return _show(pipeline, await pipeline.process(inputs, limits=options.limits), options, terminal)
+            return _show(
+                pipeline,
+                await pipeline.process(inputs, limits=to_limits(options.limit_options)),
+                options,
+                terminal,
+            )
     run = options.run or secrets.token_hex(4)
     terminal.notice(f"run {run}")
     async with _open_runtime(pipeline, options.journal, run):
-        result = await pipeline.process(inputs or None, session_id=run, limits=options.limits)
+        result = await pipeline.process(
+            inputs or None, session_id=run, limits=to_limits(options.limit_options)
+        )
     return _show(pipeline, result, options, terminal)
 
 
@@ -84,7 +65,7 @@ async def resume_run(options: PipelineOptions, terminal: Terminal, *, steps: Seq
         if is_unfinished and not steps:
             result = await pipeline.process(session_id=run)
         else:
-            result = await pipeline.retry(run, *steps, limits=options.limits)
+            result = await pipeline.retry(run, *steps, limits=to_limits(options.limit_options))
     return _show(pipeline, result, options, terminal)
 
 

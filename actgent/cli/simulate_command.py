@@ -22,6 +22,7 @@ from actgent.simulation.seeded_choices import EventKey
 from actgent.simulation.shrinking import shrink
 from actgent.simulation.simulated_storage import JournalKind
 
+from .command_options import SimulateOptions
 from .terminal_io import Terminal
 
 MAX_STORIES = 3
@@ -30,35 +31,6 @@ MAX_LISTED = 20
 """Maximum number of seeds in a list of seeds."""
 PROGRESS_SECONDS = 1.0
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-@attrs.frozen(kw_only=True)
-class SimulateOptions:
-    """Options of `actgent simulate`."""
-
-    program: str
-    """Python file that defines the agents."""
-    seeds: int = 1000
-    start: int = 0
-    """First seed."""
-    seed: str | None = None
-    """Only this seed, as `SEED` or `SEED:DIGEST`; None runs `seeds` seeds."""
-    duration: str | None = None
-    """Time limit such as `10m`; None for no limit."""
-    jobs: int | None = None
-    """Number of processes; None uses all cores."""
-    sessions: int = MAX_SESSIONS
-    faults: str = "all"
-    """Kinds of faults, separated by commas."""
-    journal: str = "memory"
-    messages: Sequence[str] = ()
-    """Texts that the callers send."""
-    own_models: bool = False
-    twice: bool = False
-    json: str | None = None
-    junit: str | None = None
-    save: str = "tests/seeds"
-    """Folder in which failing seeds are saved."""
 
 
 def run_simulation(options: SimulateOptions, terminal: Terminal) -> int:
@@ -103,7 +75,7 @@ def _settings(options: SimulateOptions) -> Settings:
         faults=faults,
         journal="memory" if options.journal == "memory" else "sqlite",
         sessions=options.sessions,
-        messages=tuple(options.messages),
+        messages=tuple(options.say),
         uses_own_models=options.own_models,
     )
 
@@ -181,7 +153,7 @@ def _other_options(options: SimulateOptions) -> str:
     words = [f" --journal {options.journal}" if options.journal != "memory" else ""]
     words += [f" --faults {options.faults}" if options.faults != "all" else ""]
     words += [f" --sessions {options.sessions}" if options.sessions != MAX_SESSIONS else ""]
-    words += [f" --say {json.dumps(each, ensure_ascii=False)}" for each in options.messages]
+    words += [f" --say {json.dumps(each, ensure_ascii=False)}" for each in options.say]
     words += [" --own-models" if options.own_models else ""]
     return "".join(words)
 

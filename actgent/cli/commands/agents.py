@@ -2,59 +2,49 @@
 
 from typing import Annotated
 
+import attrs
 from cyclopts import Parameter
 
-from actgent.cli.command_options import CiOptions, Count, EvalOptions, Flag, GoalOptions, Repeated
+from actgent.cli.command_options import (
+    ChatOptions,
+    CiOptions,
+    ConversationOptions,
+    Count,
+    DemoOptions,
+    EvalOptions,
+    Flag,
+    GoalOptions,
+    LimitOptions,
+    Repeated,
+    is_message_text,
+    to_limits,
+)
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 
 from .command_app import AGENTS, TOOLS, app, run_command
-from .shared_options import ConversationOptions, LimitOptions, is_message_text, to_limits
 
 
 @app.command(group=AGENTS)
-def demo(
-    *,
-    sessions: Count | None = None,
-    agents: Count = 10,
-    live: Flag = False,
-    model: str | None = None,
-) -> int:
+def demo(*, options: DemoOptions | None = None) -> int:
     """Show the main features with a scripted model. Needs no API key and no network.
 
     Three parts: a conversation with tools, an urgent message that overtakes a full inbox, and a load test with 1,000
     sessions on 10 agents. The provider's SDKs talk over HTTP to a scripted server on loopback.
 
     Args:
-        sessions: Number of sessions of the load test. Default: 1000, or 20 with --live.
-        agents: Number of agents that share the sessions.
-        live: Call a real provider, found by OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs
-            money.
-        model: Model to call with --live, e.g. openai:gpt-5.2.
+        options: Size of the load test, and the model.
     """
-    from actgent.cli.demos.demo import DemoOptions, demo as run_demo  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.demos.demo import demo as run_demo  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = DemoOptions(sessions=sessions, agents=agents, live=live, model=model)
-    return run_command(lambda terminal, shutdown: run_demo(options, terminal, shutdown))
+    given = options or DemoOptions()
+    return run_command(lambda terminal, shutdown: run_demo(given, terminal, shutdown))
 
 
 @app.command(group=AGENTS)
 def chat(
-    agent: str | None = None,
-    message: str | None = None,
-    /,
-    *,
-    model: str | None = None,
-    base_url: str | None = None,
-    system: str | None = None,
-    role: str | None = None,
-    goal: str | None = None,
-    temperature: float | None = None,
-    max_tokens: Count | None = None,
-    limits: LimitOptions | None = None,
-    conversation: ConversationOptions | None = None,
-    offline: Flag = False,
+    agent: str | None = None, message: str | None = None, /, *, options: ChatOptions | None = None
 ) -> int:
     """Talk to a model or an agent in the terminal, or send one message.
 
@@ -70,37 +60,14 @@ def chat(
         agent: Agent folder, or Python file that defines an agent, or FILE.py:NAME. Default: a plain agent made from
             the options.
         message: Message to send. Default: read messages from the terminal or the pipe.
-        model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL. Default: found by the API keys in the
-            environment.
-        base_url: URL of the provider's API, for any server with an OpenAI or Anthropic API.
-        system: Complete system prompt of a plain agent.
-        role: Role in the default system prompt.
-        goal: Goal in the default system prompt.
-        temperature: Sampling temperature. Default: set by the provider.
-        max_tokens: Maximum tokens of one answer. Default: set by the provider.
-        limits: Limits of the whole conversation.
-        conversation: Message, attachments, journal and output format.
-        offline: Answer from a script instead of a model. Needs no API key.
+        options: Message, model, prompt, limits, journal and output format.
     """
-    from actgent.cli.chat_and_run_commands import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat_and_run_commands import chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
     if message is None and agent is not None and is_message_text(agent):
         agent, message = None, agent
-    options = ChatOptions(
-        file=agent,
-        message=message,
-        model=model,
-        base_url=base_url,
-        system=system,
-        role=role or "",
-        goal=goal or "",
-        temperature=temperature,
-        max_tokens=max_tokens,
-        limits=to_limits(limits),
-        offline=offline,
-    )
-    options = (conversation or ConversationOptions()).merge_into(options)
-    return run_command(lambda terminal, shutdown: run_chat(options, terminal, shutdown))
+    given = (options or ChatOptions()).for_agent(agent, message)
+    return run_command(lambda terminal, shutdown: run_chat(given, terminal, shutdown))
 
 
 @app.command(group=AGENTS)
@@ -149,37 +116,21 @@ def check(agent: str, /, *, journal: str | None = None) -> int:
 
 
 @app.command(group=AGENTS)
-def run(
-    agent: str,
-    message: str | None = None,
-    /,
-    *,
-    model: str | None = None,
-    base_url: str | None = None,
-    limits: LimitOptions | None = None,
-    conversation: ConversationOptions | None = None,
-    offline: Flag = False,
-) -> int:
+def run(agent: str, message: str | None = None, /, *, options: ConversationOptions | None = None) -> int:
     """Run an agent folder: answer one message, or start a conversation as `actgent chat` does.
 
     Args:
         agent: Agent folder or its brain.md, or a Python file that defines an agent. The folder's tools.py is
             executed.
         message: Message to send. Default: read messages from the terminal or the pipe.
-        model: PROVIDER:MODEL; overrides LLM_MODEL and brain.md.
-        base_url: URL of the provider's API.
-        limits: Limits of the whole conversation.
-        conversation: Message, attachments, journal and output format.
-        offline: Answer from a script instead of a model. Needs no API key.
+        options: Message, model, limits, journal and output format.
     """
-    from actgent.cli.chat_and_run_commands import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat_and_run_commands import chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
-    bound = to_limits(limits)
-    options = ChatOptions(
-        file=agent, message=message, model=model, base_url=base_url, limits=bound, offline=offline
+    given = ChatOptions(
+        **attrs.asdict((options or ConversationOptions()).for_agent(agent, message), recurse=False)
     )
-    options = (conversation or ConversationOptions()).merge_into(options)
-    return run_command(lambda terminal, shutdown: run_chat(options, terminal, shutdown))
+    return run_command(lambda terminal, shutdown: run_chat(given, terminal, shutdown))
 
 
 @app.command(name="goal", group=AGENTS)

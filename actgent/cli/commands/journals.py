@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from actgent.cli.command_options import Count, Flag
+from actgent.cli.command_options import ChatOptions, Count, Flag
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 
@@ -97,7 +97,6 @@ def replay(
         from actgent.cli.journals.journal_commands import replay as rebuild  # noqa: PLC0415
 
         return run_command(lambda terminal, _: rebuild(journal, session, terminal, agent=agent, to=to))
-    from actgent.cli.chat_and_run_commands import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
     from actgent.cli.journals.replay_command import ReplayOptions, compare, fork as run_fork  # noqa: PLC0415
 
     chat = ChatOptions(file=code, model=model, base_url=base_url, system=system, message=message)

@@ -1,8 +1,10 @@
 """Commands for MCP servers: `mcp list`, `call`, `prompts`, `login`, `check`, `lock`, `serve`."""
 
+import attrs
 from cyclopts import App
 
 from actgent.cli.command_options import Flag, Repeated
+from actgent.cli.serving.serve_options import MCPServeOptions
 
 from .command_app import TOOLS, app, run_command
 
@@ -123,9 +125,7 @@ def lock_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
 
 
 @servers.command(name="serve")
-def serve_agents(
-    agent: str, /, *, journal: str | None = None, tools: Flag = False, offline: Flag = False
-) -> int:
+def serve_agents(agent: str, /, *, options: MCPServeOptions | None = None) -> int:
     """Serve agents as tools of an MCP server, over standard input and output. Needs the extra `mcp`.
 
     The MCP host starts this command. Each agent is a tool with the arguments message and session_id. Messages of the
@@ -133,11 +133,9 @@ def serve_agents(
 
     Args:
         agent: Agent folder, folder of agent folders, or Python file that defines agents.
-        journal: Journal file, or postgres://HOST/DATABASE. Default: sessions are lost when the process ends.
-        tools: Serve the agents' tools in addition to the agents.
-        offline: Answer from a script instead of a model; only for folders.
+        options: Journal, tools and models.
     """
-    from actgent.cli.serving.mcp_serve_command import MCPServeOptions, serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.mcp_serve_command import serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = MCPServeOptions(target=agent, journal=journal, offline=offline, tools=tools)
-    return run_command(lambda _, shutdown: serve_host(options, shutdown))
+    given = attrs.evolve(options or MCPServeOptions(), target=agent)
+    return run_command(lambda _, shutdown: serve_host(given, shutdown))

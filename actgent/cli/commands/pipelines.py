@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
+import attrs
 from cyclopts import App, Parameter
 
-from actgent.cli.command_options import Flag, Repeated
+from actgent.cli.command_options import Flag, LimitOptions, PipelineOptions, Repeated
 from actgent.cli.terminal_io import Terminal
 
 from .command_app import AGENTS, app, run_command
-from .shared_options import LimitOptions, to_limits
 
 pipelines = App(
     name="pipeline", help="Run pipelines of agents: run, show, resume, check, draw.", group=AGENTS
@@ -17,48 +17,19 @@ app.command(pipelines)
 
 
 @pipelines.command(name="run")
-def run_pipeline(
-    file: str,
-    /,
-    *,
-    values: Annotated[Repeated, Parameter(name="--input")] = (),
-    inputs: str | None = None,
-    run: str | None = None,
-    journal: str | None = None,
-    agents: str | None = None,
-    model: str | None = None,
-    limits: LimitOptions | None = None,
-    json: Flag = False,
-) -> int:
+def run_pipeline(file: str, /, *, options: PipelineOptions | None = None) -> int:
     """Run a pipeline and print the results of its steps. The exit code is 1 unless the run succeeds.
 
     With a journal, a run can be resumed after a crash: pass its id with --run, or use `actgent pipeline resume`.
 
     Args:
         file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
-        values: Text input as NAME=VALUE; may be given several times.
-        inputs: All inputs as a JSON object.
-        run: Id of the run. An existing run is joined, or its result is printed. Default: a new id.
-        journal: Journal that stores the run: a file, or postgres://HOST/DATABASE.
-        agents: Agents that a YAML or JSON file names: a Python file, or a folder of agent folders.
-        model: Model of steps with a goal, e.g. openai:gpt-5.2.
-        limits: Limits of the whole run.
-        json: Print the result as one line of JSON.
+        options: Inputs, journal, agents, model, limits and output format.
     """
-    from actgent.cli.pipeline_command import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.pipeline_command import run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = PipelineOptions(
-        file=file,
-        agents=agents,
-        model=model,
-        journal=journal,
-        run=run,
-        inputs=inputs,
-        values=values,
-        limits=to_limits(limits),
-        json=json,
-    )
-    return run_command(lambda terminal, _: start(options, terminal))
+    given = attrs.evolve(options or PipelineOptions(), file=file)
+    return run_command(lambda terminal, _: start(given, terminal))
 
 
 @pipelines.command(name="show")
@@ -71,7 +42,7 @@ def show_run(file: str, run: str, /, *, journal: str, json: Flag = False) -> int
         journal: Journal of the run: a file, or postgres://HOST/DATABASE.
         json: Print one line of JSON.
     """
-    from actgent.cli.pipeline_command import PipelineOptions, show_run as print_run  # noqa: PLC0415
+    from actgent.cli.pipeline_command import show_run as print_run  # noqa: PLC0415
 
     options = PipelineOptions(file=file, journal=journal, run=run, json=json)
     return run_command(lambda terminal, _: print_run(options, terminal))
@@ -103,10 +74,10 @@ def resume_run(
         limits: Limits of the steps that run again.
         json: Print the result as one line of JSON.
     """
-    from actgent.cli.pipeline_command import PipelineOptions, resume_run as resume  # noqa: PLC0415
+    from actgent.cli.pipeline_command import resume_run as resume  # noqa: PLC0415
 
     options = PipelineOptions(
-        file=file, agents=agents, model=model, journal=journal, run=run, limits=to_limits(limits), json=json
+        file=file, agents=agents, model=model, journal=journal, run=run, limit_options=limits, json=json
     )
     return run_command(lambda terminal, _: resume(options, terminal, steps=steps))
 
@@ -119,7 +90,7 @@ def check_pipeline(file: str, /, *, agents: str | None = None) -> int:
         file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
         agents: Agents that the file names. Default: any agent name is accepted.
     """
-    from actgent.cli.pipeline_command import PipelineOptions, check_pipeline as check  # noqa: PLC0415
+    from actgent.cli.pipeline_command import check_pipeline as check  # noqa: PLC0415
 
     return check(PipelineOptions(file=file, agents=agents), Terminal())
 
@@ -132,6 +103,6 @@ def draw_pipeline(file: str, /, *, mermaid: Flag = False) -> int:
         file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
         mermaid: Print a Mermaid flowchart.
     """
-    from actgent.cli.pipeline_command import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
+    from actgent.cli.pipeline_command import draw_pipeline as draw  # noqa: PLC0415
 
     return draw(PipelineOptions(file=file), Terminal(), mermaid=mermaid)

@@ -4,13 +4,13 @@ import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-import attrs
 import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.chat_and_run_commands import answer
+from actgent.cli.command_options import DemoOptions
 from actgent.cli.model_selection import live_models, open_models, open_script
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line
@@ -33,20 +33,6 @@ _QUESTIONS = (
 )
 _QUEUED_NOTES = 5
 """Number of messages that fill the inbox before the urgent message."""
-
-
-@attrs.frozen(kw_only=True)
-class DemoOptions:
-    """Options of `actgent demo`."""
-
-    sessions: int | None = None
-    """Sessions of the load test; None uses the default."""
-    agents: int = 10
-    """Agents that share the sessions."""
-    live: bool = False
-    """True to call a real provider."""
-    model: str | None = None
-    """Model to call with `live`; None uses the default of the environment."""
 
 
 async def demo(options: DemoOptions, terminal: Terminal, shutdown: Shutdown) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from actgent.agents.session_replay import Recording, ShownRequest, show_request
-from actgent.cli.chat_and_run_commands import ChatOptions, open_agent
+from actgent.cli.chat_and_run_commands import open_agent
+from actgent.cli.command_options import ChatOptions
 from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted

@@ -5,7 +5,8 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.agent_folders import is_folder
-from actgent.cli.chat_and_run_commands import ChatOptions, arguments_of, open_agent
+from actgent.cli.chat_and_run_commands import arguments_of, open_agent
+from actgent.cli.command_options import ChatOptions
 from actgent.cli.terminal_io import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import attrs
 import trio
 
 from actgent.agents.agent import Agent
@@ -20,24 +19,13 @@ from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.runtime.runtime import open_runtime
 
+from .serve_options import ACPOptions
 from .standard_streams import protocol_streams
 
 LOCK_SECONDS = 3.0
 """Time for which an ending process may keep the default journal."""
 MAX_FILES = 20
 """Default journals of one agent and folder, each for one process at a time."""
-
-
-@attrs.frozen(kw_only=True)
-class ACPOptions:
-    """Options of `actgent acp`."""
-
-    target: str
-    """Agent folder, Python file or `FILE.py:NAME`."""
-    journal: str | None = None
-    """Journal file or URL; None uses a file in the user's data folder, one for each agent and working directory."""
-    offline: bool = False
-    """True to answer from a script instead of a model."""
 
 
 async def serve(options: ACPOptions, terminal: Terminal, shutdown: Shutdown) -> int:

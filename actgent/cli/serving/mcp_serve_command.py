@@ -2,28 +2,13 @@
 
 import importlib.util
 
-import attrs
-
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.signal_handling import Shutdown
 from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import open_runtime
 
+from .serve_options import MCPServeOptions
 from .standard_streams import protocol_streams
-
-
-@attrs.frozen(kw_only=True)
-class MCPServeOptions:
-    """Options of `actgent mcp serve`."""
-
-    target: str
-    """Agent folder, folder of agent folders, or Python file."""
-    journal: str | None = None
-    """Journal file or URL; None keeps sessions in memory."""
-    offline: bool = False
-    """True to answer from a script instead of a model."""
-    tools: bool = False
-    """True to serve the agents' tools in addition to the agents."""
 
 
 async def serve(options: MCPServeOptions, shutdown: Shutdown) -> int:

@@ -19,7 +19,7 @@ from actgent.web.access_tokens import new_token, write_tokens
 from actgent.web.gateway import check_extra
 from actgent.web.server.listen_addresses import is_loopback, split_address
 
-from .serve_command import ServeOptions
+from .serve_options import ServeOptions
 
 POLL_SECONDS = 0.5
 """Time in seconds between two checks of the files' modification times."""

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -21,78 +21,19 @@ from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
 from actgent.web.dataset_interface import Datasets
 from actgent.web.external_protocol_interface import OutsideProtocol
-from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
+from actgent.web.gateway import NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
 from .cluster_options import ClusterOptions
-from .serve_options import NotifyOptions, OperationOptions, to_arguments
+from .serve_options import NotifyOptions, ServeOptions, to_arguments
 from .server_log import LOGGER, logging_to_stderr
 
 HAND_OVER_SECONDS = 10.0
 """Additional grace time in seconds in which a cluster node transfers unfinished turns to other nodes."""
 REQUEST_GRACE_SECONDS = 5.0
 """Maximum time in seconds that open requests get to finish at shutdown."""
-
-
-@attrs.frozen(kw_only=True)
-class ServeOptions:
-    """Options of `actgent serve`."""
-
-    target: str
-    """Agent folder, folder of agent folders, or Python file."""
-    journal: str | None = None
-    """Journal file or URL; None keeps sessions in memory."""
-    bind: str = ADDRESS
-    """Listening address as `HOST:PORT`."""
-    tokens: str | None = None
-    """Token file; None creates one token for this run."""
-    origins: tuple[str, ...] = ()
-    """Origins that may send cross-origin requests."""
-    hosts: tuple[str, ...] = ()
-    """Allowed `Host` headers."""
-    tls_cert: str | None = None
-    """TLS certificate file; None serves plain HTTP."""
-    tls_key: str | None = None
-    """Private key file of the certificate."""
-    notify: NotifyOptions = attrs.field(factory=NotifyOptions)
-    """Webhooks."""
-    operation: OperationOptions = attrs.field(factory=OperationOptions)
-    """Log, startup, shutdown and rate limits."""
-    cluster: str | None = None
-    """Name of the cluster; None for a single server."""
-    advertise: str | None = None
-    """URL at which other nodes reach this node; None for nodes on this machine."""
-    node: str | None = None
-    """Prefix of the node's name; None uses the host name."""
-    protocols: str | None = None
-    """Names of the served outside protocols, separated by commas, or `none`; None: all."""
-
-    @property
-    def cluster_options(self) -> ClusterOptions | None:
-        """Journal and name of the cluster; None without a cluster."""
-        return None if self.cluster is None else ClusterOptions(journal=self.journal, cluster=self.cluster)
-
-    def to_arguments(self) -> list[str]:
-        """Return the options as a command line, for the child process of `--reload`."""
-        values: dict[str, Iterable[str | None]] = {
-            "--journal": [self.journal],
-            "--bind": [self.bind],
-            "--tokens": [self.tokens],
-            "--origin": self.origins,
-            "--host": self.hosts,
-            "--tls-cert": [self.tls_cert],
-            "--tls-key": [self.tls_key],
-            "--cluster": [self.cluster],
-            "--advertise": [self.advertise],
-            "--node": [self.node],
-            "--protocols": [self.protocols],
-        }
-        options = [
-            part for name, values in values.items() for value in values if value for part in (name, value)
-        ]
-        return ["serve", self.target, *options, *to_arguments(self.notify), *to_arguments(self.operation)]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
@@ -129,8 +70,8 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
             agents_served.runtime,
             bind=options.bind,
             tokens=options.tokens,
-            hosts=options.hosts,
-            origins=options.origins,
+            hosts=options.host,
+            origins=options.origin,
             limits=_gateway_limits(options),
             tls=tls,
             notify=notify,

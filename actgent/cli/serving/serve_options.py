@@ -1,4 +1,4 @@
-"""Option groups of `actgent serve`: webhooks, log, shutdown and rate limits."""
+"""Options of `actgent serve`, `acp` and `mcp serve`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -7,8 +7,9 @@ import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from actgent.cli.command_options import Count, Flag, Repeated
+from actgent.cli.command_options import Argument, Count, Flag, Repeated
 
+from .cluster_options import ClusterOptions
 from .server_log import LogFormat, LogLevel
 
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
@@ -71,18 +72,96 @@ class NotifyOptions:
     """File with the secrets that sign webhook requests, one per line, newest first; created if missing."""
 
 
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ServeOptions:
+    """Options of `actgent serve`."""
+
+    target: Argument = ""
+    """Agent folder, folder of agent folders, or Python file."""
+    journal: str | None = None
+    """Journal file, or postgres://HOST/DATABASE. Default: the variable ACTGENT_JOURNAL for a cluster node; else sessions
+    are lost when the process ends.
+    """
+    bind: str = "127.0.0.1:8300"
+    """Listening address as HOST:PORT. An address other than loopback requires --tokens."""
+    tokens: str | None = None
+    """Token file, as `actgent token new` writes it. Default: one new token, printed at the start."""
+    origin: Repeated = ()
+    """Website that may send cross-origin requests, e.g. https://app.example.com; may be given several times."""
+    host: Repeated = ()
+    """Allowed `Host` header; may be given several times."""
+    tls_cert: str | None = None
+    """TLS certificate file, if no proxy terminates TLS."""
+    tls_key: str | None = None
+    """Private key file of the certificate."""
+    notify: NotifyOptions = attrs.field(factory=NotifyOptions)
+    """Webhooks."""
+    operation: OperationOptions = attrs.field(factory=OperationOptions)
+    """Log, startup, shutdown and rate limits."""
+    cluster: str | None = None
+    """Name of the cluster; all nodes with this name and journal share their sessions."""
+    advertise: str | None = None
+    """URL at which other nodes reach this node, http://HOST:PORT; the port must differ from --bind. Default: reachable
+    only by nodes on this machine.
+    """
+    node: str | None = None
+    """Prefix of the node's name. Default: the host name."""
+    protocols: str | None = None
+    """Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, a2a, mcp; or none. Default: all."""
+
+    @property
+    def cluster_options(self) -> ClusterOptions | None:
+        """Journal and name of the cluster; None without a cluster."""
+        return None if self.cluster is None else ClusterOptions(journal=self.journal, cluster=self.cluster)
+
+    def to_arguments(self) -> list[str]:
+        """Return the options as a command line, for the child process of `--reload`."""
+        return ["serve", self.target, *to_arguments(attrs.evolve(self, target=""))]
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ACPOptions:
+    """Options of `actgent acp`."""
+
+    target: Argument = ""
+    """Agent folder, Python file or `FILE.py:NAME`."""
+    journal: str | None = None
+    """Journal file, or postgres://HOST/DATABASE. Default: a file in the user's data folder for each agent and working
+    directory.
+    """
+    offline: Flag = False
+    """Answer from a script instead of a model."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class MCPServeOptions:
+    """Options of `actgent mcp serve`."""
+
+    target: Argument = ""
+    """Agent folder, folder of agent folders, or Python file."""
+    journal: str | None = None
+    """Journal file, or postgres://HOST/DATABASE. Default: sessions are lost when the process ends."""
+    tools: Flag = False
+    """Serve the agents' tools in addition to the agents."""
+    offline: Flag = False
+    """Answer from a script instead of a model; only for folders."""
+
+
 def to_arguments(options: Any) -> Iterator[str]:
     """Return the options that differ from their defaults as command-line words.
 
     Args:
-        options: An attrs object whose fields are options: booleans, texts, numbers or tuples of texts.
+        options: An attrs object whose fields are options: booleans, texts, numbers, tuples of texts, or groups of options.
     """
     for field in attrs.fields(type(options)):
         name, value = f"--{field.name.replace('_', '-')}", getattr(options, field.name)
-        if value == field.default:
-            continue
-        if value is True:
+        if attrs.has(type(value)):
+            yield from to_arguments(value)
+        elif value is True:
             yield name
-            continue
-        for each in value if isinstance(value, tuple) else [value]:
-            yield from (name, str(each))
+        elif value != field.default:
+            for each in value if isinstance(value, tuple) else [value]:
+                yield from (name, str(each))

@@ -3,10 +3,13 @@
 import os
 import re
 from pathlib import Path
+from typing import Annotated
 
 import attrs
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
+from actgent.cli.command_options import Argument, Flag
 from actgent.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:8300"
@@ -68,3 +71,37 @@ class ServerOptions:
                 f"{self.url} needs an access token: set {TOKEN_VARIABLE} or use --token-file; `actgent token new` creates one"
             )
         return token.strip()
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class TopOptions:
+    """Options of `actgent top`."""
+
+    server: ServerOptions = attrs.field(factory=ServerOptions)
+    """Server or journal to read."""
+    interval: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0
+    """Time between two updates in seconds."""
+    once: Flag = False
+    """Print the state once and exit."""
+    json: Flag = False
+    """Print one JSON object per update."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class WatchOptions:
+    """Options of `actgent watch`."""
+
+    session: Argument = ""
+    """Id of the session."""
+    server: ServerOptions = attrs.field(factory=ServerOptions)
+    """Server or journal to read."""
+    agent: str | None = None
+    """Name of the agent, if several agents have a session with this id."""
+    after: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Number of the last event that is already known; 0 starts at the beginning."""
+    once: Flag = False
+    """Print existing events and exit."""
+    json: Flag = False
+    """Print one JSON object per event."""

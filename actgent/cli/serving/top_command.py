@@ -20,7 +20,7 @@ from actgent.journal.session_list_queries import is_internal
 from actgent.web.routes.json_serializers import of_head
 
 from .server_http_client import Backoff, RemoteServer, RemoteUnreachable, open_remote
-from .server_or_journal_options import ServerOptions
+from .server_or_journal_options import TopOptions
 
 MAX_SESSIONS = 10
 """Number of latest sessions that are shown for a journal."""
@@ -28,20 +28,6 @@ _UNUSED: Mapping[str, Any] = {"model": "-", "running": 0, "window": 0, "waiting"
 """Values that are shown for a provider limit whose client has not called a model yet."""
 PIPE_COLUMNS = 200
 """Table width in a pipe, where no column needs to be dropped."""
-
-
-@attrs.frozen(kw_only=True)
-class TopOptions:
-    """Options of `actgent top`."""
-
-    server: ServerOptions
-    """Server or journal to read."""
-    interval: float = 1.0
-    """Time between two updates in seconds."""
-    once: bool = False
-    """True to print the state once."""
-    json: bool = False
-    """True to print JSON objects."""
 
 
 @attrs.frozen(kw_only=True)

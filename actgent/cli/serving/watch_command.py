@@ -5,7 +5,6 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
-import attrs
 import orjson
 import trio
 
@@ -26,7 +25,7 @@ from .server_http_client import (
     open_remote,
     path_of,
 )
-from .server_or_journal_options import ServerOptions
+from .server_or_journal_options import WatchOptions
 
 POLL_SECONDS = 0.5
 """Time between two reads of a journal, in seconds."""
@@ -34,24 +33,6 @@ _PAGE_SIZE = 200
 """Number of events per request."""
 _PIPE_COLUMNS = 160
 """Maximum line width of an event in a pipe."""
-
-
-@attrs.frozen(kw_only=True)
-class WatchOptions:
-    """Options of `actgent watch`."""
-
-    session: str
-    """Id of the session."""
-    server: ServerOptions
-    """Server or journal to read."""
-    agent: str | None = None
-    """Name of the agent; None if only one agent has a session with this id."""
-    after: int = 0
-    """Number of the last event that is already known."""
-    once: bool = False
-    """True to print existing events and exit."""
-    json: bool = False
-    """True to print JSON objects."""
 
 
 async def watch_session(options: WatchOptions, terminal: Terminal, shutdown: Shutdown) -> int:
