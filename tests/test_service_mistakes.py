@@ -195,7 +195,7 @@ def test_arguments_of_other_frameworks(made, words):
             "history= must be a list of messages",
         ),
         (lambda agent: agent.create_session("ada", history=[{"role": "usr"}]), "history[0]"),
-        (lambda agent: agent.create_session("ada", tags="x"), "tags= is a list of"),
+        (lambda agent: agent.create_session("ada", tags="x"), "tags= must be a list of"),
         (lambda agent: agent.create_session("ada", metadata={"n": 5}), "the invalid value '5' of n"),
     ],
 )
@@ -325,7 +325,7 @@ async def test_durability_without_a_journal():
 async def test_a_key_without_an_id_is_not_quoted(monkeypatch, tmp_path):
     """The entry may be the key itself, so the error does not contain it."""
     monkeypatch.setenv("ACTGENT_JOURNAL_KEYS", "c2VjcmV0")
-    with pytest.raises(ConfigurationError, match="entry 1 of ACTGENT_JOURNAL_KEYS has no id") as caught:
+    with pytest.raises(ConfigurationError, match="entry 1 of ACTGENT_JOURNAL_KEYS has no key id") as caught:
         async with open_runtime(journal=f"sqlite:///{tmp_path}/k.db"):
             pass
     assert "c2VjcmV0" not in str(caught.value)

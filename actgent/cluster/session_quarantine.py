@@ -271,7 +271,7 @@ class Quarantine:
             return
         message = left[0]
         words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
-        await self._journal.suspects.bury(key, message.id, words)
+        await self._journal.suspects.dead_letter(key, message.id, words)
         ended: tuple[Record, ...] = (
             MessageEndRecord(message_id=message.id, failed=POISON_KIND, error="ActorFailed", words=words),
         )

@@ -213,7 +213,7 @@ class PendingMessages:
         )
         agent = dict(parse_qsl(query)).get("agent", "")
         key = SessionKey(agent, message.session_id)
-        await self._journal.suspects.bury(key, message.message_id, words, request=message.request)
+        await self._journal.suspects.dead_letter(key, message.message_id, words, request=message.request)
 
 
 @attrs.define(eq=False)

@@ -37,11 +37,11 @@ class ClusterStatistics(FieldRepr):
     """State and counters of a cluster node since its start."""
 
     node: str
-    """Name of the node."""
+    """Name of this node in the cluster."""
     partitions: int
     """Number of partitions that the node owns."""
     takeovers: Mapping[str, int]
-    """Acquired partitions by reason: `new`, `given_back` (released by their owner), or `died` (the owner died or was cut off)."""
+    """Number of acquired partitions by reason: `new`, `given_back` (the owner released it) or `died` (the owner died)."""
     takeover_seconds: float
     """Total seconds from the decision to acquire a partition until its requests were served."""
     fenced: int
@@ -60,7 +60,7 @@ class ClusterStatistics(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PoolLayout(FieldRepr):
-    """Newest generation of a pool."""
+    """Layout of a pool's newest generation: its number of partitions and its record format."""
 
     generation: int
     partitions: int
@@ -71,11 +71,11 @@ class PoolLayout(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class NodeStatus(FieldRepr):
-    """A live node."""
+    """Status of a live node of the cluster."""
 
     name: str
     address: str
-    """Base URL of the node for other nodes."""
+    """Base URL at which the other nodes reach the node."""
     agents: tuple[str, ...]
     """Names of the agents that the node hosts."""
     release: str
@@ -89,7 +89,7 @@ class NodeStatus(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PartitionStatus(FieldRepr):
-    """Status of one partition."""
+    """Status of one partition: a share of the sessions, which one node at a time owns."""
 
     partition: int
     owner: str
@@ -97,11 +97,11 @@ class PartitionStatus(FieldRepr):
     epoch: int
     """Ownership epoch; it grows with each change of the owner."""
     since: datetime
-    """Time of the last acquisition."""
+    """Time at which a node last acquired the partition."""
     is_served: bool
     """True if the owner is alive and has not given the partition back."""
     pending: int
-    """Number of messages that wait for an owner."""
+    """Number of messages that wait until a node owns the partition."""
     unfinished: int
     """Number of sessions of the partition with an unfinished turn or queued messages."""
     lag: float
@@ -110,7 +110,7 @@ class PartitionStatus(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class ClusterStatus(FieldRepr):
-    """Status of a pool."""
+    """Status of a pool of nodes: its nodes, its partitions and its unfinished sessions."""
 
     layout: PoolLayout
     nodes: Sequence[NodeStatus]
@@ -129,7 +129,7 @@ class ClusterStatus(FieldRepr):
 
 
 class Membership(Protocol):
-    """The interface of a cluster node for its runtime."""
+    """Interface through which a runtime uses its cluster node."""
 
     journal: Journal
     lender: Any
@@ -174,7 +174,7 @@ class Membership(Protocol):
         """Transfer all owned sessions to other nodes within `grace` seconds."""
 
 
-async def hosted(membership: Membership | None, agents: Collection[str]) -> None:
+async def register_hosted_agents(membership: Membership | None, agents: Collection[str]) -> None:
     """Register agents as hosted by this node's pool; do nothing without a cluster (`membership` is None).
 
     Raises like `Membership.host`.
@@ -195,7 +195,7 @@ def open_membership(
     if cluster is not None:
         return _join(journal, cluster, advertise=advertise, node=node)
     if advertise is not None or node is not None:
-        raise ConfigurationError("advertise= and node= need cluster=")
+        raise ConfigurationError("advertise= and node= require cluster=: pass cluster=, or omit them")
     return nullcontext()
 
 
@@ -205,15 +205,17 @@ async def _join(
 ) -> AsyncGenerator[Membership, None]:
     if not isinstance(journal, str) or not journal.startswith(("postgres://", "postgresql://")):
         raise ConfigurationError(
-            "a cluster node needs a shared journal, postgres://HOST/DATABASE: set journal=, --journal "
-            "or the variable ACTGENT_JOURNAL"
+            "a cluster node requires a journal in PostgreSQL: pass journal='postgres://HOST/DATABASE' or --journal, or "
+            "set the variable ACTGENT_JOURNAL"
         )
     check_cluster_extra()
     import importlib.metadata  # noqa: PLC0415 - takes 10 ms and loads 23 modules, which only a cluster needs
 
     found = importlib.metadata.entry_points(group=PARTS, name="cluster")
     if not found:
-        raise ConfigurationError("this installation of actgent has no cluster: install actgent again")
+        raise ConfigurationError(
+            "this installation of actgent lacks the package actgent.cluster: install actgent again"
+        )
     open_cluster_member = next(iter(found)).load()
     async with open_cluster_member(journal, pool=cluster, node=node, advertise=advertise) as member:
         yield member

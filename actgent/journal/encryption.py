@@ -39,20 +39,20 @@ class Keys:
     def __repr__(self) -> str:
         return f"Keys({', '.join(self._ciphers)})"
 
-    def seal(self, body: bytes, place: bytes) -> bytes:
-        """Encrypt a record body and bind it to `place`, its position in the journal.
+    def seal(self, body: bytes, position: bytes) -> bytes:
+        """Encrypt a record body and bind it to `position`, which identifies the row in the journal.
 
         A copy of the body at another position cannot be decrypted.
         """
         key_id, cipher = next(iter(self._ciphers.items()))
         nonce, name = os.urandom(_NONCE), key_id.encode()
-        sealed: bytes = cipher.encrypt(nonce, body, place)
+        sealed: bytes = cipher.encrypt(nonce, body, position)
         return b"".join((bytes((SEALED, len(name))), name, nonce, sealed))
 
-    def open(self, body: bytes, place: bytes) -> bytes:
+    def open(self, body: bytes, position: bytes) -> bytes:
         """Decrypt a record body.
 
-        `place` is the position for which the body was encrypted.
+        `position` is the position for which the body was encrypted.
 
         Raises:
             JournalKeyError: The key is missing, or does not decrypt the body.
@@ -65,7 +65,7 @@ class Keys:
         if cipher is None:
             raise JournalKeyError(key_id)
         try:
-            opened: bytes = cipher.decrypt(body[start : start + _NONCE], body[start + _NONCE :], place)
+            opened: bytes = cipher.decrypt(body[start : start + _NONCE], body[start + _NONCE :], position)
         except InvalidTag:
             raise JournalKeyError(key_id, is_there=True) from None
         return opened
@@ -97,14 +97,14 @@ def current_keys() -> Keys | None:
     return _keys_in(text) if text else None
 
 
-def open_sealed(body: bytes, place: bytes) -> bytes:
-    """Decrypt a record body with the keys from the environment.
+def open_sealed(body: bytes, position: bytes) -> bytes:
+    """Decrypt a record body with the keys from the environment. `position` identifies the row that has the body.
 
     Raises:
         JournalKeyError: The key is missing, or does not decrypt the body.
     """
     keys = current_keys()
-    return (_NO_KEYS if keys is None else keys).open(body, place)
+    return (_NO_KEYS if keys is None else keys).open(body, position)
 
 
 @functools.lru_cache(maxsize=4)
@@ -113,7 +113,7 @@ def _keys_in(text: str) -> Keys:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - 20 ms, for few
     except ImportError:
         raise ConfigurationError(
-            f"{VARIABLE} is set, and encryption needs the extra: pip install 'actgent[encryption]'"
+            f"{VARIABLE} is set, but the extra for encryption is not installed: pip install 'actgent[encryption]'"
         ) from None
     ciphers: dict[str, Any] = {}
     for number, entry in enumerate(text.split(","), 1):
@@ -122,10 +122,13 @@ def _keys_in(text: str) -> Keys:
             key_id
         ):  # the entry may be a key without id, so the message must not quote it
             raise ConfigurationError(
-                f"entry {number} of {VARIABLE} has no id: write ID:BASE64, the id of letters, digits, '_', '.' and '-'"
+                f"entry {number} of {VARIABLE} has no key id: write ID:BASE64, where ID has letters, digits, '_', '.' and '-', and "
+                "BASE64 is the encoded key"
             )
         if key_id in ciphers:
-            raise ConfigurationError(f"{VARIABLE} has two keys with the id {key_id!r}")
+            raise ConfigurationError(
+                f"{VARIABLE} has two keys with the id {key_id!r}: give each key another id"
+            )
         ciphers[key_id] = AESGCM(_decoded(key_id, encoded.strip()))
     return Keys(ciphers)
 
@@ -134,10 +137,12 @@ def _decoded(key_id: str, encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} is not valid base64") from None
+        raise ConfigurationError(
+            f"the key {key_id!r} in {VARIABLE} is not valid base64: encode its 32 bytes with base64"
+        ) from None
     if len(key) != _KEY:
         raise ConfigurationError(
-            f"the key {key_id!r} in {VARIABLE} has {counted(len(key), 'byte')}: it needs {_KEY}"
+            f"the key {key_id!r} in {VARIABLE} has {counted(len(key), 'byte')}, but must have {_KEY} bytes"
         )
     return key
 

@@ -26,7 +26,7 @@ from .session_list_queries import Cursor, SessionFilter, SessionKey, State
 
 
 class MemoryJournal(GroupedJournal):
-    """Stores the same encoded rows as other journals. Lists scan all heads."""
+    """Journal in memory. It stores the same encoded rows as other journals, and scans all sessions for lists."""
 
     identity = b"memory"
 
@@ -179,10 +179,14 @@ class MemoryJournal(GroupedJournal):
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]:
         await trio.lowlevel.checkpoint()
-        found = [(_place(head), head) for head in self._stored_heads.values() if wanted.takes(head.summary)]
-        if wanted.oldest_first:
+        found = [
+            (_place(head), head) for head in self._stored_heads.values() if session_filter.takes(head.summary)
+        ]
+        if session_filter.oldest_first:
             behind = ((place, head) for place, head in found if after is None or place > after)
             return [head for _, head in heapq.nsmallest(limit, behind, key=_first)]
         behind = ((place, head) for place, head in found if after is None or place < after)

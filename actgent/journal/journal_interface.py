@@ -28,7 +28,7 @@ class JournalStatistics(FieldRepr):
     commits: int = 0
     """Number of transactions that wrote records."""
     steps: int = 0
-    """Number of written steps; a transaction writes several."""
+    """Number of written steps (groups of records of one session); a transaction writes several steps."""
     bytes: int = 0
     """Bytes of the written records, as stored."""
     erased: int = 0
@@ -38,7 +38,7 @@ class JournalStatistics(FieldRepr):
     failed_at: float = 0.0
     """Time of that failure on trio's clock, in seconds."""
     on_commit: Callable[[float], object] | None = None
-    """Callback for the duration of each transaction in seconds; None for no callback."""
+    """Function that is called with the duration of each transaction in seconds; None for no call."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -95,9 +95,9 @@ class SessionSummary(FieldRepr):
     created_at: float = 0.0
     """Creation time: Unix time in seconds."""
     updated_at: float = 0.0
-    """Time of the last step: Unix time in seconds."""
+    """Unix time in seconds at which the session's last records were written."""
     records: int = 0
-    """Number of records."""
+    """Number of records of the session."""
     unfinished: int = 0
     """Number of accepted messages that are not completed."""
     closed: bool = False
@@ -290,7 +290,7 @@ class Journal(abc.ABC):
     async def read(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """Return the records after record number `after`: `limit` records, plus the rest of the last step.
+        """Return the records of a session after record number `after`: `limit` records, plus the rest of the last step.
 
         Raises:
             ConfigurationError, JournalDamaged, WireError: See `load`.
@@ -300,7 +300,7 @@ class Journal(abc.ABC):
     async def read_steps(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Written, ...]:
-        """Return the steps after record number `after`, each with its time and record numbers, like the items of `feed`.
+        """Return a session's steps after record number `after`, each with its time and record numbers, as `feed` does.
 
         Raises:
             ConfigurationError, JournalDamaged, WireError: See `load`.
@@ -329,7 +329,7 @@ class Journal(abc.ABC):
     def read_blocking(
         self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """Return records like `read`, but block the event loop instead of waiting.
+        """Return a session's records after record number `after`, like `read`, but block the event loop meanwhile.
 
         Queued records are not included.
 
@@ -369,7 +369,7 @@ class Journal(abc.ABC):
         """Return the ids of the agent's sessions with an uncompleted message, oldest first, without suspended sessions."""
 
     async def waiting(self) -> dict[str, int]:
-        """Return the number of sessions with an uncompleted message, without suspended sessions, by agent name.
+        """Return, by agent name, the number of sessions with an uncompleted message, without suspended sessions.
 
         Agents without such sessions are omitted.
         """
@@ -393,7 +393,7 @@ class Journal(abc.ABC):
         """Return the summaries of all sessions, or of one agent's sessions, oldest first."""
 
     async def to_erase(self, limit: int = 100) -> list[SessionKey]:
-        """Return closed sessions that must be erased together with their child sessions; see `Closed.erase`."""
+        """Return closed sessions to be erased with their child sessions; see `SessionClosedRecord.erase`."""
         return [each.key for each in await self.sessions() if each.due < 0][:limit]
 
     async def erase_trees(
@@ -403,8 +403,8 @@ class Journal(abc.ABC):
 
         Return the erased sessions, and roots that did not exist.
 
-        A tree is not erased if one of its sessions is unfinished or suspended, has a date, or changed at or after the
-        Unix time `unchanged_since` (seconds).
+        A tree is not erased if one of its sessions is unfinished or suspended, has a next timer, or changed at or after
+        the Unix time `unchanged_since` in seconds.
 
         Raises:
             JournalError: The sessions could not be erased. Either all of them still exist, or none.
@@ -424,7 +424,7 @@ class Journal(abc.ABC):
             JournalFailed: The journal cannot be read, or the target cannot be written.
         """
         raise ConfigurationError(
-            "only a SQLite journal can be backed up this way; use pg_dump for PostgreSQL"
+            "only a journal in SQLite can be backed up by this call: use pg_dump for PostgreSQL"
         )
 
     @abc.abstractmethod
@@ -453,7 +453,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def page(
-        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+        self, session_filter: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
         """Return up to `limit` sessions by time of the last change, newest first, after the cursor `after`.
 
@@ -475,7 +475,7 @@ class Journal(abc.ABC):
 
 
 def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
-    """Return the key of the session with this id; `agents` are the agents that have the id.
+    """Return the key of the session with this id; `agents` are the names of all agents that have a session with the id.
 
     None if `agents` is empty.
 
@@ -484,7 +484,9 @@ def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
     """
     if len(agents) > 1:
         names = ", ".join(map(repr, sorted(agents)))
-        raise ConfigurationError(f"the agents {names} each have a session {session_id!r}: name the agent")
+        raise ConfigurationError(
+            f"the agents {names} each have a session {session_id!r}: pass the name of the agent, too"
+        )
     return SessionKey(agents[0], session_id) if agents else None
 
 

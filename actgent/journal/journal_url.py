@@ -33,21 +33,21 @@ def open_journal(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
     return _make_journal(url, read_only=read_only).running()
 
 
-def find_journal(place: str) -> str:
-    """Return the URL of an existing journal. A file path is accepted as well.
+def find_journal(location: str) -> str:
+    """Return the URL of an existing journal. `location` is such a URL, or the path of a journal file.
 
     Raises:
         ConfigurationError: The file does not exist, or is not a journal.
     """
-    name = place.removeprefix("sqlite:///")
+    name = location.removeprefix("sqlite:///")
     if "://" in name or name == "memory:":
-        return place
+        return location
     from .sqlite import lock_path  # noqa: PLC0415
     from .transfer import is_export  # noqa: PLC0415
 
     path = Path(name)
     if path.is_dir():
-        raise ConfigurationError(f"{path} is a folder: name the file of a journal")
+        raise ConfigurationError(f"{path} is a folder: pass the path of a journal file")
     if not path.is_file():
         raise ConfigurationError(
             f"no such file: {path} (expected a journal file or postgres://HOST/DATABASE)"
@@ -57,7 +57,7 @@ def find_journal(place: str) -> str:
             f"{path} holds exported sessions: `actgent journal import JOURNAL {path}` adds them to a journal"
         )
     if not path.stat().st_size and not lock_path(path).exists():
-        raise ConfigurationError(f"{path} is empty: name the file of a journal")
+        raise ConfigurationError(f"{path} is an empty file: pass the path of a journal file")
     return f"sqlite:///{path}"
 
 
@@ -87,7 +87,7 @@ def _without_login(url: str) -> str:
 
 
 def _suggestion(url: str) -> str:
-    """Return a valid journal URL that an invalid URL probably means; empty if unclear."""
+    """Return a hint for the error about an invalid journal URL: the valid URL that was probably meant; empty if unclear."""
     url = url.strip()
     scheme, colon, rest = url.partition(":")
     if _IN_MEMORY in url or url.strip("/:").lower() == "memory":
@@ -107,7 +107,9 @@ def _suggestion(url: str) -> str:
 
 def _memory(*, read_only: bool) -> GroupedJournal:
     if read_only:
-        raise ConfigurationError("an in-memory journal cannot be opened read-only: use a file or a database")
+        raise ConfigurationError(
+            "an in-memory journal cannot be opened read-only: pass the URL of a file or a database"
+        )
     from .in_memory_journal import MemoryJournal  # noqa: PLC0415
 
     return MemoryJournal()
@@ -121,7 +123,9 @@ def _sqlite(path: Path, *, read_only: bool) -> GroupedJournal:
 
 def _postgres(url: str, *, read_only: bool) -> GroupedJournal:
     if importlib.util.find_spec("psycopg") is None:
-        raise ConfigurationError("a journal in PostgreSQL needs the extra: pip install 'actgent[postgres]'")
+        raise ConfigurationError(
+            "a journal in PostgreSQL requires an extra package: pip install 'actgent[postgres]'"
+        )
     from .postgres import PostgresJournal, PostgresReader  # noqa: PLC0415
 
     return PostgresReader(url) if read_only else PostgresJournal(url)

@@ -23,6 +23,6 @@ async def root_sessions_of(journal: Journal, owner: Sender) -> list[SessionKey]:
 
 
 async def _is_owned_by(journal: Journal, key: SessionKey, owner: Sender) -> bool:
-    """Return True if the session's owner is this user or agent. A session that was erased since is not."""
+    """Return True if the session's owner is this user or agent; False if the session was erased in the meantime."""
     records = await journal.read(key.session_id, agent=key.agent, limit=1)
     return bool(records) and isinstance(records[0], SessionCreatedRecord) and records[0].owner == owner

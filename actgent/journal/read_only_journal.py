@@ -80,15 +80,15 @@ class ReadOnlyJournal(GroupedJournal):
         raise UsageError("the journal is open read-only: open it without read_only=True to write")
 
     async def page(
-        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+        self, session_filter: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        """Return a page of sessions.
+        """Return a page of session summaries after the cursor `after`; None returns the first page.
 
         Each call scans all sessions, because a reader cannot store the list order.
         """
         self._check_epoch(self._epoch)
         async with self._storage:
-            return [head.summary for head in await self.select_page(wanted, after, limit)]
+            return [head.summary for head in await self.select_page(session_filter, after, limit)]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
         self._check_epoch(self._epoch)
@@ -106,4 +106,6 @@ class ReadOnlyJournal(GroupedJournal):
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._is_open:
-            raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
+            raise UsageError(
+                "the journal is not open: use it inside its `async with open_journal(...)` block"
+            )

@@ -73,7 +73,7 @@ class UnreadStep(Protocol):
         """Size of the encoded step in bytes."""
 
     @property
-    def given(self) -> Sequence[Record]:
+    def original_records(self) -> Sequence[Record]:
         """Records as the writer passed them; empty if only the encoded bytes are known.
 
         Use them only to check record types.
@@ -84,7 +84,7 @@ class UnreadStep(Protocol):
 
 
 class Backlog:
-    """Items of one session, or of all sessions, that at least one reader has not read. All readers share one list."""
+    """Feed items of one session or of all sessions that at least one reader has not read. All readers share the list."""
 
     def __init__(self) -> None:
         self.readers: list[FeedReader] = []
@@ -98,12 +98,9 @@ class Backlog:
         self._items: deque[UnreadStep | Erased] = deque()
         self._size = 0
 
-    def at(self, place: int) -> UnreadStep | Erased:
-        """Return the item at a position.
-
-        Position 0 is the first item that was ever put, even if it has been dropped.
-        """
-        return self._items[place - self.begin]
+    def at(self, index: int) -> UnreadStep | Erased:
+        """Return the item at an index. Index 0 is the first item that was ever put, even if it has been dropped."""
+        return self._items[index - self.begin]
 
     def put(self, item: UnreadStep | Erased) -> None:
         """Append an item and wake the waiting readers. If the list is full, drop the oldest item, read or not."""
@@ -222,7 +219,7 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
 
     @property
     def has_news(self) -> bool:
-        """True if `receive` has an item or an error to deliver."""
+        """True if `receive` would return an item or raise an error without waiting."""
         return self.place < self._backlog.end or self._backlog.has_ended or self._is_closed
 
     async def wait(self) -> None:
@@ -243,8 +240,8 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
     def _is_woken_by(self, item: UnreadStep | Erased) -> bool:
         if self.woken_by is None or isinstance(item, Erased) or self._backlog.end - self.place >= _MUCH:
             return True
-        given = item.given
-        return not given or self.woken_by(given)
+        original_records = item.original_records
+        return not original_records or self.woken_by(original_records)
 
     def wake(self) -> None:
         """Wake all tasks that are blocked in `wait`, even without a new item."""

@@ -49,11 +49,11 @@ class AccountKey(FieldRepr):
     session_id: str
     """Id of the session that the account belongs to."""
     turn: str = ""
-    """Id of the outside message that began the turn; empty for the account of a whole session."""
+    """Id of the message that the turn answers; empty for the account of a whole session."""
     agent: str = ""
-    """Name of the session's agent."""
+    """Name of the agent of the session that the account belongs to; empty in records of earlier versions."""
     tree: bool = False
-    """True if the account also counts the turns in other sessions that this turn causes."""
+    """True if the account also counts the usage of turns in other sessions that this turn causes."""
 
 
 def task_message_id(session_id: str) -> str:
@@ -78,7 +78,7 @@ class TurnOptions(FieldRepr):
     output_name: str = ""
     """Name of the schema in `output`."""
     deps: bool = False
-    """True if the tools of the turn received their own `deps`. The journal never stores the `deps` themselves."""
+    """True if the sender passed a dependency object (`deps`) for the tools of the turn. The object is never stored."""
     model: str | None = None
     """Role of the model (as in `Agent(models=...)`) for all calls of the turn; if None, the protocol chooses."""
     tools: tuple[ToolSpec, ...] = ()
@@ -98,7 +98,7 @@ class Fitting(FieldRepr):
     After a rejection of the request by the provider: the smaller size that was tried next.
     """
     shares: tuple[float, ...] = ()
-    """Fraction (0 to 1) of the messages that remained, for each time that old messages were dropped."""
+    """Fraction (0 to 1) of the messages that remained, one value for each time that old messages were dropped."""
     shortened: int = 0
     """Maximum length of a tool result after shortening, in characters; 0 if no result was shortened."""
 
@@ -138,7 +138,7 @@ class SessionCreatedRecord(FieldRepr):
     task: str = ""
     """Name of the task, given by the parent session; empty if the task has no name."""
     deps: bool = False
-    """True if the session received its own `deps`. The journal never stores the `deps` themselves."""
+    """True if the session was created with a dependency object (`deps`) for its tools. The object is never stored."""
     notify: tuple[str, ...] = ()
     """Webhook URL, followed by the names of the events that are sent to it; empty without a webhook."""
     is_described: bool = False
@@ -154,7 +154,7 @@ class SessionCreatedRecord(FieldRepr):
     metadata: Mapping[str, str] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Metadata with which the session was created."""
     via: str = ""
-    """Label of the turn that wrote the system prompt of the session, in the format of the journal; empty if trusted."""
+    """Untrusted sources (stored label) of the turn that wrote the session's system prompt; empty if trusted."""
 
 
 @fast_init
@@ -163,7 +163,7 @@ class MessageAcceptedRecord(FieldRepr):
     """Record: the session accepted a message into its inbox."""
 
     message: Message
-    """The accepted message."""
+    """The accepted message with its whole content."""
     limits: Mapping[str, float] = NO_LIMITS
     """Usage limits of the message's turn, set by the sender."""
     within: tuple[AccountKey, ...] = ()
@@ -207,7 +207,7 @@ class AgentMessageRecord(FieldRepr):
     """Record: a message of the agent entered the conversation: an answer of the model, tool results or a notice."""
 
     message: Message
-    """The message."""
+    """The message that the conversation contains."""
     stop: str = ""
     """Stop reason of the model; empty if the message is not an answer."""
     usage: Usage = NO_USAGE
@@ -215,7 +215,7 @@ class AgentMessageRecord(FieldRepr):
     model: str = ""
     """Name of the model that answered; empty if the message is not an answer."""
     calls: int = 0
-    """Number of model calls of the turn so far."""
+    """Number of model calls that the turn has made so far."""
     repairs: int = 0
     """Number of consecutive answers of the turn that could not be parsed and were requested again."""
     prompt: str = ""
@@ -290,7 +290,7 @@ class UsageRecord(FieldRepr):
     """
 
     turn: str = ""
-    """Id of the outside message whose turn is charged; empty if the usage is charged to the whole session."""
+    """Id of the message whose turn is charged; empty if the usage is charged to the whole session."""
     of: str = ""
     """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
     model_calls: int = 0
@@ -311,7 +311,7 @@ class DownstreamUsageRecord(FieldRepr):
     """Record: model and tool calls in other turns, of any session, that a turn of this session caused directly or indirectly."""
 
     turn: str
-    """Id of the outside message of the causing turn."""
+    """Id of the message whose turn caused the calls."""
     of: str = ""
     """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
     model_calls: int = 0
@@ -338,7 +338,7 @@ class StateChangeRecord(FieldRepr):
     patches: Mapping[str, Any] = NOTHING
     """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.structural_diff`)."""
     via: str = ""
-    """Label of the turn of another session that made the change, in the format of the journal; empty for a trusted change."""
+    """Untrusted sources (stored label) of the turn of another session that made the change; empty for a trusted change."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -353,10 +353,10 @@ class ActionFailureRecord(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class StateRollbackRecord(FieldRepr):
-    """Record: the state was reset to an earlier version."""
+    """Record: the state of the session was reset to an earlier version."""
 
     number: int
-    """Number of the restored version. The next change gets the number after it."""
+    """Number of the restored version of the state. The next change gets the number after it."""
 
 
 @fast_init
@@ -388,8 +388,8 @@ class OutcomeRecord(FieldRepr):
     reasoning: str | None = None
     """Reasoning that the model gave for a reply, as JSON text; None without reasoning."""
     via: str = ""
-    """Label of the outcome in the format of the journal, if it differs from the label of the answer, e.g. as the reply contains
-    withheld values; empty otherwise.
+    """Untrusted sources (stored label) of the outcome if they differ from those of the answer, for example because the
+    reply contains a value that the model did not see; empty otherwise.
     """
 
 
@@ -410,13 +410,13 @@ class GuardDecisionRecord(FieldRepr):
     """Record: an output guard accepted, changed or rejected the outcome of a turn, or one answer of the turn."""
 
     message_id: str
-    """Id of the outside message of the turn."""
+    """Id of the message that the turn answers."""
     answer: str = ""
     """Id of the checked answer; empty if the guard checked the outcome of the turn."""
     guard: str = ""
     """Name of the guard function that rejected; empty if no guard rejected."""
     refused: str | None = attrs.field(default=None, metadata=REDACTED)
-    """Reason of the rejection; None if the guards accepted."""
+    """Reason of the rejection; None if the guards accepted the outcome or answer."""
     text: str | None = attrs.field(default=None, metadata=REDACTED)
     """Text with which the guards replaced the answer; None if the text stays."""
 
@@ -493,7 +493,7 @@ class RatingRecord(FieldRepr):
     """Record: a user rated the outcome of a message."""
 
     message_id: str
-    """Id of the outside message whose outcome was rated."""
+    """Id of the message whose outcome was rated."""
     score: float
     """Score from 0 (bad) to 1 (good)."""
     comment: str = attrs.field(default="", metadata=REDACTED)
@@ -521,7 +521,7 @@ class NextTimerRecord(FieldRepr):
     """Record: time of the session's next timer (a schedule or a deadline), at which the runtime loads the session."""
 
     at: float
-    """Unix time in seconds; 0 if no timer is set."""
+    """Unix time in seconds of the next timer; 0 if no timer is set."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -539,7 +539,7 @@ class ApprovalDecisionRecord(FieldRepr):
     approval_id: str
     """Id of the approval."""
     decision: Decision
-    """The decision."""
+    """Decision of the approver, or `Expire` if the approval expired."""
     by: str = ""
     """Name of the approver; empty if unknown."""
     at: float
@@ -551,7 +551,7 @@ class SuspensionRecord(FieldRepr):
     """Record: a turn was suspended until approvals or answers of other sessions arrive. A suspended turn has no running task."""
 
     message_id: str
-    """Id of the outside message of the turn."""
+    """Id of the message that the turn answers."""
     ids: tuple[str, ...]
     """Ids of the approvals or answers that the turn waits for."""
 
@@ -571,7 +571,7 @@ class SystemPromptRecord(FieldRepr):
     system: str
     """The new system prompt."""
     via: str = ""
-    """Label of the turn that wrote the prompt, in the format of the journal; empty if trusted."""
+    """Untrusted sources (stored label) of the turn that wrote the prompt; empty if trusted."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -581,7 +581,7 @@ class ScheduleRecord(FieldRepr):
     schedule_id: str
     """Id of the schedule, unique in the session."""
     description: str = attrs.field(metadata=REDACTED)
-    """Text of the message."""
+    """Text of the message that the schedule sends."""
     at: float
     """Unix time in seconds at which the schedule fires first."""
     cron: str = ""
@@ -593,7 +593,7 @@ class ScheduleRecord(FieldRepr):
     traceparent: str | None = None
     """W3C Trace Context of the code that set the schedule; None without a trace."""
     priority: Priority = Priority.NORMAL
-    """Priority of the message."""
+    """Priority of the message that the schedule sends."""
     delay: bool = False
     """True if the schedule was set as a delay (`after=` seconds); False if it was set as a date."""
     within: tuple[AccountKey, ...] = ()
@@ -603,11 +603,11 @@ class ScheduleRecord(FieldRepr):
     deepest: int = 0
     """Maximum `depth` that the limits of the turns in the chain allow; 0 means unlimited."""
     metadata: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
-    """Metadata of the message, for programs."""
+    """Metadata of the message that the schedule sends, for programs."""
     request: str = ""
     """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""
     via: str = ""
-    """Untrusted sources of the setting session, if a turn of another session set this schedule; else empty."""
+    """Untrusted sources of another session whose turn set this schedule; empty if there was none."""
 
 
 @attrs.frozen(kw_only=True, repr=False)

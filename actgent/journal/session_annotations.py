@@ -32,9 +32,9 @@ class SessionAnnotations(FieldRepr):
     """Tags and metadata of a session."""
 
     tags: tuple[str, ...] = ()
-    """Tags, sorted, each once."""
+    """Tags of the session, sorted, each once."""
     metadata: Mapping[str, str] = NO_SESSION_METADATA
-    """Values by key."""
+    """Metadata values of the session by key."""
 
     def __bool__(self) -> bool:
         """Return True if there is a tag or a metadata key."""
@@ -45,7 +45,7 @@ class SessionAnnotations(FieldRepr):
         return all(tag in self.tags for tag in tags) and self.metadata.items() >= metadata.items()
 
     def changed(self, change: "AnnotationChange") -> "SessionAnnotations":
-        """Return the tags and metadata after a change.
+        """Apply a change, and return the resulting tags and metadata.
 
         Raises:
             ConfigurationError: There would be more than `MAX_TAGS` tags or `MAX_METADATA_KEYS` keys.
@@ -117,7 +117,7 @@ def check_tags(name: str, tags: object) -> tuple[str, ...]:
         ConfigurationError: The value is not a collection of tags.
     """
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise ConfigurationError(f"{name}= is a list of strings, not {tags!r:.200}")
+        raise ConfigurationError(f"{name}= must be a list of strings, not {tags!r:.200}")
     found = tuple(tags)
     for tag in found:
         is_word = isinstance(tag, str) and tag.isprintable() and tag == tag.strip() and "," not in tag
@@ -144,7 +144,7 @@ def _check_metadata(metadata: object, *, may_remove: bool) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping):
         raise ConfigurationError(
-            f"metadata= of a session is a mapping of strings to strings, not {metadata!r:.200}"
+            f"metadata= of a session must be a mapping of strings to strings, not {metadata!r:.200}"
         )
     for key, value in metadata.items():
         if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
@@ -207,9 +207,9 @@ Condition = tuple[str, tuple[str, ...]]
 
 
 def sqlite_condition(column: str, tags: Iterable[str], metadata: Mapping[str, str]) -> Condition | None:
-    """Return a SQL condition for all tags and metadata values, with `?` placeholders; None if there are none.
+    """Build the SQL condition that a session has all `tags` and `metadata` values, with `?` placeholders.
 
-    `column` has the stored form.
+    `column` is the column with the stored annotations. Return None if there are no tags and no metadata.
     """
     is_tag = f"SELECT 1 FROM json_each({column}, '$.tags') AS tag WHERE tag.value = ?"  # noqa: S608 - a column name
     is_pair = f"SELECT 1 FROM json_each({column}, '$.metadata') AS pair WHERE pair.key = ? AND pair.value = ?"  # noqa: S608
@@ -222,9 +222,10 @@ def sqlite_condition(column: str, tags: Iterable[str], metadata: Mapping[str, st
 
 
 def postgres_condition(column: str, tags: Iterable[str], metadata: Mapping[str, str]) -> Condition | None:
-    """Return a SQL condition for all tags and metadata values, with a `%s` placeholder; None if there are none.
+    """Build the SQL condition that a session has all `tags` and `metadata` values, with a `%s` placeholder.
 
-    The index `annotated` supports the condition.
+    `column` is the column with the stored annotations, whose index `annotated` is used. Return None if there are no
+    tags and no metadata.
     """
     wanted = encode_annotations(tuple(tags), metadata)
     if wanted is None:

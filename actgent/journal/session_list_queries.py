@@ -35,7 +35,10 @@ UNUSED_NAME = "\nnobody\n"
 
 
 def to_searchable(name: str) -> str:
-    """Return the name for use in a query; `UNUSED_NAME` if a database cannot store it, so the query finds nothing."""
+    """Return a name unchanged for use in a query.
+
+    If a database cannot store the name, return `UNUSED_NAME` instead, so that the query finds nothing.
+    """
     return name if is_storable(name) else UNUSED_NAME
 
 
@@ -102,7 +105,7 @@ class SessionFilter(FieldRepr):
     owner: str | None = attrs.field(default=None, converter=optional(to_searchable))
     """Name of the owner; None matches all owners."""
     state: State | None = None
-    """Current state; None matches all states."""
+    """Current state of the session; None matches all states."""
     parent: SessionKey | None = None
     """Key of the parent session: only its direct child sessions match. None matches all sessions."""
     root: SessionKey | None = None
@@ -110,7 +113,7 @@ class SessionFilter(FieldRepr):
     roots: bool = False
     """True if only sessions without a parent match."""
     prefix: str = attrs.field(default="", converter=to_searchable)
-    """Prefix of the id or of the owner."""
+    """Prefix of the session's id or of its owner's name; empty matches all sessions."""
     changed_before: float | None = None
     """Unix time in seconds: only sessions with an earlier last change match. None matches all."""
     tags: tuple[str, ...] = ()
@@ -128,7 +131,7 @@ class SessionFilter(FieldRepr):
         begins = session.session_id.startswith(self.prefix) or session.owner.startswith(self.prefix)
         is_old = self.changed_before is None or session.updated_at < self.changed_before
         is_top = not self.roots or session.parent_id is None
-        fits = all(wanted in (None, value) for wanted, value in zip(given, known, strict=True))
+        fits = all(condition in (None, value) for condition, value in zip(given, known, strict=True))
         is_annotated = session.annotations.includes(self.tags, self.metadata)
         return fits and is_below and begins and is_old and is_top and is_annotated
 
@@ -147,11 +150,14 @@ _LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS
 
 
 def page_query(
-    columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
+    columns: Iterable[str], session_filter: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """Return the SQL of a session page with `?` placeholders, and the values for them."""
-    way, sign = ("ASC", ">") if wanted.oldest_first else ("DESC", "<")
-    conditions = _conditions(wanted)
+    """Build the SQL query for a page of sessions. Return its text with `?` placeholders, and the values for them.
+
+    The page begins after the position `after`; None begins with the first session.
+    """
+    way, sign = ("ASC", ">") if session_filter.oldest_first else ("DESC", "<")
+    conditions = _conditions(session_filter)
     if after is not None:
         conditions[f"({', '.join(_ORDER)}) {sign} (?, ?, ?)"] = tuple(after)
     names = ", ".join(f"sessions.{name}" for name in columns)
@@ -164,30 +170,35 @@ def page_query(
 
 
 def unlisted_page_query(
-    columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
+    columns: Iterable[str], session_filter: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """Return the SQL and values of a page read from the sessions table, for readers that may not update `listing`."""
-    sql, values = page_query(columns, wanted, after, limit)
+    """Build the SQL query for a page of sessions like `page_query`, but from the table `sessions`.
+
+    Read-only connections use it, because they cannot update the table `listing`.
+    """
+    sql, values = page_query(columns, session_filter, after, limit)
     return f"WITH listing AS ({_LISTED}) {sql}", values
 
 
-def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
+def _conditions(session_filter: SessionFilter) -> dict[str, tuple[Any, ...]]:
     conditions: dict[str, tuple[Any, ...]] = {}
     for name in ("agent", "owner", "state"):
-        if (value := getattr(wanted, name)) is not None:
+        if (value := getattr(session_filter, name)) is not None:
             conditions[f"listing.{name} = ?"] = (value,)
-    if wanted.parent is not None:
-        conditions["parent_agent = ? AND parent_id = ?"] = wanted.parent
-    if wanted.root is not None:
-        conditions["parent_id IS NOT NULL AND root_agent = ? AND root_id = ?"] = wanted.root
-    if wanted.roots:
+    if session_filter.parent is not None:
+        conditions["parent_agent = ? AND parent_id = ?"] = session_filter.parent
+    if session_filter.root is not None:
+        conditions["parent_id IS NOT NULL AND root_agent = ? AND root_id = ?"] = session_filter.root
+    if session_filter.roots:
         conditions["parent_id IS NULL"] = ()
-    if wanted.prefix:
+    if session_filter.prefix:
         begins = "listing.{0} BETWEEN ? AND ?".format
-        ends = (wanted.prefix, wanted.prefix + _LAST)
+        ends = (session_filter.prefix, session_filter.prefix + _LAST)
         conditions[f"({begins('session_id')} OR {begins('owner')})"] = ends * 2
-    if wanted.changed_before is not None:
-        conditions["listing.changed_at < ?"] = (wanted.changed_before,)
-    if (annotated := sqlite_condition("sessions.annotations", wanted.tags, wanted.metadata)) is not None:
+    if session_filter.changed_before is not None:
+        conditions["listing.changed_at < ?"] = (session_filter.changed_before,)
+    if (
+        annotated := sqlite_condition("sessions.annotations", session_filter.tags, session_filter.metadata)
+    ) is not None:
         conditions[annotated[0]] = annotated[1]
     return conditions

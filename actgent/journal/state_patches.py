@@ -22,9 +22,9 @@ MIN_VALUE_BYTES = 128
 
 
 def stored_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records in stored form.
+    """Return the records in the form in which they are stored.
 
-    A state value is omitted if its record contains a difference for it.
+    If a state change contains a difference for a key, the whole value of the key is omitted.
     """
     for record in records:
         if type(record) is StateChangeRecord and record.patches:
@@ -53,7 +53,7 @@ def with_values(changed: StateChangeRecord, before: Mapping[str, Any]) -> StateC
 
 @attrs.frozen(repr=False)
 class _Chain(FieldRepr):
-    """Size of the chain of differences of a key."""
+    """Size of the stored chain of one state key: a whole value and the differences after it."""
 
     whole: int
     """Size of the whole value in bytes."""
@@ -76,9 +76,9 @@ class StatePatcher(FieldRepr):
     """Chains that `note` stores after the last record was written, by key; None removes a chain."""
 
     def patch(self, changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:
-        """Add differences to the earlier values in `before`.
+        """Return a change record with differences to the earlier values in `before`.
 
-        Only values whose difference is smaller get one.
+        Only keys whose difference is smaller than the whole value get a difference.
         """
         patches: dict[str, Any] = {}
         self._next = {}

@@ -34,7 +34,12 @@ from actgent.errors import (
 from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.information_flow_labels import Policy
-from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
+from actgent.journal.cluster_interface import (
+    LEAVE_GRACE_SECONDS,
+    Membership,
+    open_membership,
+    register_hosted_agents,
+)
 from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import Cursor, SessionKey, State
@@ -192,7 +197,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     async def _connect_agents(self, agents: "Sequence[Startable]") -> None:
         """Announce agents to the cluster, and connect their toolsets. Stop the agents if one of the two fails."""
         try:
-            await hosted(self.membership, [agent.name for agent in agents])
+            await register_hosted_agents(self.membership, [agent.name for agent in agents])
             for agent in agents:
                 await agent.open_toolsets(self)
         except BaseException:

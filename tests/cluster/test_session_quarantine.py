@@ -64,7 +64,7 @@ class World:
     @property
     def suspects(self):
         fake = types.SimpleNamespace(forget_ended=self.forget_ended)
-        for name in ("mark_watched", "mark_open", "note_survived", "clear", "clear_all", "bury"):
+        for name in ("mark_watched", "mark_open", "note_survived", "clear", "clear_all", "dead_letter"):
             setattr(fake, name, self.step(name))
         fake.list_near = self.list_near
         fake.count = self.count_all
@@ -155,7 +155,7 @@ async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, fai
     assert world.noted == ["mark_watched", "resume_acquired", "head", "clear"]
 
 
-@pytest.mark.parametrize("failing", ["load", "bury", "commit", "note_survived", "resume_acquired"])
+@pytest.mark.parametrize("failing", ["load", "dead_letter", "commit", "note_survived", "resume_acquired"])
 async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     """The database fails at any step. Messages after the dead letter are answered."""
     world = World(failing, alone=2)
@@ -323,7 +323,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
         def step(self, name, result=None):
             async def do(*args, **options):
                 await trio.lowlevel.checkpoint()
-                key = args[0] if name in ("mark_watched", "clear", "bury", "note_survived") else None
+                key = args[0] if name in ("mark_watched", "clear", "dead_letter", "note_survived") else None
                 if name != "clear_all":
                     done.append((name, key, quarantine.is_held_back(KEY.session_id)))
                 return result() if result is not None else None
@@ -340,7 +340,9 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
     assert all(is_held_back for *_, is_held_back in done)
     tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
     begin = (
-        ["mark_watched digger"] if not alone else ["load", "bury digger", "commit", "note_survived digger"]
+        ["mark_watched digger"]
+        if not alone
+        else ["load", "dead_letter digger", "commit", "note_survived digger"]
     )
     assert tried == [*begin, "mark_watched clerk", "resume_acquired", "clear digger", "clear clerk"]
 

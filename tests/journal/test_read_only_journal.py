@@ -156,9 +156,9 @@ async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
 HOLDER = """
 import sys
 from pathlib import Path
-from actgent.journal.sqlite.lock_file import looking
+from actgent.journal.sqlite.lock_file import holding_reader_lock
 
-with looking(Path(sys.argv[1])):
+with holding_reader_lock(Path(sys.argv[1])):
     print("looking", flush=True)
     sys.stdin.readline()
 """
@@ -219,7 +219,7 @@ async def test_write_methods_are_rejected(url, owned):
                     await write()
             with pytest.raises(UsageError, match="read-only"):
                 journal.enqueue_write(entry, epoch=1)
-    with pytest.raises(UsageError, match="outside"):
+    with pytest.raises(UsageError, match="is not open: use it inside"):
         await journal.sessions()
 
 

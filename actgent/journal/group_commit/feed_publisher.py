@@ -34,28 +34,28 @@ ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
 
 @attrs.define(eq=False)
 class _Stored:
-    """A row that waits for readers. The first reader that needs its records decodes it for all."""
+    """A stored row that waits for feed readers. The first reader that needs its records decodes it for all readers."""
 
     key: SessionKey
     row: Row
-    given: Sequence[Record]
+    original_records: Sequence[Record]
     identity: bytes
     read: ReadStep
     size: int
     _records: tuple[Record, ...] | None = None
 
     async def decode(self, *, with_records: bool) -> Written:
-        """Return the step for a feed reader.
+        """Decode the row to a step for a feed reader. Without `with_records`, the step has no records.
 
-        Read the journal first if its records refer to records of earlier steps.
+        If the records refer to records of earlier steps, read those from the journal first.
         """
-        if with_records and not self._know_records():  # the records refer to an earlier step
+        if with_records and not self._decode_records():  # the records refer to an earlier step
             self._records = await self.read(self.key, self.row.first - 1, self.row.count)
         return self._written(with_records=with_records)
 
     def decode_now(self, *, with_records: bool) -> Written | None:
-        """Return the decoded step without waiting; None if the journal must be read for it."""
-        if with_records and not self._know_records():
+        """Decode the row to a step without waiting; return None if the journal must be read for its records."""
+        if with_records and not self._decode_records():
             return None
         return self._written(with_records=with_records)
 
@@ -70,10 +70,10 @@ class _Stored:
             records=(self._records or ()) if with_records else (),
         )
 
-    def _know_records(self) -> bool:
-        """Decode the records unless they are decoded.
+    def _decode_records(self) -> bool:
+        """Decode the records of the row, unless an earlier call has decoded them.
 
-        Return False if they refer to an earlier step, which must be read from the journal.
+        Return False if the records refer to an earlier step, which must be read from the journal.
         """
         if self._records is None:
             try:
@@ -83,29 +83,31 @@ class _Stored:
         return True
 
     def _decode(self) -> tuple[Record, ...]:
-        if self.given and are_fixed(self.given):
-            return tuple(self.given)
-        records = self._with_given_values(read_records(unsealed(self.row, self.identity)))
+        if self.original_records and are_immutable(self.original_records):
+            return tuple(self.original_records)
+        records = self._with_original_values(read_records(unsealed(self.row, self.identity)))
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
-    def _with_given_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Return the records with whole values in their state changes, taken from the original records.
+    def _with_original_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Return the decoded records, with whole values from the original records instead of state differences.
 
-        The values must not be changed. So readers of a state difference need no read of the journal.
+        Readers must not change these values. In return, they need not read the journal to apply a difference.
         """
-        if len(self.given) != len(records):
+        if len(self.original_records) != len(records):
             return records
         return tuple(
             [
-                attrs.evolve(record, changes={**record.changes, **given.changes}, patches={})
-                if type(record) is StateChangeRecord and type(given) is StateChangeRecord and record.patches
+                attrs.evolve(record, changes={**record.changes, **original.changes}, patches={})
+                if type(record) is StateChangeRecord
+                and type(original) is StateChangeRecord
+                and record.patches
                 else record
-                for record, given in zip(records, self.given, strict=True)
+                for record, original in zip(records, self.original_records, strict=True)
             ]
         )
 
 
-def are_fixed(records: Iterable[Record]) -> bool:
+def are_immutable(records: Iterable[Record]) -> bool:
     """Return True if the records contain only immutable values, so that readers can share them without decoding.
 
     Most turns contain only texts and numbers. The check runs for each step that has a reader.
@@ -189,15 +191,15 @@ class FeedPublisher:
         self,
         rows: Sequence[Row],
         keys: Iterable[SessionKey],
-        given: Iterable[Sequence[Record]],
+        original_records: Iterable[Sequence[Record]],
         identity: bytes,
     ) -> None:
         """Publish written rows, one per session, in the order of the writes.
 
-        `given` contains the original records of each row.
+        `original_records` has the records of each row as the writers passed them.
         """
         everything = self._backlogs.get(None)
-        for row, key, records in zip(rows, keys, given, strict=True):
+        for row, key, records in zip(rows, keys, original_records, strict=True):
             of_one = self._backlogs.get(key)
             if everything is not None or of_one is not None:
                 stored = _Stored(key, row, records, identity, self._read, len(row.body))
@@ -205,13 +207,13 @@ class FeedPublisher:
                     backlog.put(stored)
 
     def publish_erased(self, keys: Iterable[SessionKey]) -> None:
-        """Publish to feed readers that sessions were erased. Do nothing without readers."""
+        """Publish to the feed readers that the sessions `keys` were erased. Do nothing without readers."""
         for key in keys if self.is_read else ():
             for backlog in filter(None, (self._backlogs.get(None), self._backlogs.get(key))):
                 backlog.put(Erased(session_id=key.session_id, agent=key.agent))
 
     def fence_readers(self, is_lost: Callable[[str], bool], error: ActgentError) -> None:
-        """End the readers of single sessions that another process writes now, with `error`.
+        """End with `error` the readers of single sessions that another process writes now; `is_lost` selects these by id.
 
         Readers of all sessions continue.
         """

@@ -79,21 +79,21 @@ MAX_LOGGED_SESSIONS = 10
 
 @attrs.define(eq=False)
 class _Transaction:
-    """Rows and heads of a group of steps."""
+    """Rows and new session heads of a group of steps, which are written in one transaction."""
 
     heads: dict[SessionKey, Head]
     before: Mapping[SessionKey, Head]
     """Heads of the sessions before the transaction."""
     rows: list[Row]
-    given: list[Sequence[Record]]
-    """Original records of each row, as the writers passed them."""
+    original_records: list[Sequence[Record]]
+    """Records of each row as the writers passed them."""
     at: float
     """Start time of the transaction as Unix time in seconds."""
 
 
 @attrs.define(eq=False)
 class _StartedGroup:
-    """A group whose write the storage has started."""
+    """A group of steps whose transaction the storage has started and maybe completed."""
 
     group: list[QueuedStep]
     transaction: _Transaction
@@ -207,7 +207,9 @@ class GroupedJournal(StoredJournal):
 
     async def acquire(self) -> int:
         if not self._is_open:
-            raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
+            raise UsageError(
+                "the journal is not open: use it inside its `async with open_journal(...)` block"
+            )
         async with self._storage:
             former, self._epoch = self._epoch, await self._acquire_with_retries()
             if self._keys is None:
@@ -243,7 +245,7 @@ class GroupedJournal(StoredJournal):
             await trio.lowlevel.checkpoint()
 
     def _may_id_exist(self, step: JournalStep) -> bool:
-        """Return True if the id of the new session in `step` may be taken.
+        """Return True if the id of the new session in `step` may already be taken by another session.
 
         The caller must then wait until the step is written or rejected.
         """
@@ -355,9 +357,9 @@ class GroupedJournal(StoredJournal):
         self._check_epoch(self._epoch)
 
     async def _read_known(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        """Read sessions and cache their heads, because their next steps will be written soon.
+        """Read sessions, and cache their heads because their next steps will be written soon.
 
-        A head is the session summary with storage fields.
+        A head is the stored summary of a session.
         """
         return self._kept_heads(await self._read_some(keys))
 
@@ -452,9 +454,9 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def _erasing(self) -> AsyncGenerator[None, None]:
-        """Run a block that erases sessions, shielded from cancellation.
+        """Prepare a block that erases sessions: write queued steps, lock the storage and shield the block from cancellation.
 
-        After an error the sessions may be erased or not.
+        If the block fails, its sessions count as possibly erased.
         """
         async with self._all_written():
             try:
@@ -465,9 +467,9 @@ class GroupedJournal(StoredJournal):
                 raise
 
     def _doubt_all(self) -> None:
-        """Treat all cached sessions as possibly erased.
+        """Treat all cached sessions as possibly erased: clear the caches.
 
-        Clear the caches, and check failed steps before they are written again.
+        Failed steps are then checked before they are written again.
         """
         self._heads.by_key.clear()
         self._queue.note_possibly_erased()
@@ -497,12 +499,12 @@ class GroupedJournal(StoredJournal):
         return gone
 
     async def page(
-        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+        self, session_filter: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
         after = None if after is None else after.searchable()
         with suppress(JournalFull):
             await self._flush(ALL_SESSIONS)
-        return [head.summary for head in await self._pages.select(wanted, after, limit)]
+        return [head.summary for head in await self._pages.select(session_filter, after, limit)]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
         with suppress(JournalFull):
@@ -513,30 +515,33 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     def _enqueue(self, queued: QueuedStep) -> None:
-        """Queue a step without a waiting caller. Raise `Fenced` if its epoch is over."""
+        """Queue a step for which no caller waits. Raise `Fenced` if this process has lost the ownership since."""
         if queued.epoch != self._epoch or not self._epoch:
             self._check_step(queued.step, queued.epoch)
         self._queue.put(queued)
         self._arrived.set()
 
     def _check_step(self, step: JournalStep, epoch: int) -> None:
-        """Raise `Fenced` if the epoch of a step is over."""
+        """Raise `Fenced` if this process has lost the ownership (epoch) under which a step was made."""
         self._check_session(step.key, epoch)
 
     def _check_session(self, key: SessionKey, epoch: int) -> None:
-        """Raise `Fenced` if the epoch for a write to the session is over."""
+        """Raise `Fenced` if this process has lost the ownership (epoch) under which it may write to a session."""
         self._check_epoch(epoch)
 
     def _check_epoch(self, epoch: int) -> None:
         if not self._epoch and self._has_stopped:
-            raise JournalFailed("the journal has stopped: its `async with` block was left")
+            raise JournalFailed(
+                "the journal is closed, because its `async with` block has ended: open it again"
+            )
         if not self._epoch:
             raise UsageError(
-                "a journal write needs `acquire()` first, inside the `async with open_journal(...)` block"
+                "a process must own a journal to write: call `acquire()` first, inside the `async with open_journal(...)` block"
             )
         if epoch != self._epoch:
             raise Fenced(
-                f"epoch {epoch} of the journal is over, the current epoch is {self._epoch}: the step was not written"
+                f"this process no longer owns the journal in epoch {epoch}, because the current epoch is {self._epoch}: the step was "
+                "not written"
             )
 
     @trio.lowlevel.enable_ki_protection
@@ -550,39 +555,39 @@ class GroupedJournal(StoredJournal):
         if timeout_seconds is not None:
             waiting.timeout_seconds, waiting.until = timeout_seconds, trio.current_time() + timeout_seconds
             self._arrived.set()
-        if (begun := self._request_write(waiting)) is not None:
-            await self._lead(begun)
+        if (started := self._request_write(waiting)) is not None:
+            await self._lead(started)
             if waiting.error is not None:
                 raise waiting.error
             if waiting.is_over:
                 return
         await waiting.wait()
 
-    async def _lead(self, begun: _StartedGroup) -> None:
-        """Wait for the storage in the task of the caller that started the write, then complete the group.
+    async def _lead(self, started: _StartedGroup) -> None:
+        """Wait in the calling task until the storage has written the group `started`, then complete the group.
 
         If the write failed, the writer task completes the group.
         """
         try:
-            await self._wait_led(begun.work)
+            await self._wait_led(started.work)
         finally:
-            begun.is_left = True
-            if self._started is begun and not self._finish_if_written(begun):
+            started.is_left = True
+            if self._started is started and not self._finish_if_written(started):
                 self._call()
 
-    def _finish_if_written(self, begun: _StartedGroup) -> bool:
-        """Complete a transaction that succeeded, and start the next one.
+    def _finish_if_written(self, started: _StartedGroup) -> bool:
+        """Complete the transaction of a group if it succeeded, and start the next transaction.
 
-        Return False if it failed, or if the next one cannot start without waiting.
+        Return False if it failed, or if the next transaction cannot start without waiting.
         """
-        if not isinstance(begun.work.result, outcome.Value):
+        if not isinstance(started.work.result, outcome.Value):
             return False
         self._started = None
         try:
-            self._note_written(begun.transaction)
-            self._queue.finish(begun.group)
+            self._note_written(started.transaction)
+            self._queue.finish(started.group)
         finally:
-            self._release_group(begun.group)
+            self._release_group(started.group)
         return not self._needs_write or self._start_next()
 
     async def _flush(self, key: SessionKey) -> None:
@@ -595,7 +600,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     async def _run_timer(self, scope: trio.CancelScope) -> None:
-        """Start writes of steps without waiting callers, and time out callers, until cancelled.
+        """Start writes of steps for which no caller waits, and raise timeouts in waiting callers, until cancelled.
 
         One timer is cheaper than a deadline per step.
         """
@@ -622,11 +627,16 @@ class GroupedJournal(StoredJournal):
             self._queue.put(make_queued(JournalStep(key, 0, b""), self._epoch))
 
     def _give_up(self, now: float) -> None:
-        """Raise `JournalSlow` in callers whose timeout has expired. Their steps are still written."""
-        begun = self._started
-        if begun is not None and not begun.is_left and begun.leader is not None and begun.leader.until <= now:
-            begun.leader.error = JournalSlow(begun.leader.timeout_seconds)
-            self._stop_waiting(begun.work)
+        """Raise `JournalSlow` in callers whose timeout has expired at `now`. Their steps are still written."""
+        started = self._started
+        if (
+            started is not None
+            and not started.is_left
+            and started.leader is not None
+            and started.leader.until <= now
+        ):
+            started.leader.error = JournalSlow(started.leader.timeout_seconds)
+            self._stop_waiting(started.work)
         self._queue.give_up(now)
 
     @trio.lowlevel.enable_ki_protection
@@ -643,25 +653,25 @@ class GroupedJournal(StoredJournal):
             self._fail_unfinished(self._queue.unfinished())
 
     async def _wait_idle(self) -> None:
-        """Wait until there is something to write, and complete a started write."""
+        """Wait until a step is to be written. If a write has been started by a caller that stopped waiting, complete it."""
         self._is_idle = True
         try:
             await self._wait_called()
         finally:
             self._is_idle = False
-        begun = self._started
-        if begun is None or (begun.leader is not None and not begun.is_left):
+        started = self._started
+        if started is None or (started.leader is not None and not started.is_left):
             return
-        if begun.leader is not None:
-            await self._wait_led(begun.work)
-        if begun.work.result is not None:
+        if started.leader is not None:
+            await self._wait_led(started.work)
+        if started.work.result is not None:
             self._started = None
-            await self._finish_group(begun.group, begun)
+            await self._finish_group(started.group, started)
 
     def _request_write(self, leader: QueuedStep | None = None) -> _StartedGroup | None:
-        """Request a write of the queue.
+        """Request that the queued steps are written.
 
-        Return the started group if the caller of step `leader` must wait for the storage.
+        Return the started group if the caller of the step `leader` must wait for the storage itself; None otherwise.
         """
         self._needs_write = True
         if not self._is_idle or self._started is not None:
@@ -672,7 +682,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     def _start_next(self, leader: QueuedStep | None = None) -> bool:
-        """Start to write the queue. Return False if it cannot start without waiting."""
+        """Start to write the queued steps. Return False if the write cannot start without waiting."""
         queue, known = self._queue, self._heads.by_key
         if not self._may_start or not self._storage.value or self._heads.uncertain or queue.failed:
             return False
@@ -686,7 +696,7 @@ class GroupedJournal(StoredJournal):
         try:
             by_session = queue.by_session(group)
             if by_session:
-                transaction = self._place(
+                transaction = self._build_transaction(
                     by_session, {key: known[key] for key in by_session if key not in new}
                 )
                 heads = list(transaction.heads.values())
@@ -712,13 +722,13 @@ class GroupedJournal(StoredJournal):
         except trio.WouldBlock:
             await self._storage.acquire()
 
-    async def _finish_group(self, group: list[QueuedStep], begun: _StartedGroup | None = None) -> None:
-        """Write a group, or complete the write `begun`, and end its steps.
+    async def _finish_group(self, group: list[QueuedStep], started: _StartedGroup | None = None) -> None:
+        """Write a group of steps, or complete its write `started`. Then wake the callers that wait for the steps.
 
-        The steps end even if this call fails.
+        The callers are woken even if this call fails.
         """
         try:
-            await self._write_group(group, begun)
+            await self._write_group(group, started)
         finally:
             self._release_group(group)
 
@@ -735,9 +745,9 @@ class GroupedJournal(StoredJournal):
         if rest:
             self._fail(rest, JournalFailed(f"the journal stopped during a write: {error!r}"))
 
-    async def _write_group(self, group: list[QueuedStep], begun: _StartedGroup | None = None) -> None:
+    async def _write_group(self, group: list[QueuedStep], started: _StartedGroup | None = None) -> None:
         try:
-            if begun is None or not await self._is_over(begun):
+            if started is None or not await self._is_group_written(started):
                 await self._try_group(group)
         except JournalDamaged as damage:
             await self._write_alone(group, damage)
@@ -746,13 +756,13 @@ class GroupedJournal(StoredJournal):
         else:
             self._queue.finish(group)
 
-    async def _is_over(self, begun: _StartedGroup) -> bool:
-        """Return True if a started group is written.
+    async def _is_group_written(self, started: _StartedGroup) -> bool:
+        """Return True if a started group is written. Raise the error if its write failed.
 
-        False if a new session exists in the storage, so the group must be written again. Raise other errors.
+        Return False if the id of a new session exists in the storage, so the group must be written again.
         """
         try:
-            await self._see_written(begun.transaction, begun.work.result)
+            await self._note_result(started.transaction, started.work.result)
         except HeadFound:
             return False
         return True
@@ -773,14 +783,14 @@ class GroupedJournal(StoredJournal):
         if not by_session:
             return
         await self._read_parents(by_session, before)
-        transaction = self._place(by_session, before)
+        transaction = self._build_transaction(by_session, before)
         try:
             await self._write(transaction.rows, list(transaction.heads.values()), self._epoch)
         except (JournalError, Fenced) as error:
             written: outcome.Outcome[None] = outcome.Error(error)
         else:
             written = outcome.Value(None)
-        await self._see_written(transaction, written)
+        await self._note_result(transaction, written)
 
     async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
         """Return the steps of a group that may be written, by session, and the heads before them.
@@ -788,7 +798,7 @@ class GroupedJournal(StoredJournal):
         Steps of duplicate and erased sessions fail.
         """
         if self._queue.possibly_erased:
-            self._queue.drop_erased(await self._find_there(sorted(self._queue.possibly_erased)))
+            self._queue.drop_erased(await self._find_existing(sorted(self._queue.possibly_erased)))
         by_session = self._queue.by_session(group)
         if self._heads.uncertain:
             await self._resolve_uncertain(by_session)
@@ -797,43 +807,43 @@ class GroupedJournal(StoredJournal):
             by_session = self._queue.reject_erased(group, by_session, before)
         return self._queue.reject_duplicates(group, by_session, before), before
 
-    async def _find_there(self, keys: Sequence[SessionKey]) -> set[SessionKey]:
-        """Return the keys of the sessions that exist in the storage. A damaged session counts as existing."""
+    async def _find_existing(self, keys: Sequence[SessionKey]) -> set[SessionKey]:
+        """Return those of the sessions `keys` that exist in the storage. A damaged session counts as existing."""
         try:
             return {*await self._read_heads(keys)}
         except JournalDamaged:
             if len(keys) == 1:
                 return {*keys}
-        return {there for key in keys for there in await self._find_there([key])}
+        return {there for key in keys for there in await self._find_existing([key])}
 
     async def _read_parents(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> None:
-        """Read the parent heads of new sessions into the cache.
+        """Read the heads of the parents of new sessions into the cache.
 
-        A new head takes its root session from the parent head.
+        The head of a new session gets its root session from the head of its parent.
         """
         above = {find_parent(join_steps(steps)) for key, steps in by_session.items() if key not in before}
         unknown = [each for each in above if each is not None and each not in by_session]
         if unknown:
             self._heads.put(await self._known_heads(unknown))
 
-    def _place(
+    def _build_transaction(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
         """Build the transaction that writes the steps: its rows and the new heads. Nothing is written yet."""
-        now, rows, given = time.time(), [], []
+        now, rows, original_records = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
             step = join_steps(steps)
             head = before.get(key) or self._heads.begin(step, heads, epoch=self._epoch, now=now)
             row, heads[key] = place_step(step, head, now=now, at=now, identity=self.identity, keys=self._keys)
             rows.append(row)
-            given.append(step.given)
-        return _Transaction(heads, before, rows, given, now)
+            original_records.append(step.original_records)
+        return _Transaction(heads, before, rows, original_records, now)
 
-    async def _see_written(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
-        """Record that a transaction was written, or raise its error."""
+    async def _note_result(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
+        """Process the result of a transaction: update the caches and publish its rows, or raise its error."""
         heads = transaction.heads
         try:
             if written is not None:
@@ -856,10 +866,12 @@ class GroupedJournal(StoredJournal):
         self._heads.put(transaction.heads)
         self._pages.note(transaction.heads, transaction.before)
         if self._feed.is_read:
-            self._feed.publish(transaction.rows, transaction.heads, transaction.given, self.identity)
+            self._feed.publish(
+                transaction.rows, transaction.heads, transaction.original_records, self.identity
+            )
 
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
-        """Return True if a transaction whose commit failed is stored nevertheless.
+        """Return True if a transaction is stored although its commit reported a failure.
 
         If the storage fails again, its sessions are marked as uncertain.
         """
@@ -870,7 +882,7 @@ class GroupedJournal(StoredJournal):
             return False
 
     async def _resolve_uncertain(self, keys: Iterable[SessionKey]) -> None:
-        """Roll back the failed steps of sessions that may be stored, because callers may retry the steps."""
+        """Roll back failed steps of these sessions that may be stored nevertheless, because callers may retry the steps."""
         uncertain = self._heads.uncertain
         for key in [each for each in keys if each in uncertain]:
             self._pages.forget()

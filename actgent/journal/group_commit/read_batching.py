@@ -31,7 +31,7 @@ class Stored:
     head: Head | None = None
     """Head of the session; None if the session does not exist."""
     records: tuple[Record, ...] = ()
-    """All records, or the records after the snapshot."""
+    """Records after the snapshot; all records if there is no snapshot."""
     snapshot: Snapshot | None = None
 
 
@@ -75,7 +75,7 @@ def read_each(keys: Sequence[SessionKey], read: Callable[[SessionKey], Stored]) 
 
 @attrs.define(eq=False)
 class _Reading:
-    """A task that waits for the answer to its request."""
+    """A read request, and the task that waits for its answer."""
 
     request: Any
     by: ReadTogether[Any, Any]
@@ -95,7 +95,9 @@ class ReadBatcher:
         self._waiting: list[_Reading] = []
 
     async def read(self, request: Request, by: ReadTogether[Request, T]) -> T:
-        """Return the answer to a request. It is read together with the waiting requests that have the same `by`.
+        """Return the answer to a request.
+
+        `by` reads the answers to several requests; all waiting requests with the same `by` are read together.
 
         Raises:
             JournalDamaged, WireError: The answer cannot be read.
@@ -119,7 +121,7 @@ class ReadBatcher:
         return answer
 
     async def _read_group(self) -> None:
-        """Read the answers to the first waiting request and to others with the same `by`.
+        """Read the answers to the first waiting request, and to other requests with the same function `by`.
 
         At most `GROUP_READS` requests are answered.
         """

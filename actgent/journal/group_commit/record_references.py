@@ -23,10 +23,10 @@ from actgent.journal.state_patches import with_values
 
 
 def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
-    """Return all records of a session with their references replaced by values.
+    """Return all records of a session, with references to earlier records replaced by the values.
 
-    References are to tool results, answer texts and state values. With `is_partial`, changes whose values are
-    before the first record stay differences.
+    The values are tool results, answer texts and state values. With `is_partial`, earlier records may be missing:
+    state differences to values in them stay differences.
 
     Raises:
         LookupError: A record refers to something that is missing.
@@ -40,7 +40,7 @@ def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Reco
             found[record.result.call_id] = record.result
         elif type(record) is OutcomeRecord:
             if record.answer:
-                record = _with_words(record, texts[record.answer])  # noqa: PLW2901
+                record = _with_answer_text(record, texts[record.answer])  # noqa: PLW2901
         elif type(record) is AgentMessageRecord:
             if record.results:
                 parts = tuple(found[call_id] for call_id in record.results)
@@ -56,7 +56,7 @@ def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Reco
 def _follow_state(
     values: dict[str, Any], record: StateChangeRecord | StateRollbackRecord, *, is_partial: bool
 ) -> StateChangeRecord | StateRollbackRecord:
-    """Return a change record with whole values instead of differences, and update `values` for later records.
+    """Return a change record with whole values instead of differences, and update `values`, the current values by key.
 
     With `is_partial`, a difference to an unknown value stays.
     """
@@ -72,7 +72,7 @@ def _follow_state(
     return record
 
 
-def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
+def _with_answer_text(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
     """Fill in the text and data of an outcome, which are stored as positions in `answer`."""
     text, data = outcome.text, outcome.data
     if outcome.text_at:

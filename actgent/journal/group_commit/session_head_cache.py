@@ -20,7 +20,7 @@ KNOWN_HEADS = 10_000
 
 @attrs.define(eq=False)
 class HeadCache:
-    """Heads of the sessions that the owner of a storage wrote or read last."""
+    """Cache of the heads (stored summaries) of the sessions that the owner of a storage wrote or read last."""
 
     bound: int = KNOWN_HEADS
     """Maximum number of heads in the cache. The least recently written heads are evicted."""
@@ -32,7 +32,7 @@ class HeadCache:
     """Counter that numbers the sessions created in this epoch."""
 
     def begin_epoch(self) -> None:
-        """Clear the cache when an epoch begins. Uncertain sessions stay uncertain."""
+        """Clear the cache when this process acquires the ownership again. Uncertain sessions stay uncertain."""
         self.by_key.clear()
         self._numbers = itertools.count(1)
 
@@ -75,7 +75,7 @@ class HeadCache:
     def begin(
         self, step: JournalStep, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
     ) -> Head:
-        """Return the head of a new session without records.
+        """Build the head of a new session, which has no records yet.
 
         Its parent head must be in the cache or among `new_heads`.
         """

@@ -37,7 +37,9 @@ class SessionListStorage(Protocol):
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         """Store the new list positions of these sessions, given by the time of their last change."""
 
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]:
         """Return up to `limit` heads in order of the last change."""
 
     async def count_states(self) -> dict[tuple[str, State], int]:
@@ -57,7 +59,7 @@ class Pages:
         """Number of sessions by agent and state; None if they must be counted."""
 
     def forget(self) -> None:
-        """Forget which sessions changed, so that the next page compares all sessions with the list."""
+        """Discard the notes of changed sessions, so that the next page compares all sessions with the stored list."""
         self._changed = self._states = None
 
     def forget_counts(self) -> None:
@@ -77,13 +79,13 @@ class Pages:
             self._states.update((key.agent, head.state) for key, head in heads.items())
             self._states.subtract((key.agent, before[key].state) for key in heads if key in before)
 
-    async def select(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+    async def select(self, session_filter: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         """Return a page of session heads. First store the new list positions of changed sessions."""
         async with self._turn:
             await self._update_all_list_orders()
         async with self._storage:
             await self._lists.resolve_all()
-            return await self._lists.select_page(wanted, after, limit)
+            return await self._lists.select_page(session_filter, after, limit)
 
     async def _update_all_list_orders(self) -> None:
         changed, self._changed = self._changed, set()

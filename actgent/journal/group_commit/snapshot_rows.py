@@ -21,7 +21,7 @@ class SnapshotRow:
     series: str
     records: int
     last: int
-    """Checksum of the row that contains the last record that the snapshot covers."""
+    """Checksum of the journal row that contains the last record that the snapshot covers."""
     version: int
     body: bytes
     checksum: int
@@ -33,7 +33,7 @@ SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
 def place_snapshot(
     snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
 ) -> SnapshotRow:
-    """Encode a snapshot as a row, encrypted if there are keys.
+    """Encode a snapshot of the session with this `series` as a row, encrypted if there are keys.
 
     `last` is the checksum of the row that contains the last covered record.
     """
@@ -46,7 +46,10 @@ def place_snapshot(
 
 
 def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
-    """Return the snapshot of a row; None if it is damaged, undecryptable or does not match the head and the checksum `last`."""
+    """Decode a snapshot row. Return None if it is damaged or undecryptable, or does not match `head` and `last`.
+
+    `last` is the checksum of the journal row with the last covered record; None if that row is missing.
+    """
     if type(row.body) is not bytes or not row.body or row.checksum != _checksum_snapshot(row, identity):
         return None
     if row.series != head.series or row.records > head.records or row.last != last:

@@ -58,15 +58,15 @@ _DIGEST = 8
 
 @attrs.define
 class JournalStep:
-    """An encoded entry, with the records that change the head."""
+    """An encoded `Entry`, together with those of its records that change the head of the session."""
 
     key: SessionKey
     count: int
     body: bytes
-    marks: Sequence[Record] = ()
+    head_records: Sequence[Record] = ()
     """Records of the step that change the head."""
-    given: Sequence[Record] = ()
-    """Original records as the writer passed them, which may have been modified since; empty if only the bytes are
+    original_records: Sequence[Record] = ()
+    """Records as the writer passed them, which may have been modified since; empty if only the bytes are
     known.
     """
     creation: Creation | None = None
@@ -81,7 +81,7 @@ class JournalStep:
 
     @property
     def is_refused(self) -> bool:
-        """True if the step belongs to a new session whose id is taken."""
+        """True if the step creates or follows a new session whose id another session has taken."""
         return self.creation is not None and self.creation.is_refused
 
 
@@ -100,16 +100,16 @@ class Row:
 
 @attrs.define
 class Page:
-    """Some records of a session, and the rows that hold them."""
+    """A page of a session's records, and the rows that hold them."""
 
     records: tuple[Record, ...] = ()
     rows: Sequence[Row] = ()
     after: int = 0
-    """Number of the record before the first one."""
+    """Number of the record before the first record of the page."""
 
     @property
     def steps(self) -> Iterator[tuple[Row, int, tuple[Record, ...]]]:
-        """Each row with the number of its first record on the page, and its records on the page."""
+        """Each row of the page, with the number of its first record on the page and its records on the page."""
         for row in self.rows:
             first = max(row.first, self.after + 1)
             begin = first - self.after - 1
@@ -128,7 +128,7 @@ class Head:
     updated_at: float = 0.0
     records: int = 0
     pending: bytes = b""
-    """Digests of the messages that are accepted and not completed, in order."""
+    """Digests of the messages that the session has accepted and not completed, in order."""
     closed: bool = False
     due: float = 0.0
     suspended: bool = False
@@ -201,24 +201,26 @@ def encode_entry(entry: Entry) -> JournalStep:
         _check_text("session_id", key.session_id)
         _check_text("agent", key.agent)
     body = _VERSION + WIRE.encode(stored_records(records), Record) if records else b""
-    marks, creation = [record for record in records if type(record) in _MARKING], entry.creation
-    if creation is None and marks and type(marks[0]) is SessionCreatedRecord:
+    head_records, creation = [record for record in records if type(record) in _MARKING], entry.creation
+    if creation is None and head_records and type(head_records[0]) is SessionCreatedRecord:
         creation = Creation()
-    return _make_step(key, len(records), body, marks, records, creation, entry.follows)
+    return _make_step(key, len(records), body, head_records, records, creation, entry.follows)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
     """Join several steps of one session into one step, so that they are stored in one row."""
     if len(steps) == 1:
         return steps[0]
-    count, marks, items, given = 0, list[Record](), [], list[Record]()
+    count, head_records, items, original_records = 0, list[Record](), [], list[Record]()
     for step in steps:
         count += step.count
-        marks += step.marks
-        given += step.given
+        head_records += step.head_records
+        original_records += step.original_records
         items.append(step.body[1 + len(_array_header(step.count)) :])
     body = b"".join([_VERSION, _array_header(count), *items])
-    return JournalStep(steps[0].key, count, body, marks, given if len(given) == count else ())
+    return JournalStep(
+        steps[0].key, count, body, head_records, original_records if len(original_records) == count else ()
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -228,7 +230,7 @@ def _array_header(count: int) -> bytes:
 
 
 def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int = 0) -> tuple[Record, ...]:
-    """Return the records of a session after record number `after` from all its remaining rows.
+    """Decode all rows of a session from record number `after` on, and return the records after that number.
 
     No record may refer to records before the first row: `after` is 0, or covered by a snapshot. State differences to
     values in the snapshot stay differences.
@@ -262,7 +264,7 @@ def decode_page(
     after: int,
     earlier: Callable[[int, int], Sequence[Row]],
 ) -> Page:
-    """Return some records after record number `after`.
+    """Decode a page of a session's records: those of `rows` after record number `after`.
 
     `earlier(first, count)` returns the rows with up to `count` records before record `first`, which later records may
     refer to.
@@ -338,14 +340,14 @@ def decode_step(row: Row, key: SessionKey) -> JournalStep:
     Raises:
         JournalVersion, WireError: A newer actgent wrote the row.
     """
-    marks = [record for record in read_records(row) if type(record) in _MARKING]
-    return JournalStep(key, row.count, row.body, marks)
+    head_records = [record for record in read_records(row) if type(record) in _MARKING]
+    return JournalStep(key, row.count, row.body, head_records)
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
-    """Return the session key that the records of the rows contain.
+    """Return the session key that the records of a session's rows contain.
 
-    An unknown agent is empty; an unknown id is the name of the series.
+    If no record names the agent, it is empty. If no record names the id, it is the name of the series.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote a row.
@@ -408,14 +410,14 @@ def find_parent(step: JournalStep) -> SessionKey | None:
 
 
 def _opened_in(step: JournalStep) -> SessionCreatedRecord | None:
-    for mark in step.marks:
+    for mark in step.head_records:
         if isinstance(mark, SessionCreatedRecord):
             return mark
     return None
 
 
 def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
-    """Return the head of a new session before its first step, with the fields that never change."""
+    """Build the head of a new session before its first step, with the fields that never change."""
     opened, above = _opened_in(step), find_parent(step)
     root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
     return Head(
@@ -443,7 +445,7 @@ def place_step(
     identity: bytes,
     keys: Keys | None = None,
 ) -> tuple[Row, Head]:
-    """Return the row that stores a step after the existing rows, and the head after it.
+    """Build the row that stores a step after the existing rows of its session. Return it with the session's new head.
 
     The body is encrypted if there are keys, otherwise compressed. Both together would leak content by the
     length.
@@ -457,7 +459,7 @@ def place_step(
     head = _make_head(*_fields(before))  # attrs.evolve takes four times as long
     head.records += step.count
     head.updated_at = now
-    for record in step.marks:
+    for record in step.head_records:
         if (change := _MARKS.get(type(record))) is not None:
             change(head, record)
     return _make_row(before.series, first, step.count, body, checksum, at), head
@@ -532,7 +534,7 @@ def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
 
 
 def is_good(row: Row, identity: bytes) -> bool:
-    """Return True if the checksum of the row matches its content and position.
+    """Return True if the checksum of a row matches its content and position.
 
     Damaged rows with values of other types return False.
     """
@@ -548,7 +550,7 @@ def checksum_head(head: Head, identity: bytes) -> int:
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """Return True if the checksum of the head matches.
+    """Return True if `checksum` matches the content of a head.
 
     Heads of earlier versions have fewer fields and are also accepted.
     """
@@ -568,7 +570,7 @@ def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
 
 
 def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
-    """Return the column values of a head, with its checksum last."""
+    """Return the database column values of a head, with its checksum last."""
     return (*_fields(head), checksum_head(head, identity))
 
 

@@ -91,7 +91,7 @@ class StepQueue:
     """Ordered queue of steps with their waiting tasks. Forms groups and distributes their outcome."""
 
     steps: deque[QueuedStep] = attrs.field(factory=deque)
-    """Queued steps in order of arrival, without the group that is being written."""
+    """Steps in order of arrival that wait for a write, without the group that is being written."""
     writing: Sequence[QueuedStep] = ()
     """Queued steps of the group that is being written."""
     failed: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
@@ -142,9 +142,9 @@ class StepQueue:
     # --- a group --------------------------------------------------------------------------
 
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
-        """Return the sessions that begin in the queue.
+        """Return the keys of the new sessions in the queue.
 
-        None if heads must be read from the storage before the queue can be written.
+        Return None if heads of other sessions must be read from the storage before the queue can be written.
         """
         for queued in self.steps:
             step = queued.step
@@ -288,14 +288,14 @@ class StepQueue:
         self.possibly_erased = {key for key, steps in self.failed.items() if not steps[0].begins}
 
     def drop_erased(self, there: Container[SessionKey]) -> None:
-        """Drop the failed steps of possibly erased sessions, except of the sessions `there`, which exist."""
+        """Drop the failed steps of possibly erased sessions, except of those that still exist, which are in `there`."""
         for key in self.possibly_erased:
             if key not in there:
                 self.failed.pop(key, None)
         self.possibly_erased.clear()
 
     def drop(self, error: Fenced) -> None:
-        """Fail all queued steps with an error, and drop the failed steps that were kept for a retry."""
+        """Fail all queued steps with `error`, and discard the failed steps that were kept for a retry."""
         waiting = [*self.steps]
         self.steps.clear()
         self.failed.clear()
@@ -324,9 +324,9 @@ class StepQueue:
 
 
 def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
-    """Return the steps of one session that may be written.
+    """Return the steps of one session that may be written; `is_there` is True if the session exists in the storage.
 
-    Steps of a second creation of the same id are left out, and this creation is marked as rejected.
+    Steps of a second creation of the same id are left out, and that creation is marked as rejected.
     """
     admitted = []
     for step in steps:
@@ -339,9 +339,9 @@ def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]
 
 
 def _record_outcome(creation: Creation, queued: QueuedStep) -> None:
-    """Record the outcome of a step in the creation of its session.
+    """Mark the creation of a session as written after one of its steps was written.
 
-    If the session id is taken, the step fails with `SessionExists`.
+    If the id belonged to another session, the step `queued` fails with `SessionExists`.
     """
     if creation.is_refused:
         queued.error = SessionExists(*queued.step.key)

@@ -18,7 +18,7 @@ from .step_and_head_rows import Head, Page, Row
 
 
 class HeadFound(Exception):
-    """A session that should be new exists already."""
+    """Raised if a session to be created already exists in the storage."""
 
 
 class Work(Protocol):
@@ -161,7 +161,10 @@ class StoredJournal(Journal):
     async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
 
     async def _list_due_of(self, agents: Sequence[str]) -> Sequence[outcome.Outcome[list[tuple[str, float]]]]:
-        """List the sessions of each agent with a date, at least of the first agent; see `read_batching.ReadTogether`."""
+        """List the sessions of each agent that have a next timer, with its Unix time in seconds.
+
+        The result covers at least the first agent; see `read_batching.ReadTogether`.
+        """
         return [outcome.Value(await self._list_due(agents[0]))]
 
     @abc.abstractmethod
@@ -188,7 +191,9 @@ class StoredJournal(Journal):
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None: ...
 
     @abc.abstractmethod
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]: ...
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]: ...
 
     @abc.abstractmethod
     async def count_states(self) -> dict[tuple[str, State], int]: ...

@@ -68,7 +68,7 @@ _KINDS: dict[str, tuple[int, Callable[[Sequence[Any]], Pieces]]] = {
 
 
 def encode_array(kind: str, values: Sequence[Any]) -> Array:
-    """Encode values of a server type as an array in PostgreSQL's binary format; None becomes NULL.
+    """Encode values as an array in PostgreSQL's binary format; None becomes NULL. `kind` is the server type of the values.
 
     Raises:
         psycopg.DataError: A value does not fit the type.
@@ -88,7 +88,12 @@ def encode_array(kind: str, values: Sequence[Any]) -> Array:
         raise psycopg.DataError(f"a value does not fit the type {kind}: {error}") from error
 
 
-def encode_columns(types: Mapping[str, str], things: Sequence[Any]) -> list[Array]:
-    """Encode one array for each attribute of the objects. `types` maps attribute names to server types."""
-    columns = zip(*map(operator.attrgetter(*types), things), strict=True) if things else itertools.repeat(())
+def encode_columns(types: Mapping[str, str], objects: Sequence[Any]) -> list[Array]:
+    """Encode one array for each attribute in `types`, with its values from all `objects`.
+
+    `types` maps attribute names to PostgreSQL types.
+    """
+    columns = (
+        zip(*map(operator.attrgetter(*types), objects), strict=True) if objects else itertools.repeat(())
+    )
     return [encode_array(kind, column) for kind, column in zip(types.values(), columns, strict=False)]

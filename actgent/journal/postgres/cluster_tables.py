@@ -15,7 +15,7 @@ from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import NodeStatus
 from actgent.support.postgres_address import split_schema
 
-from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
+from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, retry_while_lost
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .sql_statements import IS_UNFINISHED
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class PartitionRow:
-    """A partition in the database."""
+    """A row of the partition table: the owner of a partition and its epoch (fencing number)."""
 
     partition: int
     owner: str
@@ -75,19 +75,19 @@ class DeadMessage:
 
 @attrs.frozen(kw_only=True)
 class ClusterTables:
-    """Content of a cluster's tables."""
+    """Content of a cluster's tables for one pool, at one moment."""
 
     nodes: tuple[NodeStatus, ...]
     """Live nodes of the pool."""
     partitions: tuple[PartitionRow, ...]
     pending: dict[int, int]
-    """Number of messages that wait for an owner, by slot."""
+    """Number of messages that wait until a node owns their session, by slot (hash value of session ids)."""
     sessions: dict[str, int]
-    """Number of open sessions, by agent of the pool."""
+    """Number of open sessions by agent, for the agents of the pool."""
     unfinished: dict[int, int]
     """Number of unfinished sessions, by slot."""
     lags: dict[int, float]
-    """Seconds since the last step of the unfinished session that has waited longest, by slot."""
+    """By slot: seconds since the last record of the unfinished session that has waited longest."""
     suspects: int
     """Number of sessions that were unfinished when their process died."""
     dead: int
@@ -168,12 +168,14 @@ async def read_cluster_key(url: str) -> bytes:
     """Return the key with which nodes sign requests; raises as `read_cluster_tables`, also if no node has run yet."""
     rows = await _run(url, "SELECT key FROM cluster_key")
     if not rows:
-        raise ConfigurationError("no node of this database has run yet")
+        raise ConfigurationError(
+            "no cluster node has used this database yet: start a node with this journal first"
+        )
     return bytes(rows[0][0])
 
 
 async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
-    """Note that a dead-lettered message was sent again. `retried_as` is the new message id."""
+    """Store that a dead-lettered message was sent again. `retried_as` is the new message id."""
     await _run(url, _NOTE_RETRIED, retried_as, message.session_id, message.agent, message.message_id)
 
 
@@ -204,7 +206,7 @@ async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
         with _connected(address, schema) as connection:
             return fn(connection, *args)
 
-    return await patiently(partial(trio.to_thread.run_sync, run), is_not_yet)
+    return await retry_while_lost(partial(trio.to_thread.run_sync, run), is_not_yet)
 
 
 @contextmanager

@@ -35,14 +35,17 @@ def backend_of(connection: Connection) -> int:
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Return True if a pooler answers instead of the server. A server sends its own process id when a connection begins."""
+    """Return True if a connection pooler answers instead of the PostgreSQL server.
+
+    A server sends its own process id when a connection begins.
+    """
     return backend_of(connection) != connection.info.backend_pid
 
 
 def check_session(
     connection: Connection, open_other: Callable[[], Connection], break_off: Callable[[Connection], object]
 ) -> None:
-    """Raise if the connection goes through a pooler that does not keep one server session for it.
+    """Raise if a connection goes through a pooler that does not keep one server session for it.
 
     Args:
         connection: The connection of the journal.
@@ -130,7 +133,7 @@ _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
 class NotYet(psycopg.OperationalError):
-    """The server runs but accepts no connections now: it is starting, recovering or stopping."""
+    """Raised if the server runs but accepts no connections now, because it is starting, recovering or stopping."""
 
 
 def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connection:
@@ -198,8 +201,10 @@ def _rejection_code(refused: psycopg.pq.abc.PGconn) -> bytes | None:
     return None
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]) -> T:
-    """Call `attempt` again after a pause while `is_lost` returns True for its error.
+async def retry_while_lost(
+    attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]
+) -> T:
+    """Call `attempt` and return its result. If it fails with an error for which `is_lost` is True, call it again after a pause.
 
     After `RECONNECT_SECONDS` the last error is raised.
     """
@@ -220,14 +225,14 @@ def is_not_yet(error: JournalFailed) -> bool:
 
 
 def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
-    """Return the only row of a query.
+    """Run a query with `values`, and return its only row.
 
     Raises:
         JournalDamaged: The query has no row.
     """
     row = connection.execute(sql, values).fetchone()
     if row is None:
-        raise JournalDamaged("its table meta is empty")
+        raise JournalDamaged("its table `meta` is empty")
     return row
 
 
@@ -243,7 +248,7 @@ def errors_translated() -> Iterator[None]:
         raise JournalFull(f"the disk of the journal is full: {error}; the step was not written") from error
     except psycopg.errors.UntranslatableCharacter as error:
         raise JournalDamaged(
-            f"an id, an agent's or an owner's name has a character that its database cannot store ({error}): make a database with "
+            f"an id, an agent's or an owner's name has a character that the database cannot store ({error}): create a database with "
             "ENCODING 'UTF8' for it, or use other names; the step was not written"
         ) from error
     except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
@@ -260,7 +265,7 @@ def has_ended_session(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "FATAL"
 
 
-def settle(connection: Connection) -> None:
+def roll_back_open(connection: Connection) -> None:
     """Roll back the open transaction of a connection, if there is one.
 
     A cancel request may hit the COMMIT itself, which then does not end the transaction.

@@ -54,8 +54,8 @@ from .connections import (
     in_transaction,
     is_not_yet,
     one_row,
-    patiently,
-    settle,
+    retry_while_lost,
+    roll_back_open,
 )
 from .schema import migrate_schema
 from .session_pages import session_page_query
@@ -80,14 +80,14 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class _Read:
-    """A session as `READ_SESSIONS` or `READ_TAILS` returns it."""
+    """Columns of a session, as the statement `READ_SESSIONS` or `READ_TAILS` returns them."""
 
     weight: int
-    """Number of requested records, plus one per KB of the snapshot."""
+    """Cost of reading the session: number of its requested records, plus one per KB of the snapshot."""
     head: Sequence[Any]
-    """Columns of `HEAD_TYPES`."""
+    """Values of the columns `HEAD_TYPES`."""
     snapshot: Sequence[Any]
-    """Columns of `SNAPSHOT_COLUMNS`; empty if snapshots were not read."""
+    """Values of the columns `SNAPSHOT_COLUMNS`; empty if snapshots were not read."""
     rows: list[Row] = attrs.field(factory=list)
 
 
@@ -139,15 +139,15 @@ class PostgresJournal(GroupedJournal):
         return await self._run_alone(self._select_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
-        await self._clear_rested(heads)
+        await self._clear_idle_flags(heads)
         await self._run_alone(self._insert, rows, heads, epoch, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
-    async def _clear_rested(self, heads: Sequence[Head]) -> None:
-        """Clear the flag `active` of idle sessions from time to time.
+    async def _clear_idle_flags(self, heads: Sequence[Head]) -> None:
+        """Clear the column `active` of idle sessions, but only from time to time.
 
-        `heads` are about to be written. The flag only speeds up queries. Errors are ignored, because the following
-        write raises them too.
+        `heads` are about to be written. The column only speeds up queries. Errors are ignored, because the
+        following write raises them too.
         """
         if not heads or trio.current_time() < self._clear_due:
             return
@@ -246,14 +246,16 @@ class PostgresJournal(GroupedJournal):
         return await self._heads_in(sql_statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Return an empty list: indexes of the sessions table have the order."""
+        """Return an empty list, because the indexes of the sessions table always have the order."""
         return []
 
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         """Do nothing: indexes of the sessions table have the order."""
 
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        sql, values = session_page_query(sql_statements.HEAD_TYPES, wanted, after, limit)
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]:
+        sql, values = session_page_query(sql_statements.HEAD_TYPES, session_filter, after, limit)
         return await self._heads_in(sql, *values)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
@@ -292,24 +294,21 @@ class PostgresJournal(GroupedJournal):
         self, fn: Callable[..., T], *args: Any, timeout_seconds: float = READ_TIMEOUT_SECONDS
     ) -> T:
         """Run `fn(connection, ...)` like `_run`, but each statement is its own transaction."""
-        return await patiently(
+        return await retry_while_lost(
             partial(self._run_once, fn, *args, timeout_seconds=timeout_seconds), self._must_repeat
         )
 
     def _must_repeat(self, error: JournalFailed) -> bool:
-        """Return True if a failed call must be repeated.
-
-        The connection was lost, or the server is starting.
-        """
+        """Return True if a call that failed with `error` must be repeated: the connection was lost, or the server is starting."""
         cause = error.__cause__
         is_gone = isinstance(cause, _GONE) or has_ended_session(cause)
         was_there = self._is_owner and is_gone and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, timeout_seconds: float) -> T:
-        """Run a call with a timeout.
+        """Run `fn(connection, ...)` in the database thread, with a timeout.
 
-        Drop the connection after it, as a thread that waits for the server cannot be stopped otherwise.
+        After a timeout the connection is closed, because a thread that waits for the server cannot be stopped otherwise.
         """
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
@@ -333,7 +332,7 @@ class PostgresJournal(GroupedJournal):
     # --- in the thread --------------------------------------------------------------------
 
     def _unlock(self) -> None:
-        """Release the lock before closing, because the server may notice the end of a connection late."""
+        """Release the ownership lock before the connection closes, because the server may notice its end late."""
         with contextlib.suppress(psycopg.Error):
             if self._connection is not None:
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
@@ -352,7 +351,7 @@ class PostgresJournal(GroupedJournal):
             try:
                 return fn(self._connection, *args)
             finally:
-                settle(self._connection)
+                roll_back_open(self._connection)
 
     def _connect(self) -> Connection:
         """Open a connection.
@@ -462,9 +461,9 @@ class PostgresJournal(GroupedJournal):
     def _read_together(
         self, connection: Connection, sql: str, requests: Sequence[PageRequest]
     ) -> list["_Read | None"]:
-        """Read sessions in one statement: at least the first, more until `GROUP_RECORDS` records.
+        """Read the sessions of `requests` in one statement: at least the first, more until `GROUP_RECORDS` records.
 
-        None for a missing session.
+        The result has None for a session that does not exist.
         """
         columns: dict[str, Sequence[Any]] = {
             "session_ids": [each.key.session_id for each in requests],
@@ -587,8 +586,8 @@ class PostgresJournal(GroupedJournal):
         return connection.execute(sql_statements.CLEAR_ACTIVE, (now,)).rowcount
 
     def _has_heads(self, connection: Connection, heads: Sequence[Head]) -> bool:
-        wanted = {head.key: head for head in heads}
-        return self._select_heads(connection, sorted(wanted)) == wanted
+        session_filter = {head.key: head for head in heads}
+        return self._select_heads(connection, sorted(session_filter)) == session_filter
 
     def _head_columns(self, heads: Sequence[Head]) -> list[Array]:
         checksums = [checksum_head(head, self.identity) for head in heads]
@@ -643,4 +642,6 @@ class PostgresJournal(GroupedJournal):
         current, owner, *found = one_row(connection, sql)
         self._check_found(tuple(found))
         if current != epoch:
-            raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; the step was not written")
+            raise Fenced(
+                f"this process no longer owns the journal in epoch {epoch}, because {owner} owns it: the step was not written"
+            )

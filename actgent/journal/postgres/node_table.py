@@ -72,7 +72,7 @@ class SeenNode:
 
     row: NodeRow
     age: float
-    """Seconds since its last heartbeat."""
+    """Seconds since the node's last heartbeat."""
     is_unlocked: bool
     """True if the database connections of the node have ended, so no process holds its locks."""
 
@@ -96,9 +96,9 @@ class PartitionOwner:
 
 
 def _owners_in(rows: Iterable[tuple[int, str, int, bool]]) -> dict[int, PartitionOwner]:
-    """Return the owners of partitions by number.
+    """Return the owners of partitions by partition number.
 
-    A row contains number, owner, epoch, and True if the partition was given back.
+    A row has the partition's number, its owner, its epoch, and True if the owner gave the partition back.
     """
     return {
         number: PartitionOwner(owner=owner, epoch=epoch, is_given_back=clean)
@@ -138,7 +138,7 @@ class NodeTable(OwnershipTable):
         )
 
     async def nodes(self) -> tuple[list[SeenNode], float]:
-        """Return the nodes of the pool, and the database's Unix time in seconds (0 without nodes).
+        """Return the nodes of the pool, and the current Unix time of the database in seconds; 0 if there are no nodes.
 
         Raises:
             JournalFailed: The database does not answer.

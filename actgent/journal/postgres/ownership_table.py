@@ -12,7 +12,7 @@ from actgent.errors import JournalFailed
 from actgent.journal.cluster_interface import PoolLayout
 from actgent.support.storage_thread import StorageThread
 
-from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
+from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, retry_while_lost
 from .node_liveness_locks import LOCK_OF_NODE
 from .partition_mapping import Taken
 from .pool_layout import IS_TAKEN_FROM, layout_of
@@ -83,9 +83,9 @@ class OwnershipTable:
         identity: bytes,
         seen: Mapping[int, int] | None = None,
     ) -> list[Taken] | None:
-        """Acquire partitions in one statement.
+        """Make this node the owner of partitions, in one statement.
 
-        Writes that have begun end before. Later writes of the previous owner are rejected because of the new epoch.
+        Writes of the previous owner that have begun end first. Its later writes are rejected because of the new epoch.
 
         Args:
             epochs: Partition numbers, each with the epoch in which this node owned it last, or -1.
@@ -137,7 +137,7 @@ class OwnershipTable:
         return epochs, layout_of(rows[0][2:])
 
     async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows of a statement.
+        """Run a statement and return its rows.
 
         In addition to `values`, it can use the parameters pool, node and channel.
         """
@@ -166,7 +166,7 @@ class OwnershipTable:
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
-        """Run a statement, one at a time. Retry while the server is starting."""
+        """Run a statement. Concurrent calls wait for each other. Retry while the server is starting."""
 
         async def run() -> T:
             async with self._turn:
@@ -174,7 +174,7 @@ class OwnershipTable:
                     found = await self._run_in_thread(fn, sql, values)
             return found
 
-        return await patiently(run, is_not_yet)
+        return await retry_while_lost(run, is_not_yet)
 
     async def _run_in_thread(self, fn: Callable[..., T], *args: Any) -> T:
         if self._thread is None:
@@ -193,7 +193,7 @@ class OwnershipTable:
     # --- in the thread --------------------------------------------------------------------
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run an auto-committing statement.
+        """Run `fn(connection, ...)`, which executes an auto-committing statement, and return its result.
 
         Repeat it once if the connection was lost since the previous statement. So a process that stops at any point
         holds no row lock.

@@ -14,9 +14,9 @@ SLOTS = 4096
 
 @lru_cache(maxsize=10_000)
 def slot_of(session_id: str) -> int:
-    """Return the slot of a session.
+    """Return the slot of a session: a hash value of its id, from which its partition follows.
 
-    It depends on the root id (the text before the first `/`), so a session tree shares a slot.
+    The slot depends on the root id (the text before the first `/`), so all sessions of a tree share a slot.
     """
     root = session_id.partition("/")[0]
     return (
@@ -50,7 +50,7 @@ def check_partitions(count: int) -> int:
 
 
 class PartitionsLost(Fenced):
-    """This process does not own these partitions any more. The step was not written."""
+    """Raised if this process does not own these partitions any more. The step was not written."""
 
     def __init__(self, partitions: Iterable[int] = ()) -> None:
         self.partitions = tuple(sorted(partitions))
@@ -68,7 +68,7 @@ class Taken:
     partition: int
     """Number of the acquired partition."""
     epoch: int
-    """Epoch that all writes to the partition must name."""
+    """New ownership epoch, which all writes to the partition must name."""
     before: str = ""
     """Name of the previous owner; empty if there was none."""
     was_clean: bool = True

@@ -97,7 +97,7 @@ class PartitionedJournal(PostgresJournal):
 
     @property
     def count(self) -> int:
-        """Number of partitions."""
+        """Number of partitions of the pool."""
         return self.layout.partitions
 
     def partition_of(self, session_id: str) -> int:
@@ -129,7 +129,7 @@ class PartitionedJournal(PostgresJournal):
         raise PartitionsLost(range(self.count))
 
     async def take(self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None) -> list[Taken]:
-        """Acquire partitions, and discard cached data of their sessions.
+        """Make this process the owner of partitions, and discard cached data of their sessions. Return the owned partitions.
 
         Args:
             partitions: Numbers of the partitions.
@@ -149,7 +149,10 @@ class PartitionedJournal(PostgresJournal):
             wanted, generation=generation, reads=self.reads, identity=self.identity, seen=seen
         )
         if taken is None:
-            raise Fenced("this process must not own partitions of this pool any more: restart it")
+            raise Fenced(
+                f"this process cannot acquire partitions of the pool {self._pool!r}, because the pool changed while the process was "
+                "running: restart it"
+            )
         new = [each for each in taken if not each.is_kept]
         self._lose([each.partition for each in new])
         for each in new:
@@ -199,9 +202,9 @@ class PartitionedJournal(PostgresJournal):
             raise
 
     async def look(self) -> list[int]:
-        """Compare the owned partitions with the database.
+        """Check in the database which of the owned partitions other processes have acquired.
 
-        Call `on_lost` with those that others have acquired, and return them.
+        Call `on_lost` with these partitions, and return their numbers.
         """
         before = dict(self.owned)
         known, self.latest = await self._table.look()
@@ -218,7 +221,7 @@ class PartitionedJournal(PostgresJournal):
             self._on_lost(lost)
 
     def _forget(self, partitions: Iterable[int]) -> None:
-        """Drop all cached data of partitions that other processes may write to."""
+        """Discard all cached data of partitions that other processes may write to."""
         gone = frozenset(partitions)
         for known in (self._heads.by_key, self._heads.uncertain, self._queue.failed):
             for key in [each for each in known if self.partition_of(each.session_id) in gone]:
@@ -228,9 +231,9 @@ class PartitionedJournal(PostgresJournal):
     # --- opening -------------------------------------------------------------------------
 
     async def _acquire_storage(self) -> int:
-        """Join other processes of the cluster without owning a partition.
+        """Connect to the storage as a process of the cluster, without owning a partition yet.
 
-        The returned number is negative, unlike epochs of partitions.
+        Return the number of this connection, which is negative, unlike epochs of partitions.
         """
         self.owned.clear()
         return -await super()._acquire_storage()
@@ -251,7 +254,7 @@ class PartitionedJournal(PostgresJournal):
         if not one_row(connection, sql_statements.TRY_SHARED_LOCK, name)[0]:
             exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0]
             raise Fenced(
-                f"the journal is owned by {self._owner(connection, exists)}, which does not share it: stop it first"
+                f"{self._owner(connection, exists)} owns the whole journal, and no cluster can share it: stop that process first"
             )
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
@@ -280,7 +283,7 @@ class PartitionedJournal(PostgresJournal):
             self.layout = self.latest = check_layout(found, self._pool, reads=self.reads)
         elif found.generation != self.layout.generation:
             raise Fenced(
-                f"the pool {self._pool!r} was repartitioned while this process was disconnected: restart it"
+                f"the pool {self._pool!r} was repartitioned while this process was disconnected: restart this process"
             )
 
     def _is_for_us(self, connection: Connection) -> bool:
@@ -300,7 +303,7 @@ class PartitionedJournal(PostgresJournal):
             connection.execute(sql_statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _reacquire_ownership(self, connection: Connection) -> None:
-        """Connect again. First end the lost server session, so that its last statement cannot run later."""
+        """Acquire the ownership on a new connection. First end the lost server session, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(
@@ -333,7 +336,7 @@ class PartitionedJournal(PostgresJournal):
     def _check_session(self, key: SessionKey, epoch: int) -> None:
         self._check_step(JournalStep(key, 0, b""), epoch)
 
-    async def _write_group(self, group: list[QueuedStep], begun: object = None) -> None:
+    async def _write_group(self, group: list[QueuedStep], started: object = None) -> None:
         """Write the steps of owned partitions.
 
         Steps of lost partitions fail, even if the write itself detects the loss.
@@ -378,7 +381,7 @@ class PartitionedJournal(PostgresJournal):
         return self.owned.get(self.partition_of(queued.step.key.session_id)) == queued.epoch
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
-        await self._clear_rested(heads)
+        await self._clear_idle_flags(heads)
         fences = self._fences(head.session_id for head in heads)
         self._check_not_reacquired(fences)
         await self._run_alone(self._insert_fenced, rows, heads, fences, timeout_seconds=WRITE_TIMEOUT_SECONDS)

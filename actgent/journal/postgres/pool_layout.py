@@ -81,7 +81,7 @@ async def read_layout(url: str, pool: str) -> PoolLayout:
 async def begin_move(url: str, pool: str, partitions: int) -> tuple[PoolLayout, PoolLayout]:
     """Start or resume a change of the number of partitions. Return the previous and the new layout.
 
-    Both are the same if the number is unchanged. From now on no node takes partitions, and late writes are rejected.
+    Both are equal if the number is unchanged. From then on no node acquires partitions, and late writes are rejected.
 
     Raises:
         ConfigurationError: The number is invalid, another change is in progress, or as `read_layout`.
@@ -106,9 +106,9 @@ async def raise_record_format(url: str, pool: str, record_format: int) -> None:
 async def forget_host(url: str, pool: str, agent: str) -> bool:
     """Release an agent from its pool, so that the next pool that starts it hosts it.
 
-    Return False if this pool did not host it.
+    Return False if this pool did not host the agent.
 
-    Late writes of this pool's nodes are rejected, and running nodes take all their partitions again.
+    Late writes of this pool's nodes are rejected, and running nodes acquire all their partitions again.
 
     Raises:
         ConfigurationError: As `read_layout`.

@@ -54,16 +54,16 @@ RETURNING lent, held, level, %(capacity)s - level - (SELECT sum((value->>0)::flo
 
 @attrs.frozen(kw_only=True)
 class Loan:
-    """Result of a lease request."""
+    """Result of a request to lease units of a shared rate limit."""
 
     lent: float
-    """Newly leased units."""
+    """Number of newly leased units."""
     held: float
-    """Units of the previous lease that the holder may still use."""
+    """Number of units of the previous lease that the holder may still use."""
     wait: float
     """Seconds until the units missing for the next call may be available; 0 if the request was granted."""
     room: float
-    """Units that the bucket can still take until it is full."""
+    """Number of units that the bucket of the limit can still take until it is full."""
 
 
 @attrs.frozen

@@ -103,14 +103,14 @@ class SuspectTable:
 
     _table: OwnershipTable
     _partition_of: Callable[[str], int]
-    """Returns the partition of a session id."""
+    """Function that returns the partition of a session id."""
 
     async def list_near(
         self, partitions: Iterable[int], of: int, agents: Collection[str]
     ) -> Mapping[SessionKey, int]:
-        """Return the sessions that become suspects with one more process death.
+        """Return the sessions that become suspects if one more process dies during their turns.
 
-        The values are their numbers of records at the first death.
+        The values are the sessions' numbers of records at the first death. `of` is the number of all partitions.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -167,13 +167,13 @@ class SuspectTable:
         ]
 
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
-        """Remove suspects that have completed their turn. Return True if other suspects remain."""
+        """Remove the suspects in `slots` that have completed their turn. Return True if other suspects remain."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)
         return bool(await self._table.select(_LEFT, values))
 
     async def clear_all(self, keys: Iterable[SessionKey]) -> None:
-        """Remove suspects that completed a model call, because they no longer explain a crash."""
+        """Remove these sessions from the suspects. They completed a model call, so they no longer explain a crash."""
         if known := list(keys):
             await self._table.execute(_CLEAR_MANY, _columns(known))
 
@@ -183,7 +183,7 @@ class SuspectTable:
             await self._table.execute(_OPEN, _columns(known))
 
     async def mark_watched(self, key: SessionKey, *, is_alone: bool) -> None:
-        """Record that a suspect is about to be opened and watched. Ignored if another node owns the session.
+        """Record that a suspect is about to be opened and watched. Do nothing if another node owns the session.
 
         Args:
             key: The session.
@@ -199,13 +199,13 @@ class SuspectTable:
         await self._table.execute(_NOTE_SURVIVED, self._place(key))
 
     async def clear(self, key: SessionKey) -> None:
-        """Remove a suspect that completed its turn. Ignored if another node owns the session."""
+        """Remove a session that completed its turn from the suspects. Do nothing if another node owns the session."""
         await self._table.execute(_CLEAR, self._place(key))
 
-    async def bury(
+    async def dead_letter(
         self, key: SessionKey, message_id: str, reason: str, *, request: bytes | None = None
     ) -> None:
-        """Dead-letter a message of a session.
+        """Store a message of a session as dead-lettered, with the reason.
 
         `request` is the encoded request that sent the message, if no session has accepted it.
         """

@@ -32,18 +32,18 @@ OWNER_KEY = f"left(owner, {OWNER_LENGTH})"
 
 
 def session_page_query(
-    columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
+    columns: Iterable[str], session_filter: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
     """Return the SQL of a session page, with `%s` placeholders, and the values for them.
 
     Args:
         columns: Names of the columns to read.
-        wanted: Filter and order of the sessions.
+        session_filter: Conditions that the sessions must meet, and their order.
         after: Position after which the page begins; None begins with the first session.
         limit: Maximum number of sessions.
     """
-    conditions = _conditions(wanted)
-    direction, sign = ("ASC", ">") if wanted.oldest_first else ("DESC", "<")
+    conditions = _conditions(session_filter)
+    direction, sign = ("ASC", ">") if session_filter.oldest_first else ("DESC", "<")
     if after is not None:
         conditions.append((f"updated_minute {sign}= {MINUTE_OF.format('%s')}", (after.updated_at,)))
         conditions.append((f"({', '.join(_ORDER)}) {sign} (%s, %s, %s)", tuple(after)))
@@ -53,28 +53,36 @@ def session_page_query(
     return sql, [*(value for _, values in conditions for value in values), limit]
 
 
-def _conditions(wanted: SessionFilter) -> list[tuple[str, tuple[Any, ...]]]:
+def _conditions(session_filter: SessionFilter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the SQL conditions of a filter, each with its values."""
     found: list[tuple[str, tuple[Any, ...]]] = []
-    if wanted.agent is not None:
-        found.append(("agent = %s", (wanted.agent,)))
-    if wanted.owner is not None:
-        found.append((f"{OWNER_KEY} = %s AND owner = %s", (wanted.owner[:OWNER_LENGTH], wanted.owner)))
-    if wanted.state is not None:
-        found.append((_STATES[wanted.state], ()))
-    if wanted.parent is not None:
-        found.append(("parent_agent = %s AND parent_id = %s", tuple(wanted.parent)))
-    if wanted.root is not None:
-        found.append(("parent_id IS NOT NULL AND root_agent = %s AND root_id = %s", tuple(wanted.root)))
-    if wanted.roots:
+    if session_filter.agent is not None:
+        found.append(("agent = %s", (session_filter.agent,)))
+    if session_filter.owner is not None:
+        found.append(
+            (f"{OWNER_KEY} = %s AND owner = %s", (session_filter.owner[:OWNER_LENGTH], session_filter.owner))
+        )
+    if session_filter.state is not None:
+        found.append((_STATES[session_filter.state], ()))
+    if session_filter.parent is not None:
+        found.append(("parent_agent = %s AND parent_id = %s", tuple(session_filter.parent)))
+    if session_filter.root is not None:
+        found.append(
+            ("parent_id IS NOT NULL AND root_agent = %s AND root_id = %s", tuple(session_filter.root))
+        )
+    if session_filter.roots:
         found.append(("parent_id IS NULL", ()))
-    if wanted.prefix:
-        ends = (wanted.prefix, wanted.prefix + _LAST)
-        owner = OWNER_KEY if len(wanted.prefix) < OWNER_LENGTH else "owner"
+    if session_filter.prefix:
+        ends = (session_filter.prefix, session_filter.prefix + _LAST)
+        owner = OWNER_KEY if len(session_filter.prefix) < OWNER_LENGTH else "owner"
         found.append((f"(session_id BETWEEN %s AND %s OR {owner} BETWEEN %s AND %s)", ends * 2))
-    if wanted.changed_before is not None:
+    if session_filter.changed_before is not None:
         minute = f"updated_minute <= {MINUTE_OF.format('%s')}"
-        found.append((f"{minute} AND updated_at < %s", (wanted.changed_before, wanted.changed_before)))
-    if (annotated := postgres_condition("annotations", wanted.tags, wanted.metadata)) is not None:
+        found.append(
+            (f"{minute} AND updated_at < %s", (session_filter.changed_before, session_filter.changed_before))
+        )
+    if (
+        annotated := postgres_condition("annotations", session_filter.tags, session_filter.metadata)
+    ) is not None:
         found.append(annotated)
     return found

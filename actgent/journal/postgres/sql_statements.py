@@ -216,5 +216,5 @@ WRITE_PARTITIONS = (
 
 
 def columns_of(keys: Sequence[SessionKey]) -> tuple[list[str], list[str]]:
-    """Return the agents and the ids of session keys as two lists, for the parameters of `THESE`."""
+    """Return the agents and the ids of session keys as two lists, for the parameters of the SQL fragment `THESE`."""
     return [key.agent for key in keys], [key.session_id for key in keys]

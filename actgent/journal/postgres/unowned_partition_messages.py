@@ -43,7 +43,7 @@ UPDATE pending_messages SET deliveries = deliveries + %(by)s WHERE session_id = 
 
 @attrs.frozen(kw_only=True)
 class PendingMessage:
-    """A message that waits for an owner of its session."""
+    """A message that waits until a node owns its session."""
 
     number: int
     """Number of the message; later messages have higher numbers."""
@@ -78,7 +78,9 @@ class PendingMessageTable:
     async def store(
         self, partition: int, epoch: int, *, session_id: str, message_id: str, request: bytes
     ) -> bool:
-        """Store a message unless it is stored. Return False if the epoch of the partition has changed.
+        """Store a message for a partition without an owner, unless it is stored already.
+
+        Return False if the epoch of the partition has changed, because a node has acquired it.
 
         Raises:
             JournalFailed: The database does not answer; the message may be stored or not.

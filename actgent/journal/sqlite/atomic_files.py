@@ -14,10 +14,10 @@ from .wal_inspection import log_path
 
 
 @contextmanager
-def drafted(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file for `target`.
+def temporary_file_for(target: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, in which the block writes the content of `target`.
 
-    The file is locked in the block, and deleted at its end unless `name_draft` renamed it.
+    The temporary file is locked during the block, and deleted at its end unless `rename_draft` renamed it.
 
     Raises:
         ConfigurationError: The target exists, or another process is writing it.
@@ -40,7 +40,7 @@ def drafted(target: Path) -> Iterator[Path]:
 
 def _check_free(target: Path) -> None:
     if target.exists():
-        raise ConfigurationError(f"{target} exists: name a file that does not")
+        raise ConfigurationError(f"{target} already exists: pass the path of a new file")
 
 
 @contextmanager
@@ -80,8 +80,8 @@ def _lock(path: Path, target: Path) -> int:
                     return fd
 
 
-def name_draft(draft: Path, target: Path) -> None:
-    """Rename a complete temporary file to its target. Both are synced, so the rename survives power loss."""
+def rename_draft(draft: Path, target: Path) -> None:
+    """Rename a complete temporary file `draft` to `target`. The content and the name are synced, so they survive power loss."""
     _sync(draft)
     draft.rename(target)
     _sync(target.parent)

@@ -20,10 +20,10 @@ import apsw
 from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.journal_interface import Backup
 
-from .atomic_files import drafted, name_draft
+from .atomic_files import rename_draft, temporary_file_for
 from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
-from .lock_file import is_held_here, looking, read_note
+from .lock_file import holding_reader_lock, is_held_here, read_note
 from .recovery import problems_in
 from .wal_inspection import log_path
 
@@ -52,22 +52,22 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
     with translated():
         check_kind(path)
     if not path.is_file():
-        raise ConfigurationError(f"no such file: {path}")
+        raise ConfigurationError(f"no such file: {path}; pass the path of a journal file")
     if is_held_here(path):
         raise ConfigurationError(f"this process has {path.name} open: use `await runtime.backup(path)`")
-    with drafted(target) as draft:
+    with temporary_file_for(target) as draft:
         noted = _copy(path, draft, say)
         say("reading the copy")
         return seal(draft, target, noted)
 
 
 def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes, int]:
-    """Copy a file and its log as of one moment.
+    """Copy a journal file and its write-ahead log to `draft`, as of one moment.
 
-    Return the identity and the number of commits that the lock file notes.
+    Return the journal's identity and number of commits, as the lock file notes them.
     """
     for number in range(1, TRIES + 1):
-        with translated(), looking(path):
+        with translated(), holding_reader_lock(path):
             noted, before = read_note(path), _round_of(path)
             shutil.copyfile(path, draft)
             _copy_log(path, draft)
@@ -90,7 +90,7 @@ def _copy_log(path: Path, draft: Path) -> None:
 
 
 def _round_of(path: Path) -> tuple[object, ...]:
-    """Return a value that changes when the log is restarted, or when the file changes without a log."""
+    """Return a value that changes when the write-ahead log is restarted, or when the file changes without a log."""
     try:
         with log_path(path).open("rb") as log:
             if header := log.read(_HEADER):
@@ -102,7 +102,10 @@ def _round_of(path: Path) -> tuple[object, ...]:
 
 
 def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
-    """Return True if the copied log is consistent. A copy that overlapped with a write may lack a frame."""
+    """Return True if the write-ahead log of a copy is consistent. A copy made during a write may lack a frame.
+
+    `noted` has the journal's identity and its minimum number of commits.
+    """
     facts = examine(draft, noted)
     with closing(apsw.Connection(str(draft))) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -112,11 +115,13 @@ def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
             accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.SQLError:  # no log, or not a SQLite log
             return True
-    return not facts.log.is_broken_behind(accepted)
+    return not facts.log.is_damaged_after(accepted)
 
 
 def seal(draft: Path, target: Path, noted: tuple[bytes, int]) -> Backup:
-    """Verify a copy, merge its log into the file, and rename it to the target.
+    """Verify the copy `draft`, merge its write-ahead log into the file, and rename it to `target`.
+
+    `noted` has the journal's identity and its minimum number of commits.
 
     Raises:
         JournalDamaged: The copy is damaged.
@@ -125,7 +130,7 @@ def seal(draft: Path, target: Path, noted: tuple[bytes, int]) -> Backup:
     with translated():
         sessions = _resolve(draft, noted)
         size = draft.stat().st_size
-        name_draft(draft, target)
+        rename_draft(draft, target)
     return Backup(target, sessions, size)
 
 
@@ -170,6 +175,6 @@ class PageCopy:
 
 
 def forget_log(draft: Path) -> None:
-    """Mark a copied file as having no log, because SQLite made the copy without a log."""
+    """Mark a copied file as having no write-ahead log, because SQLite made the copy without a log."""
     with translated(), closing(apsw.Connection(str(draft))) as db:
         db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")

@@ -7,7 +7,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed
 
-from .lock_file import Lock, LookLock
+from .lock_file import Lock, ReaderLock
 from .replaced_file_checks import check_alone
 from .schema import migrate, pragma, read_fact, version_of
 from .sql_statements import SqliteFile
@@ -16,7 +16,7 @@ from .wal_inspection import Log, log_path, may_be_journal, read_identity, read_l
 
 @attrs.frozen
 class Facts:
-    """State of the files before SQLite opened them."""
+    """State of a journal file and its write-ahead log before SQLite opened them."""
 
     identity: int = 0
     """Application id in the file itself. If the log is foreign, SQLite would return the id in the log."""
@@ -35,13 +35,16 @@ def check_kind(path: Path) -> None:
         ConfigurationError: The path is a folder, or a file of another kind.
     """
     if path.exists() and not path.is_file():
-        raise ConfigurationError(f"{path} is not a file: name a file for the journal")
+        raise ConfigurationError(f"{path} is not a file: pass the path of a file for the journal")
     if path.exists() and not may_be_journal(path):
-        raise ConfigurationError(f"{path} is not the file of a journal: use another file")
+        raise ConfigurationError(f"{path} is not the file of a journal: pass the path of another file")
 
 
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
-    """Return the state of a file and its log. The file must not be open: closing it here would drop SQLite's locks."""
+    """Return the state of a journal file and its write-ahead log, without SQLite.
+
+    The file must not be open in this process, because closing it here would drop SQLite's locks.
+    """
     if not path.exists() or not path.stat().st_size:
         check_alone(path, noted[1])
         return Facts()
@@ -57,7 +60,7 @@ def _other_program(db: apsw.Connection) -> ConfigurationError:
 
 
 def prepare(
-    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, look_lock: LookLock | None = None
+    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, reader_lock: ReaderLock | None = None
 ) -> SqliteFile:
     """Configure a new connection, check for damage and migrate the schema. Nothing is changed before the checks."""
     if db.readonly("main"):
@@ -79,8 +82,8 @@ def prepare(
             file.identity, file.commits
         )  # before the first page is written, because a power cut may tear it
     file.set_open(True)
-    if look_lock is not None:
-        file.look_after(look_lock)
+    if reader_lock is not None:
+        file.use_reader_lock(reader_lock)
     return file
 
 
@@ -90,14 +93,16 @@ def check_identity(db: apsw.Connection, facts: Facts) -> None:
     if facts.identity not in (0, identity):
         raise JournalDamaged("its write-ahead log belongs to another journal")
     if read_fact(db, "identity") != identity:
-        raise JournalDamaged("its identity is altered, or its write-ahead log belongs to another journal")
+        raise JournalDamaged(
+            "its identity was changed, or its write-ahead log belongs to another journal: restore both files from a backup"
+        )
 
 
 def check_log(db: apsw.Connection, facts: Facts) -> None:
     """Raise `JournalDamaged` if the write-ahead log does not belong to the file, or its end is missing."""
     check_identity(db, facts)
     accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-    if facts.log.is_broken_behind(accepted):
+    if facts.log.is_damaged_after(accepted):
         raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
     identity, commits = facts.noted
     is_noted = commits > 0 and identity == read_fact(db, "identity").to_bytes(4, "big")

@@ -27,7 +27,7 @@ def disk_failure(error: OSError) -> JournalFull | JournalFailed:
 
 
 class translated:  # noqa: N801 - used like a function; a generator would be several times slower
-    """Context manager that translates errors of SQLite and the operating system."""
+    """Context manager that translates errors of SQLite and of the operating system to journal errors."""
 
     __slots__ = ()
 

@@ -30,11 +30,11 @@ from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionK
 from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
-from .atomic_files import drafted
+from .atomic_files import temporary_file_for
 from .backup import PageCopy, forget_log, seal
 from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
-from .lock_file import Lock, LookLock
+from .lock_file import Lock, ReaderLock
 from .replaced_file_checks import Place
 from .sql_statements import SqliteFile
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class SQLiteJournal(GroupedJournal):
-    """A journal in one file. Its log and its lock file are in the same folder."""
+    """A journal in one SQLite file. Its write-ahead log and its lock file are in the same folder."""
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class SQLiteJournal(GroupedJournal):
         self._vfs = vfs
         self._thread: StorageThread | None = None
         self._lock: Lock | None = None
-        self._look_lock: LookLock | None = None
+        self._look_lock: ReaderLock | None = None
         self._db: apsw.Connection | None = None
         self._file: SqliteFile | None = None
 
@@ -85,8 +85,8 @@ class SQLiteJournal(GroupedJournal):
         try:
             facts = examine(self._path, self._lock.read_note())
             self._db = apsw.Connection(str(self._path), vfs=self._vfs)
-            self._look_lock = LookLock(self._path)
-            self._file = prepare(self._db, facts, lock=self._lock, look_lock=self._look_lock)
+            self._look_lock = ReaderLock(self._path)
+            self._file = prepare(self._db, facts, lock=self._lock, reader_lock=self._look_lock)
             self._file.place = Place(self._path)
         except BaseException as error:
             if isinstance(error, JournalDamaged):
@@ -95,18 +95,21 @@ class SQLiteJournal(GroupedJournal):
             raise
 
     def _shut(self) -> None:
-        """Close all open files. A log that cannot be merged into the file stays, and is read at the next start."""
+        """Close the journal file and its lock files.
+
+        A write-ahead log that cannot be merged into the file stays, and is read at the next start.
+        """
         file, self._file = self._file, None
         db, self._db = self._db, None
         lock, self._lock = self._lock, None
-        look_lock, self._look_lock = self._look_lock, None
+        reader_lock, self._look_lock = self._look_lock, None
         with contextlib.suppress(JournalError, apsw.Error):
             if file is not None and not file.is_lost:  # otherwise SQLite would merge the log of another file
                 _call(file.end)
         with contextlib.suppress(apsw.Error):  # the disk may fail here too
             if db is not None:
                 db.close()
-        for each in (look_lock, lock):
+        for each in (reader_lock, lock):
             if each is not None:
                 each.close()
 
@@ -206,8 +209,10 @@ class SQLiteJournal(GroupedJournal):
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         await self._run(SqliteFile.update_list_order, keys)
 
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        return await self._run(SqliteFile.select_page, wanted, after, limit)
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]:
+        return await self._run(SqliteFile.select_page, session_filter, after, limit)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
         return await self._run(SqliteFile.count_states)
@@ -228,7 +233,7 @@ class SQLiteJournal(GroupedJournal):
 
     async def backup(self, target: Path) -> Backup:
         await self._flush(ALL_SESSIONS)
-        with drafted(target) as draft:
+        with temporary_file_for(target) as draft:
             await self._copy_pages(draft)
             return await trio.to_thread.run_sync(_finish_backup, draft, target)
 
@@ -264,7 +269,7 @@ class SQLiteJournal(GroupedJournal):
         if self._file is None:
             raise JournalFailed(f"{self._path.name} is not open")
         if self._file.is_lost:
-            _call(self._file.look)
+            _call(self._file.check_file)
         if self._file.place is not None:
             self._file.place.check_log()
         try:
@@ -274,7 +279,7 @@ class SQLiteJournal(GroupedJournal):
         ) as error:  # this process holds the lock, so the other program leaves soon and the step is retried
             raise JournalFailed(str(error)) from error
         finally:
-            self._file.tidy()
+            self._file.restart_long_log()
 
 
 def advice(path: Path) -> str:

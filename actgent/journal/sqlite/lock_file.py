@@ -99,8 +99,8 @@ def is_held_here(path: Path) -> bool:
     return any(lock.path == path.absolute() for lock in _locks)
 
 
-class LookLock:
-    """Lock on the journal file itself, which readers share during `looking`.
+class ReaderLock:
+    """Lock on the journal file itself, which readers in other processes share while they read.
 
     SQLite's locks are of another kind and do not interact with it. SQLite's locks of the owner exclude all other
     programs.
@@ -132,8 +132,8 @@ class LookLock:
 
 
 @contextlib.contextmanager
-def looking(path: Path) -> Iterator[None]:
-    """Hold the shared reader lock during the block, so that the owner does not restart its log.
+def holding_reader_lock(path: Path) -> Iterator[None]:
+    """Hold the shared reader lock of a journal file during the block, so that its owner does not restart the log.
 
     This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long log
     restarts it anyway.

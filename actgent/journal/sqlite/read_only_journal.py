@@ -32,7 +32,7 @@ from actgent.support.storage_thread import StorageThread
 from .damage_checks_on_open import check_identity, check_kind, check_log, examine
 from .disk_errors import translated
 from .journal import SQLiteJournal, advice, read_tails, read_whole
-from .lock_file import is_held_here, lock_path, looking, read_note
+from .lock_file import holding_reader_lock, is_held_here, lock_path, read_note
 from .schema import MIGRATIONS, pragma
 from .sql_statements import SqliteFile
 from .wal_inspection import log_path
@@ -65,7 +65,10 @@ class _ReadOnlyVFS(apsw.VFS):
 
 @functools.cache
 def _register_vfs() -> apsw.VFS:
-    """Register the VFS once. It lives as long as the process, because connections refer to it by name."""
+    """Register the read-only file system (VFS) with SQLite once per process, and return it.
+
+    It must not be freed, because connections refer to it by name.
+    """
     return _ReadOnlyVFS()
 
 
@@ -78,7 +81,7 @@ class _ReadOnlyFile(apsw.VFSFile):
 
 @attrs.frozen
 class _Stamp:
-    """Values that change when pages of the file, or earlier frames of its log, are overwritten."""
+    """Values that change when pages of a journal file, or earlier frames of its write-ahead log, are overwritten."""
 
     file: tuple[int, ...]
     round: bytes
@@ -91,7 +94,7 @@ class _Stamp:
         return (self.file, self.round) == (other.file, other.round)
 
     def is_settled(self) -> bool:
-        """Return True if any later change of the file is sure to get another modification time."""
+        """Return True if a later change of the file would certainly have another modification time."""
         return abs(time.time() - self.changed_at) > TICK
 
 
@@ -119,14 +122,15 @@ class FileReader:
         self._is_sound: bool | None = None
 
     def read(self, fn: Callable[[SqliteFile], T], proven: Callable[[T], T | None] = lambda _: None) -> T:
-        """Return the result of `fn` on a consistent view of the file.
+        """Run `fn` on a consistent view of the file, and return its result.
 
-        If the file changed during the read, return the part that `proven` verifies by checksums.
+        If the file changed during the read, `proven` returns the part of the result that checksums verify; None if there
+        is no such part.
 
         Raises:
             JournalFailed: The file changes faster than it is read.
         """
-        with translated(), looking(self._path):
+        with translated(), holding_reader_lock(self._path):
             for _ in range(TRIES):
                 before = _stamp(self._path)
                 found = self._tried(fn, before)
@@ -208,7 +212,7 @@ def _address(path: Path, *, has_log: bool) -> str:
 def _check_version(db: apsw.Connection, path: Path) -> None:
     version = pragma(db, "user_version")
     if not version:
-        raise ConfigurationError(f"{path} is not the file of a journal: use another file")
+        raise ConfigurationError(f"{path} is not the file of a journal: pass the path of another file")
     if version != len(MIGRATIONS):
         raise JournalVersion(version, len(MIGRATIONS))
 
@@ -239,7 +243,7 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
         with translated():
             check_kind(self._path)
         if not self._path.is_file():
-            raise ConfigurationError(f"no such file: {self._path}")
+            raise ConfigurationError(f"no such file: {self._path}; pass the path of a journal file")
         if is_held_here(self._path):
             raise ConfigurationError(f"this process has {self._path.name} open: read it through its runtime")
         self._thread = StorageThread(f"look at {self._path.name}")
@@ -252,8 +256,10 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
     def _work(self, method: Callable[..., T], *args: Any) -> T:
         return self._reader.read(lambda file: method(file, *args))
 
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        return await self._run(SqliteFile.select_unlisted, wanted, after, limit)
+    async def select_page(
+        self, session_filter: SessionFilter, after: Cursor | None, limit: int
+    ) -> list[Head]:
+        return await self._run(SqliteFile.select_unlisted, session_filter, after, limit)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
         return await self._read_proven(read_whole, keys)
@@ -270,9 +276,9 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
 
 
 def _proven(found: list[Found]) -> list[Found] | None:
-    """Return the sessions before the first incomplete one, which are verified by checksums; None if there are none.
+    """Return the results before the first session that could not be read completely; None if there are none.
 
-    Checksums cover each head and its records.
+    The returned sessions are verified by the checksums of their heads and records.
     """
     whole = list(itertools.takewhile(_is_whole, found))
     return whole or None

@@ -27,7 +27,7 @@ from actgent.journal.group_commit import (
 )
 from actgent.journal.session_list_queries import SessionKey
 
-from .atomic_files import drafted, name_draft
+from .atomic_files import rename_draft, temporary_file_for
 from .damage_checks_on_open import Facts, check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import Lock
@@ -93,11 +93,11 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
         JournalFull: The disk of the new file is full.
         JournalFailed: The old file cannot be read, or the new file cannot be written.
     """
-    with _copied(path) as (copy, noted), drafted(new_path) as draft, translated():
+    with _copied(path) as (copy, noted), temporary_file_for(new_path) as draft, translated():
         rows, heads = _read_good(copy, read_identity(copy, noted[0]))
         with closing(apsw.Connection(str(draft))) as db:
             saved = _write_recovered(prepare(db, Facts()), rows, heads)
-        name_draft(draft, new_path)
+        rename_draft(draft, new_path)
         return saved
 
 
@@ -157,9 +157,9 @@ _ROWS_OF_A_PAGE = 64
 
 
 def _last_row(db: apsw.Connection) -> int:
-    """Return an upper bound of the row numbers.
+    """Return an upper bound of the row numbers in the table of rows.
 
-    If the end of the table is destroyed, it is derived from the file size.
+    If the end of the table is destroyed, the bound is derived from the file size.
     """
     pages = int(db.execute("PRAGMA page_count").get)
     last = 0
@@ -207,7 +207,7 @@ def _placed(
     saved: Mapping[SessionKey, Head],
     identity: bytes,
 ) -> tuple[list[Row], Head | None]:
-    """Return the rows and the head of a session for the new file. Its parent session must be in `saved`."""
+    """Build the rows and the head of a session for the new file. The head of its parent session must be in `saved`."""
     kept: list[Row] = []
     head: Head | None = None
     for step, at in steps:
@@ -221,7 +221,7 @@ def _placed(
 
 
 def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[JournalStep, float | None]]:
-    """Yield the steps of a session with their times until the first gap."""
+    """Yield the steps of a session until the first gap, each with the Unix time of its write; None if it is unknown."""
     place = 1
     for row in rows:
         if row.first != place:

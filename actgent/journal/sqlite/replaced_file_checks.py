@@ -46,7 +46,7 @@ def check_alone(path: Path, commits: int) -> None:
 
 
 class Place:
-    """Identity of an open file and its log, with checks if they were removed, replaced or truncated."""
+    """Identity of an open journal file and its write-ahead log, to detect that one was removed, replaced or truncated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()

@@ -47,7 +47,7 @@ from actgent.journal.session_list_queries import (
     unlisted_page_query,
 )
 
-from .lock_file import Lock, LookLock
+from .lock_file import Lock, ReaderLock
 from .replaced_file_checks import Place
 from .schema import pragma, read_fact, transaction
 
@@ -116,7 +116,7 @@ _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """Return True if a table and its indexes are consistent. Only then does a missing session not exist."""
+    """Return True if a table and its indexes are consistent. Otherwise a session that is not found may exist."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -141,7 +141,7 @@ class SqliteFile:
         """Values of the rarely changed head fields at the last write; None if something else was written since."""
         self.place: Place | None = None
         """Identity of the file, to detect its replacement; None if no other process can reach the file."""
-        self._look_lock: LookLock | None = None
+        self._look_lock: ReaderLock | None = None
         self._log_pages = 0
         """Number of log pages after the last commit."""
         self._log_bound = LOG_PAGES
@@ -160,24 +160,24 @@ class SqliteFile:
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
-    def look_after(self, look_lock: LookLock) -> None:
-        """Disable SQLite's automatic restart of the log.
+    def use_reader_lock(self, reader_lock: ReaderLock) -> None:
+        """Disable SQLite's automatic restart of the write-ahead log.
 
-        `tidy` then restarts it when no reader is active, as `look_lock` shows.
+        `restart_long_log` restarts the log instead, when no reader holds `reader_lock`.
         """
-        self._look_lock = look_lock
+        self._look_lock = reader_lock
         self._db.set_wal_hook(self._note_log)
 
     def _note_log(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
 
-    def tidy(self) -> None:
-        """Restart a long log after a write, unless a reader is active.
+    def restart_long_log(self) -> None:
+        """Restart the write-ahead log if it is long and no reader is active; call it after a write.
 
-        The whole restart happens while no reader is active, including the first write to the new log. Otherwise it is
-        tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data stays
-        as it is.
+        No reader may be active during the whole restart, which includes the first write to the new log. Otherwise it
+        is tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data
+        stays as it is.
         """
         if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
             return
@@ -215,7 +215,7 @@ class SqliteFile:
             self._has_failed = True
             raise
         self.commits += 1
-        self.look()
+        self.check_file()
         with contextlib.suppress(apsw.Error, OSError):  # the step is durable even if these calls fail
             self._follow_up()
 
@@ -243,7 +243,7 @@ class SqliteFile:
         """True if the file was missing or replaced at the last check."""
         return self.place is not None and self.place.is_lost
 
-    def look(self) -> None:
+    def check_file(self) -> None:
         """Raise `JournalFailed` if the file is missing or was replaced."""
         if self.place is not None:
             self.place.check()
@@ -277,7 +277,10 @@ class SqliteFile:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
     def _insert(self, statement: Callable[[int], str], values: list[tuple[Any, ...]]) -> None:
-        """Insert many rows in few statements. Each statement releases the GIL once."""
+        """Insert many rows with few statements, because each statement releases the GIL once.
+
+        `statement(count)` returns the SQL for `count` rows.
+        """
         if len(values) == 1:
             self._db.execute(statement(1), values[0])
             return
@@ -313,7 +316,7 @@ class SqliteFile:
         return self._read(key, is_tail=False)
 
     def read_tail(self, key: SessionKey) -> Stored:
-        """Read a session from its newest snapshot: the snapshot and the records after it."""
+        """Read a session's head, its newest valid snapshot and the records after it; without a snapshot, all records."""
         return self._read(key, is_tail=True)
 
     def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
@@ -329,7 +332,7 @@ class SqliteFile:
         return Stored(head, records, snapshot)
 
     def read_page(self, key: SessionKey, after: int, limit: int) -> Page:
-        """Return records after a number; see `Journal.read`."""
+        """Return a page of a session's records after record number `after`; see `Journal.read`."""
         with _naming(key.session_id):
             head = self._find(key)
             if head is None:
@@ -351,12 +354,12 @@ class SqliteFile:
         return [Row(*columns) for columns in self._db.execute(_SELECT_SOME_ROWS, (series, after + 1, up_to))]
 
     def find_snapshot(self, key: SessionKey) -> Snapshot | None:
-        """Return the valid snapshot of a session, or None."""
+        """Return the newest valid snapshot of a session; None if it has none."""
         head = self._find(key)
         return None if head is None else self._snapshot_of(head)
 
     def _snapshot_of(self, head: Head) -> Snapshot | None:
-        """Return the valid snapshot of a head, or None. Unreadable snapshots are ignored."""
+        """Return the newest valid snapshot of the session with this head; None if it has none. Unreadable ones are ignored."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError, TypeError):
             columns = self._db.execute(_SELECT_SNAPSHOT, (head.series,)).fetchone()
             if columns is not None:
@@ -414,13 +417,13 @@ class SqliteFile:
         with transaction(self._db):
             self._db.executemany(_UPDATE_LIST_ORDER, keys)
 
-    def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        found = self._db.execute(*page_query(_HEAD_COLUMNS, wanted, after, limit))
+    def select_page(self, session_filter: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        found = self._db.execute(*page_query(_HEAD_COLUMNS, session_filter, after, limit))
         return [_head(columns) for columns in found]
 
-    def select_unlisted(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+    def select_unlisted(self, session_filter: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         """Return a page of sessions computed without the stored list order, which a reader cannot update."""
-        found = self._db.execute(*unlisted_page_query(_HEAD_COLUMNS, wanted, after, limit))
+        found = self._db.execute(*unlisted_page_query(_HEAD_COLUMNS, session_filter, after, limit))
         return [_head(columns) for columns in found]
 
     def count_states(self) -> dict[tuple[str, State], int]:
@@ -493,7 +496,7 @@ class SqliteFile:
         ]
 
     def all_sessions(self) -> dict[str, SessionKey | None]:
-        """Return the session of each series that is readable in the file; None for a series without a readable head."""
+        """Return the session key by series name, for each readable series in the file; None if its head is unreadable."""
         heads = ("FROM sessions NOT INDEXED", "FROM sessions ORDER BY session_id, agent")
         rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
         found: dict[str, SessionKey | None] = {}

@@ -21,17 +21,17 @@ _APPLICATION_ID = 68
 
 @attrs.frozen
 class Log:
-    """The write-ahead log of a file."""
+    """Frames of the write-ahead log of a SQLite file."""
 
     commits: tuple[int, ...] = ()
     """Numbers of the frames that end a transaction, counted from 1 in the current round of the log."""
     frames: int = 0
     """Number of frames in the current round of the log."""
 
-    def is_broken_behind(self, accepted: int) -> bool:
-        """Return True if more than one transaction follows after the frames that SQLite accepts.
+    def is_damaged_after(self, accepted: int) -> bool:
+        """Return True if the log has more than one transaction after the frames that SQLite accepts.
 
-        Confirmed steps are then lost.
+        `accepted` is the number of accepted frames. If True, confirmed steps are lost.
         """
         return any(accepted < commit < self.frames for commit in self.commits)
 

@@ -47,7 +47,7 @@ async def read_sessions(
     found = [each for each in await journal.sessions(agent) if session_id in (None, each.session_id)]
     if session_id is not None and not found:
         raise ConfigurationError(
-            f"the journal has no session {session_id!r}: `actgent inspect` lists those that it has"
+            f"the journal has no session {session_id!r}: `actgent inspect` lists its sessions"
         )
     return [
         ExportedSession(s.session_id, s.agent, await journal.load(s.session_id, agent=s.agent)) for s in found
@@ -79,7 +79,7 @@ def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
         ConfigurationError: The file exists, or cannot be written.
     """
     if path.exists():
-        raise ConfigurationError(f"{path} exists: use another file")
+        raise ConfigurationError(f"{path} already exists: pass the path of a new file")
     packed = msgpack.packb([_packed(session) for session in sessions], unicode_errors="surrogatepass")
     try:
         write_whole(path, _FIRST_LINE + packed, mode=0o600)
@@ -116,7 +116,7 @@ class SessionExport:
         return cls(journal=journal, head=head, size=len(start) + body + 5, body=body)
 
     async def write(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write the file in pieces with the given function.
+        """Write the export file in pieces by calling `write` with the bytes of each piece.
 
         Raises:
             JournalError: The session cannot be read, or was erased during the export. The written pieces are
@@ -133,7 +133,10 @@ class SessionExport:
 
 
 def _start_of(head: SessionSummary, body: int) -> bytes:
-    """Return the bytes of the file before the records: list headers, session id, agent and size of the records."""
+    """Return the bytes of an export file before its records: list headers, session id, agent and size of the records.
+
+    `body` is the size of the encoded records in bytes.
+    """
     packer = msgpack.Packer(unicode_errors="surrogatepass")
     names = packer.pack(head.session_id) + packer.pack(head.agent)
     return bytes(_FIRST_LINE + b"\x91\x94" + names + b"\xc6" + body.to_bytes(4, "big"))
@@ -162,7 +165,7 @@ def load_sessions(path: Path) -> list[ExportedSession]:
         WireError: A newer actgent wrote the file.
     """
     if not path.is_file():
-        raise ConfigurationError(f"no such file: {path}")
+        raise ConfigurationError(f"no such file: {path}; pass the path of an export file")
     data = path.read_bytes()
     if not data.startswith(_FIRST_LINE):
         raise ConfigurationError(

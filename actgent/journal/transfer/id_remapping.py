@@ -26,9 +26,9 @@ from .export_file import ExportedSession
 
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
-    """Return copies of the sessions under new ids.
+    """Return copies of sessions under new random ids, so that they can be added to the journal of the originals.
 
-    References between them (parents, budgets, approvals) are remapped.
+    References between the sessions (parents, budgets, approvals) are changed to the new ids.
     """
     trees: dict[str, str] = {}
     ids = {SessionKey(each.agent, each.session_id): _new_id(each.session_id, trees) for each in sessions}
@@ -49,13 +49,13 @@ def _new_id(session_id: str, trees: dict[str, str]) -> str:
 def renamed(
     session: ExportedSession, ids: Mapping[SessionKey, str], *, agent: str | None = None
 ) -> ExportedSession:
-    """Return a copy of the session under its new id in `ids`, for `agent` if given.
+    """Return a copy of a session under its new id in `ids`. `agent` is the agent of the copy; None keeps the agent.
 
-    References to other remapped sessions change.
+    References to other sessions in `ids` change as well.
     """
     new = SessionKey(agent or session.agent, ids[SessionKey(session.agent, session.session_id)])
     asked = [record.approval for record in session.records if isinstance(record, ApprovalRequestRecord)]
-    approvals = {approval.id: _moved(approval, new) for approval in asked}
+    approvals = {approval.id: _rebound_approval(approval, new) for approval in asked}
     names = {old: approval.id for old, approval in approvals.items()}
     tasks = {task_message_id(session.session_id): task_message_id(new.session_id)}
 
@@ -84,14 +84,17 @@ def renamed(
 
 
 def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
-    """Return new values of record fields with the id of the task message. The id is derived from the session id."""
+    """Return new values for the fields of a record that contain the id of a delegated task's message.
+
+    `tasks` maps old message ids to new ones; both are derived from session ids.
+    """
     named = {name: tasks.get(getattr(record, name, "")) for name in ("message_id", "turn")}
     return {name: new for name, new in named.items() if new is not None}
 
 
-def _payers(within: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
-    """Return the budget accounts that pay for a session, with the new session ids."""
-    return tuple(_payer(key, ids) for key in within)
+def _payers(accounts: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
+    """Return a copied session's budget accounts, with old session ids in their keys replaced by the new ids in `ids`."""
+    return tuple(_payer(key, ids) for key in accounts)
 
 
 def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
@@ -102,7 +105,7 @@ def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
     return attrs.evolve(key, session_id=new, **_task_names(key, tasks))
 
 
-def _moved(approval: Approval, key: SessionKey) -> Approval:
+def _rebound_approval(approval: Approval, key: SessionKey) -> Approval:
     """Return a copy of an approval for the same call in the session `key`.
 
     The approval gets a new id, which depends on the session.

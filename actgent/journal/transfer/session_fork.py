@@ -31,11 +31,11 @@ _LEFT_OUT = (
 
 
 def forked(session: ExportedSession, session_id: str, agent: str, *, asker: str = "") -> ExportedSession:
-    """Return the initial records of a fork: a copy of the given records under a new id and agent.
+    """Build a fork of a session: a copy of its records under a new id and agent.
 
     A session that was created with limits shares its budget: the fork draws on the budgets of the original and of its
-    parent sessions. An unfinished turn resumes with the rest of its limits at that point. `asker` becomes
-    `SessionCreatedRecord.asker`.
+    parent sessions. An unfinished turn resumes with the rest of its limits at that point. `asker` identifies the request
+    for the fork, and is stored as `SessionCreatedRecord.asker`.
     """
     ids = {SessionKey(session.agent, session.session_id): session_id}
     copy = renamed(session, ids, agent=agent)

@@ -12,7 +12,7 @@ from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, Ses
 
 
 class WrappedJournal(Journal):
-    """Forwards all calls to the inner journal."""
+    """Journal that forwards all calls to the journal that it wraps."""
 
     def __init__(self, inner: Journal) -> None:
         self.inner = inner
@@ -127,9 +127,9 @@ class WrappedJournal(Journal):
         return await self.inner.children_of(keys)
 
     async def page(
-        self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
+        self, session_filter: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        return await self.inner.page(wanted, after=after, limit=limit)
+        return await self.inner.page(session_filter, after=after, limit=limit)
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
         return await self.inner.counts(agent)

@@ -49,7 +49,7 @@ def check_redact(value: object) -> None:
 
 
 class RedactedJournal(WrappedJournal):
-    """Wraps a journal and redacts the texts of records before they are written."""
+    """Journal wrapper that applies the `redact` function to the texts of records before they are written."""
 
     def __init__(self, inner: Journal, redact: Redact) -> None:
         super().__init__(inner)
@@ -192,7 +192,7 @@ def _decision(decision: Decision, redact: Redact) -> Decision:
 
 
 def _fields(**changes: Callable[[Any, Redact], Any]) -> Callable[[Any, Redact], Any]:
-    """Return a function that applies changes to several fields of a record."""
+    """Return a function `(record, redact)` that applies one change to each named field of a record."""
     return lambda record, redact: attrs.evolve(
         record, **{name: change(getattr(record, name), redact) for name, change in changes.items()}
     )

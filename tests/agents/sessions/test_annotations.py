@@ -273,7 +273,7 @@ async def test_the_search_index_selects_by_them(lasting_url):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"tags": "billing"}, "tags= is a list of strings"),
+        ({"tags": "billing"}, "tags= must be a list of strings"),
         ({"tags": [""]}, "invalid tag ''"),
         ({"tags": [" a"]}, "invalid tag ' a'"),
         ({"tags": ["a,b"]}, "invalid tag 'a,b'"),

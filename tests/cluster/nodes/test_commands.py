@@ -79,7 +79,7 @@ async def give_up(runtime, session, message_id, words="2 + 2?"):
     await session.chat(words, message_id=message_id)
     await session.wait_idle()
     key = SessionKey("clerk", session.id)
-    await runtime.journal.suspects.bury(key, message_id, "5 processes died")
+    await runtime.journal.suspects.dead_letter(key, message_id, "5 processes died")
 
 
 async def test_dead_letters_are_listed_redelivered_and_dropped(open_cluster, command):
@@ -318,7 +318,7 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
             ("--cluster", "x"),
             "the journal of the cluster is not set: use --journal or the variable ACTGENT_JOURNAL",
         ),
-        (("--cluster", "x", "--journal", "a.db"), "a shared journal, postgres://HOST"),
+        (("--cluster", "x", "--journal", "a.db"), "a cluster node requires a journal in PostgreSQL"),
         (
             ("--cluster", "x y", "--journal", "postgres://127.0.0.1/test"),
             "is a name of 1 to 64 letters, digits, '-' and '_'",

@@ -51,7 +51,7 @@ async def give_up(runtime, session):
     """Send a message, and record it as a dead letter."""
     await session.chat("2 + 2?", message_id="m1")
     await session.wait_idle()
-    await runtime.journal.suspects.bury(SessionKey("clerk", session.id), "m1", "5 processes died")
+    await runtime.journal.suspects.dead_letter(SessionKey("clerk", session.id), "m1", "5 processes died")
 
 
 def bodies_in(cluster):
