@@ -38,6 +38,7 @@ LONG = (
     "tests/cluster/nodes/test_schedules.py",
     "tests/cluster/",
     "tests/test_packaging.py",
+    "tests/web/test_serve.py",
     "tests/mutation/",
     "tests/typing/",
     "tests/docs/",

@@ -334,6 +334,27 @@ def _commands():
                 yield words[places[0] + 1 :]
 
 
+def test_generated_requests_find_no_fault(team, tmp_path):
+    """About 3,500 valid and invalid requests, which schemathesis derives from the OpenAPI document, cause no server error.
+
+    Each response has a documented status, content type and schema. The time limit of a request ends the
+    streams. The requests are the same in each run.
+    """
+    pytest.importorskip("schemathesis", reason="pip install 'actgent[dev]'")
+    (tmp_path / "datasets").mkdir()
+    options = "--journal agents.db --index --datasets datasets --rate 100000 --burst 100000"
+    process, url = serve(team, *options.split())
+    secret = until(process, r"(act_\S+)")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    settings = f"--checks {checks} --generation-deterministic --max-examples 3 --request-timeout 1 --continue-on-failure"
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", *settings.split()]
+    command += ["--header", f"Authorization: Bearer {secret}", "--no-color", "--warnings", "off"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    (generated,) = re.findall(r"(\d+) generated", done.stdout)
+    assert int(generated) > 1_000
+
+
 def test_guides_name_existing_options(commands):
     """Each command line of a unit, container or shell in the guides uses existing commands and options."""
     from actgent.cli.main import app

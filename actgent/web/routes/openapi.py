@@ -170,8 +170,9 @@ class _DocumentBuilder:
             }
         if events is not None and status == HTTPStatus.OK:
             text = "Server-sent events. `x-item-schema` describes the fields `event` and `data` of each event; `id` is its cursor."
+            # Some tools check the text of the stream against this schema, and others check each event as an object.
             content["text/event-stream"] = {
-                "schema": {"type": "string", "description": text},
+                "schema": {"type": ["string", "object"], "description": text},
                 "x-item-schema": self.types.schema(events),
             }
         if not content:
