@@ -979,7 +979,7 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         request = RunRequest(content, session, sender, priority, message_id, timeout, metadata)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
-        future = TurnStream(options, reader=reader)
+        future = self._make_stream(options, reader)
         has_begun = False
         try:
             async with open_stream(await self._await_opener(), request, future, reader):
@@ -993,6 +993,10 @@ class Agent(Generic[DataT_co, DepsT]):
             remote = stream_remotely(opener, request, moved, options, self._changed_options(options))
         async with remote as deliveries:
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
+
+    def _make_stream(self, options: CallOptions, reader: TurnReader[Any]) -> TurnStream:
+        """Return the future that writes the deliveries of a turn to a reader of `stream`."""
+        return TurnStream(options, reader=reader)
 
     def _changed_options(self, options: CallOptions) -> list[str]:
         """Return the names of the options of a run that differ from the options of the agent.

@@ -14,7 +14,7 @@ import trio
 
 from actgent.errors import UsageError
 
-from .group_commit import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
+from .group_commit import CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .journal_interface import Backup, Entry, SessionSummary, Snapshot
 from .record_feed_backlog import FeedReader
 from .session_list_queries import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
@@ -33,7 +33,7 @@ class ReadOnlyJournal(GroupedJournal):
             JournalDamaged: The journal has no owner and is damaged as a whole.
             JournalVersion: A newer actgent wrote the journal.
         """
-        self._heads = HeadCache(bound=0)  # the owner may have changed the heads since the last read
+        self._heads.bound = 0  # the owner may have changed the heads since the last read
         try:
             self._epoch = await self._acquire_storage()
             self._is_open = True

@@ -1,5 +1,7 @@
 """The cache of session heads that the owner of a journal keeps between writes."""
 
+from collections import Counter
+
 from actgent.journal.group_commit.session_head_cache import HeadCache
 from actgent.journal.group_commit.step_and_head_rows import Head, encode_entry
 from actgent.journal.journal_interface import Entry
@@ -54,3 +56,17 @@ def test_new_sessions_get_row_numbers_and_the_root_of_their_parent():
     known.begin_epoch()
     assert known.begin(opened("top"), {}, epoch=1, now=1.0).series == top.series
     assert not known.by_key
+
+
+def test_a_write_is_a_change_of_the_lists_until_they_are_unknown():
+    """An erased or rolled back session makes the counts unknown, and a rolled back one also the changes."""
+    known, key = HeadCache(), SessionKey("a", "s")
+    known.changed, known.states = set(), Counter()
+    known.note_written(heads_of("s"), {})
+    known.note_written(heads_of("s"), heads_of("s"))
+    assert (known.changed, known.states[("a", "idle")]) == ({key}, 1)
+    known.erase([key])
+    assert (known.changed, known.states) == ({key}, None)
+    known.mark_uncertain([key], {})
+    known.mark_rolled_back(key)
+    assert known.changed is None

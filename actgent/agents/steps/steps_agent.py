@@ -1,6 +1,6 @@
 """`StepsAgent`: the agent of the `steps` protocol, and its `Conversation`."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Literal, Unpack, overload
 
@@ -8,29 +8,24 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.keyword_argument_types import AgentOptions, FormT, MessageOptions, RunOptions
-from actgent.agents.runs import STREAM_CAPACITY, RunRequest, open_stream
 from actgent.agents.session import Session, context_of
 from actgent.errors import ConfigurationError, UsageError
-from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
     DataT_co,
     Delivery,
     Message,
-    Priority,
-    PriorityName,
     Reply,
     Sender,
     Text,
     to_parts,
 )
-from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.runtime.waits_between_sessions import sources_of_caller
-from actgent.sessions.pending.turn_reader import TurnReader
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.tools.tool_interface import DepsT
-from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 
 from .stream_events import StepsEvent
 from .streamed_run_state import AgentAnswer, AnswerReader
@@ -128,46 +123,15 @@ class StepsAgent(Agent[DataT_co, DepsT]):
     def stream(
         self, content: Content, *, output: object, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery | StepsEvent]]: ...
-    @asynccontextmanager
-    async def stream(
-        self,
-        content: Content,
-        *,
-        session: Session | None = None,
-        sender: Sender | str | None = None,
-        priority: Priority | PriorityName = Priority.NORMAL,
-        message_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
-        model: str | None = None,
-        prompt: Prompt | None = None,
-        output: Any = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
-        tools: CallerTools | None = None,
-    ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
+    def stream(self, content: Content, *, output: Any = None, **options: Unpack[RunOptions[DepsT]]) -> Any:
         """Send a message and receive the deliveries of `Agent.stream`, and in addition the events of the steps.
 
-        A slow reader slows down the model's stream. Leaving the block before the end stops the turn.
+        The events of the steps are missing if the session has moved to another process.
         """
-        options = self._defaults.options_for(
-            output,
-            model=model,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            prompt=prompt,
-            session=session,
-            limits=limits,
-            deps=deps,
-            tools=() if tools is None else check_caller_tools(tools, self.tools),
-        )
-        reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
-        future = StepsTurnStream(options, reader=reader)
-        request = RunRequest(content, session, sender, priority, message_id, timeout, metadata)
-        async with open_stream(await self._await_opener(), request, future, reader):
-            yield reader
+        return super().stream(content, output=output, **options)
+
+    def _make_stream(self, options: CallOptions, reader: TurnReader[Any]) -> TurnStream:
+        return StepsTurnStream(options, reader=reader)
 
     @overload
     def stream_state(

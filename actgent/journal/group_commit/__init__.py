@@ -3,7 +3,6 @@
 from .grouped_journal import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .record_references import resolve
-from .session_head_cache import HeadCache
 from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
 from .step_and_head_rows import (
     CHANGING,
@@ -39,7 +38,6 @@ __all__ = [
     "Found",
     "GroupedJournal",
     "Head",
-    "HeadCache",
     "HeadFound",
     "JournalStep",
     "Page",

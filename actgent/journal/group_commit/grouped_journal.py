@@ -125,7 +125,7 @@ class GroupedJournal(StoredJournal):
         self._storage = trio.Semaphore(1, max_value=1)
         """Lock of the storage. A task may acquire it and another task release it."""
         self._read_batcher = ReadBatcher(self._storage)
-        self._pages = Pages(self._storage, self)
+        self._pages = Pages(self._storage, self, self._heads)
         self._feed = FeedPublisher(self._read_step)
         self._is_open = False
 
@@ -220,7 +220,6 @@ class GroupedJournal(StoredJournal):
                 self._heads.uncertain.clear()
                 self._queue.drop(Fenced(f"epoch {former} of the journal is over: the step was not written"))
             self._retry_failed_steps()
-            self._pages.forget()
         return self._epoch
 
     def epoch_of(self, session_id: str) -> int:
@@ -471,9 +470,8 @@ class GroupedJournal(StoredJournal):
 
         Failed steps are then checked before they are written again.
         """
-        self._heads.by_key.clear()
+        self._heads.clear()
         self._queue.note_possibly_erased()
-        self._pages.forget_counts()
 
     def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
         """Remove erased sessions from the caches.
@@ -482,7 +480,6 @@ class GroupedJournal(StoredJournal):
         """
         self._heads.erase(gone)
         self._queue.drop_failed(gone)
-        self._pages.forget_counts()
         self._feed.publish_erased(gone)
 
     async def to_erase(self, limit: int = 100) -> list[SessionKey]:
@@ -863,8 +860,7 @@ class GroupedJournal(StoredJournal):
             statistics.bytes += len(row.body)
         if statistics.on_commit is not None:
             statistics.on_commit(time.time() - transaction.at)
-        self._heads.put(transaction.heads)
-        self._pages.note(transaction.heads, transaction.before)
+        self._heads.note_written(transaction.heads, transaction.before)
         if self._feed.is_read:
             self._feed.publish(
                 transaction.rows, transaction.heads, transaction.original_records, self.identity
@@ -885,7 +881,6 @@ class GroupedJournal(StoredJournal):
         """Roll back failed steps of these sessions that may be stored nevertheless, because callers may retry the steps."""
         uncertain = self._heads.uncertain
         for key in [each for each in keys if each in uncertain]:
-            self._pages.forget()
             await self._roll_back(key, uncertain[key], self._epoch)
             self._heads.mark_rolled_back(key)
 

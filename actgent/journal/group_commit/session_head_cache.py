@@ -1,21 +1,23 @@
-"""Cache of session heads between writes, so that the next step of a session needs no read.
+"""Cache of session heads between writes, so that the next step of a session needs no read, and the changes since lists were read.
 
 A step that failed may be stored nevertheless. Its session is uncertain until it is rolled back to the head before the
 step.
 """
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_list_queries import SessionKey, State
 
 from .step_and_head_rows import Head, JournalStep, begin_head, find_parent, name_series
 
 KNOWN_HEADS = 10_000
 """Maximum number of cached heads. Other heads are read from the storage."""
+MAX_CHANGED_SESSIONS = 10_000
+"""Maximum number of changed sessions that are remembered. If more change, all sessions are compared."""
 
 
 @attrs.define(eq=False)
@@ -28,13 +30,34 @@ class HeadCache:
     """Heads by session, least recently written first."""
     uncertain: dict[SessionKey, Head | None] = attrs.field(factory=dict)
     """Sessions whose last step failed and may be stored, with their heads before that step; None for a new session."""
+    changed: set[SessionKey] | None = None
+    """Sessions that changed since a page of a list was read; None if unknown."""
+    states: Counter[tuple[str, State]] | None = None
+    """Number of sessions by agent and state; None if they must be counted."""
     _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
     """Counter that numbers the sessions created in this epoch."""
 
     def begin_epoch(self) -> None:
         """Clear the cache when this process acquires the ownership again. Uncertain sessions stay uncertain."""
-        self.by_key.clear()
+        self.clear()
+        self.changed = None
         self._numbers = itertools.count(1)
+
+    def clear(self) -> None:
+        """Discard the heads and the number of sessions, because sessions may have been erased."""
+        self.by_key.clear()
+        self.states = None
+
+    def note_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> None:
+        """Store the heads after a write. `before` contains the heads before the write."""
+        self.put(heads)
+        if self.changed is not None:
+            self.changed.update(heads)
+            if len(self.changed) > MAX_CHANGED_SESSIONS:
+                self.changed = None
+        if self.states is not None:
+            self.states.update((key.agent, head.state) for key, head in heads.items())
+            self.states.subtract((key.agent, before[key].state) for key in heads if key in before)
 
     def put(self, heads: Mapping[SessionKey, Head]) -> None:
         """Add heads (summaries with storage fields). Evict the least recently written heads above `bound`."""
@@ -62,6 +85,7 @@ class HeadCache:
         for key in keys:
             self.by_key.pop(key, None)
             self.uncertain.pop(key, None)
+        self.states = None
 
     def mark_uncertain(self, keys: Iterable[SessionKey], before: Mapping[SessionKey, Head]) -> None:
         """Mark sessions whose last step may or may not be stored. `before` contains their heads before that step."""
@@ -70,6 +94,7 @@ class HeadCache:
     def mark_rolled_back(self, key: SessionKey) -> None:
         """Mark an uncertain session as certain after it was rolled back, and evict its head."""
         self.by_key.pop(key, None)
+        self.changed = self.states = None
         del self.uncertain[key]
 
     def begin(

@@ -6,19 +6,18 @@ page.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
 
 from actgent.journal.session_list_queries import NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
+from .session_head_cache import HeadCache
 from .step_and_head_rows import Head
 
 SESSIONS_PER_UPDATE = 500
 """Maximum number of sessions whose list order is updated in one transaction. Writers wait for the transaction."""
-MAX_CHANGED_SESSIONS = 10_000
-"""Maximum number of changed sessions that are remembered. If more change, all sessions are compared."""
 _FIRST = SessionKey("", "")
 
 
@@ -49,35 +48,11 @@ class SessionListStorage(Protocol):
 class Pages:
     """Lists and counts the sessions of one storage."""
 
-    def __init__(self, storage: trio.Semaphore, shelves: SessionListStorage) -> None:
+    def __init__(self, storage: trio.Semaphore, shelves: SessionListStorage, heads: HeadCache) -> None:
         self._storage = storage
         self._lists = shelves
+        self._heads = heads
         self._turn = trio.Lock()
-        self._changed: set[SessionKey] | None = None
-        """Sessions that changed since the last page; None if unknown."""
-        self._states: Counter[tuple[str, State]] | None = None
-        """Number of sessions by agent and state; None if they must be counted."""
-
-    def forget(self) -> None:
-        """Discard the notes of changed sessions, so that the next page compares all sessions with the stored list."""
-        self._changed = self._states = None
-
-    def forget_counts(self) -> None:
-        """Discard the cached session counts; the next count queries the storage."""
-        self._states = None
-
-    def note(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> None:
-        """Record that sessions were written.
-
-        `heads` and `before` contain their heads after and before the write.
-        """
-        if self._changed is not None:
-            self._changed.update(heads)
-            if len(self._changed) > MAX_CHANGED_SESSIONS:
-                self._changed = None
-        if self._states is not None:
-            self._states.update((key.agent, head.state) for key, head in heads.items())
-            self._states.subtract((key.agent, before[key].state) for key in heads if key in before)
 
     async def select(self, session_filter: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         """Return a page of session heads. First store the new list positions of changed sessions."""
@@ -88,7 +63,7 @@ class Pages:
             return await self._lists.select_page(session_filter, after, limit)
 
     async def _update_all_list_orders(self) -> None:
-        changed, self._changed = self._changed, set()
+        changed, self._heads.changed = self._heads.changed, set()
         try:
             if changed is None:
                 await self._rescan()
@@ -97,7 +72,7 @@ class Pages:
                 for at in range(0, len(keys), SESSIONS_PER_UPDATE):
                     await self._update_list_order(keys[at : at + SESSIONS_PER_UPDATE])
         except BaseException:
-            self._changed = None
+            self._heads.changed = None
             raise
 
     async def _rescan(self) -> None:
@@ -123,9 +98,9 @@ class Pages:
         counts = dict(NO_COUNTS)
         async with self._storage:
             await self._lists.resolve_all()
-            if self._states is None:
-                self._states = Counter(await self._lists.count_states())
-            for (name, state), number in self._states.items():
+            if self._heads.states is None:
+                self._heads.states = Counter(await self._lists.count_states())
+            for (name, state), number in self._heads.states.items():
                 if agent in (None, name):
                     counts[state] += number
         return counts

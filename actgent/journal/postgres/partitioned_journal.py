@@ -471,5 +471,5 @@ class PartitionedJournal(PostgresJournal):
         return [SessionKey(*columns) for columns in rows]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        self._pages.forget_counts()
+        self._heads.states = None
         return await super().counts(agent)
