@@ -439,8 +439,10 @@ from .web.access_tokens import (
     AccessToken as AccessToken,
 )
 from .web.gateway import (
-    Gateway as Gateway,
     open_gateway as open_gateway,
+)
+from .web.gateway_interface import (
+    Gateway as Gateway,
 )
 from .web.gateway_limits import (
     GatewayLimits as GatewayLimits,

@@ -119,7 +119,6 @@ def session_body(
     owner: Sender | str | None,
     on_busy: str | None,
     limits: Limits | None,
-    mode: str | None = None,
     *,
     tags: Iterable[str] = (),
     metadata: Mapping[str, str] | None = None,
@@ -138,8 +137,6 @@ def session_body(
     if limits is not None:
         check_session_limits(limits)
         body["limits"] = dict(limits.shared)
-    if mode is not None:
-        body["mode"] = mode
     annotations = new_annotations(tags, metadata)
     if annotations.tags:
         body["tags"] = list(annotations.tags)

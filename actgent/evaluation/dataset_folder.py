@@ -19,7 +19,7 @@ import trio
 from actgent.errors import ConfigurationError, SessionExists
 from actgent.journal.journal_interface import Journal
 from actgent.support.shared_files import file_change, write_whole
-from actgent.web.dataset_interface import Datasets
+from actgent.web.gateway_interface import Datasets
 from actgent.web.json_response_types import (
     DatasetCase,
     DatasetDocument,

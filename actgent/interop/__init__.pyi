@@ -1,4 +1,4 @@
-from actgent.web.external_protocol_interface import OutsideProtocol
+from actgent.web.gateway_interface import OutsideProtocol
 
 from .a2a import A2AProtocol
 from .acp import ACPServer, serve_acp

@@ -351,9 +351,9 @@ def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOpti
     return attrs.evolve(options, system=f"{prompt}\n\n{options.tail}", tail="")
 
 
-def to_sse(data: Mapping[str, Any], *, event: str = "", number: int | None = None) -> bytes:
-    """Encode data as one server-sent event with an optional name and record number."""
-    head = (f"id: {number}\n" if number is not None else "") + (f"event: {event}\n" if event else "")
+def to_sse(data: Mapping[str, Any], *, event: str = "") -> bytes:
+    """Encode data as one server-sent event with an optional name."""
+    head = f"event: {event}\n" if event else ""
     return head.encode() + b"data: " + encode_json(data) + b"\n\n"
 
 

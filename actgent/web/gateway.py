@@ -2,9 +2,8 @@
 
 import importlib.util
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
-from typing import Any
 
 from actgent.actors.event_loop_check import check_loop
 from actgent.errors import ConfigurationError
@@ -12,8 +11,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.support.name_hints import async_block
 
 from .access_tokens import AccessToken
-from .dataset_interface import Datasets
-from .external_protocol_interface import OutsideProtocol
+from .gateway_interface import Datasets, Gateway, OutsideProtocol
 from .gateway_limits import GatewayLimits
 from .webhooks.webhook import Webhook
 
@@ -23,45 +21,6 @@ NO_WEBHOOKS = (
     "webhooks are not supported in a cluster, because their cursors belong to one process: leave out notify= and --notify, and "
     "follow sessions with a client or GET /v1/events"
 )
-ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Gateway:
-    """A running gateway: its ASGI application, address and keys."""
-
-    def __init__(
-        self,
-        app: ASGIApplication,
-        *,
-        key: str | None,
-        login: str | None,
-        url: str | None,
-        count: Callable[[], int],
-    ) -> None:
-        self.app = app
-        """ASGI application, which can be mounted in another application on trio."""
-        self.key = key
-        """Admin token that is valid until the gateway closes; None if tokens were passed to `open_gateway`."""
-        self.url = url
-        """Base URL without a slash at the end; None if the gateway does not listen (`bind=None`)."""
-        self._login = login
-        self._count = count
-
-    def __repr__(self) -> str:
-        return f"<Gateway at {self.url or 'no address'}>"
-
-    @property
-    def link(self) -> str | None:
-        """URL of the dashboard with a one-time login key in its fragment; None if the gateway does not listen.
-
-        Browsers do not send the fragment to servers. The key is missing if tokens were passed to `open_gateway`.
-        """
-        return self.url if self.url is None or self._login is None else f"{self.url}/#key={self._login}"
-
-    @property
-    def connections(self) -> int:
-        """Number of open connections."""
-        return self._count()
 
 
 @async_block()
@@ -129,8 +88,8 @@ async def open_gateway(
         notify=notify,
         protocols=protocols,
         datasets=datasets,
-    ) as opened:
-        yield Gateway(opened.app, key=opened.key, login=opened.login, url=opened.url, count=opened.count)
+    ) as gateway:
+        yield gateway
 
 
 def _check_protocols(protocols: object) -> tuple[OutsideProtocol, ...]:

@@ -9,7 +9,7 @@ import trio
 
 from .access_control import AccessFilter, ApprovalList
 from .access_tokens import Logins
-from .dataset_interface import Datasets
+from .gateway_interface import Datasets
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics
 from .streaming.event_broadcast import Broadcasts

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from functools import partial
 from pathlib import Path
 
-import attrs
 import trio
 
 from actgent.errors import ConfigurationError
@@ -17,9 +16,8 @@ from .access_control import AccessFilter, require_journal
 from .access_tokens import AccessToken, Logins, TokenStore, new_token
 from .asgi_app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import docs_route, routes
-from .dataset_interface import Datasets
-from .external_protocol_interface import OutsideProtocol
 from .gateway_context import GatewayContext
+from .gateway_interface import Datasets, Gateway, OutsideProtocol
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics
 from .routes.endpoint_table import ENDPOINTS
@@ -38,21 +36,6 @@ _ORIGIN = re.compile(rf"null|file://|[a-z][a-z0-9+.-]*://(?!.*[A-Z]){_HOST.patte
 """Valid values of an `Origin` header: no path, no final slash and no `*`. Browsers send `null` or `file://` for local files."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class OpenedGateway:
-    """Application, keys and address of a gateway that was opened."""
-
-    app: Application
-    key: str | None
-    """Admin token created for the gateway; None if tokens were configured."""
-    login: str | None
-    """One-time login key of the dashboard; None if tokens were configured."""
-    url: str | None
-    """Base URL; None if the gateway does not listen."""
-    count: Callable[[], int] = int
-    """Returns the number of open connections."""
-
-
 @asynccontextmanager
 async def opened_gateway(
     runtime: Runtime,
@@ -67,7 +50,7 @@ async def opened_gateway(
     notify: Sequence[Webhook],
     protocols: Sequence[OutsideProtocol] = (),
     datasets: Datasets | None = None,
-) -> AsyncGenerator[OpenedGateway, None]:
+) -> AsyncGenerator[Gateway, None]:
     """Open an `async with` block with a running gateway. The arguments are those of `open_gateway`."""
     store, key = _tokens_of(tokens, bind)
     sites = _validate_list("origins", origins, _ORIGIN, "https://app.example.com")
@@ -95,7 +78,7 @@ async def opened_gateway(
         )
         if bind is None:
             with relayed, _close_streams_at_exit(context):
-                yield OpenedGateway(app=build(names(port=None)), key=key, login=login, url=None)
+                yield Gateway(build(names(port=None)), key=key, login=login, url=None)
             return
         listeners = await open_listeners(bind)
         port = listeners[0].socket.getsockname()[1]
@@ -103,7 +86,7 @@ async def opened_gateway(
         url = f"{'http' if tls is None else 'https'}://{bind.rpartition(':')[0]}:{port}"
         async with served(app, listeners, limits, tls=tls) as server:
             with relayed, _close_streams_at_exit(context):
-                yield OpenedGateway(app=app, key=key, login=login, url=url, count=lambda: server.connections)
+                yield Gateway(app, key=key, login=login, url=url, count=lambda: server.connections)
 
 
 @asynccontextmanager

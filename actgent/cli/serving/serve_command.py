@@ -19,9 +19,8 @@ from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
-from actgent.web.dataset_interface import Datasets
-from actgent.web.external_protocol_interface import OutsideProtocol
-from actgent.web.gateway import NO_WEBHOOKS, Gateway, check_extra, open_gateway
+from actgent.web.gateway import NO_WEBHOOKS, check_extra, open_gateway
+from actgent.web.gateway_interface import Datasets, Gateway, OutsideProtocol
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook

@@ -1,6 +1,6 @@
 """`Truncation`: a `memory=` function that keeps the newest messages within a token limit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -75,13 +75,13 @@ def _shorten_parts(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
     return tuple(reversed(kept))
 
 
-def end_of(text: str, room: int, *, measure: Callable[[str], int] = length) -> str:
+def end_of(text: str, room: int) -> str:
     """Return the end of a text in at most `room` characters, with `...` before it; the complete text if it fits."""
-    if measure(text) <= room:
+    if length(text) <= room:
         return text
     count = max(0, room - len(CUT))
     while True:
         cut = CUT + text[len(text) - count :]
-        if not count or measure(cut) <= room:
+        if not count or length(cut) <= room:
             return cut
-        count = min(count - 1, count * room // measure(cut))
+        count = min(count - 1, count * room // length(cut))

@@ -430,9 +430,9 @@ class SessionOpener(FieldRepr):
         """Wait until a session that is being created or opened is in memory; its `on_session` handlers may still run."""
         await self._pending_opens.wait_loaded(session_id)
 
-    def opens(self, session_id: str, *, erases: bool = False) -> AbstractContextManager[None]:
-        """Return a block in which the session is marked as being opened or erased; other tasks that open it wait until the block exits."""
-        return self._pending_opens.block(session_id, erases=erases)
+    def opens(self, session_id: str) -> AbstractContextManager[None]:
+        """Return a block in which the session is marked as being opened; other tasks that open it wait until the block exits."""
+        return self._pending_opens.block(session_id, erases=False)
 
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
         """Return the completion events of the sessions that are being opened and whose id `is_wanted` accepts."""

@@ -2,7 +2,7 @@
 
 from actgent.errors import SessionExists
 from actgent.web import json_response_types
-from actgent.web.dataset_interface import Datasets
+from actgent.web.gateway_interface import Datasets
 from actgent.web.problem_documents import Problem, missing
 
 from .endpoints import ANY_NODE, JSON, Endpoint, HTTPCall
