@@ -51,7 +51,8 @@ sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="
 """Untrusted sources that the client of an HTTP request named; empty for other work."""
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
 """Untrusted sources of the call that the current task runs; None if its session collects them."""
-_text_sources: ContextVar["_TextSources | None"] = ContextVar("text_sources", default=None)
+text_sources: ContextVar["_TextSources | None"] = ContextVar("text_sources", default=None)
+"""Sources of the text that the current block of `reading_text_of` reads; None outside of such blocks."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -67,20 +68,21 @@ class _TextSources(FieldRepr):
 def reading_text_of(sources: str) -> Iterator[None]:
     """Add untrusted sources to the messages that the block sends, because it has read text of these sources."""
     block = _TextSources(join_origins(sources_of_text(), sources))
-    token = _text_sources.set(block)
+    token = text_sources.set(block)
     try:
         yield
     finally:
         block.is_over = True
-        _text_sources.reset(token)
+        text_sources.reset(token)
 
 
 def sources_of_text() -> str:
     """Return the untrusted sources of the text that the current block of `reading_text_of` has read; empty outside of a block."""
-    block = _text_sources.get()
+    block = text_sources.get()
     return "" if block is None or block.is_over else block.sources
 
 
 def sources_outside_of_turns() -> str:
     """Return the untrusted sources of the current task if it belongs to no turn: those of its client and of its text."""
-    return join_origins(sources_of_request.get(), sources_of_text())
+    given = sources_of_request.get()
+    return given if text_sources.get() is None else join_origins(given, sources_of_text())

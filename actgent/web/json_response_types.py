@@ -245,7 +245,7 @@ class SinkLabels(TypedDict):
     """Names of the owners that may read the data of the call, by checked argument; missing if all owners may."""
 
 
-class Labelled(TypedDict):
+class LabelFields(TypedDict):
     """Text with its untrusted sources and permitted readers."""
 
     sources: NotRequired[Sequence[str]]
@@ -430,7 +430,7 @@ class CallPart(ToolCallDocument):
     type: Literal["call"]
 
 
-class ToolResultDocument(Labelled):
+class ToolResultDocument(LabelFields):
     """Result of a tool call."""
 
     id: str
@@ -473,7 +473,7 @@ class SenderDocument(TypedDict):
     """Kind of the sender."""
 
 
-class MessageDocument(Labelled):
+class MessageDocument(LabelFields):
     """A message of a session."""
 
     message_id: MessageID
@@ -534,7 +534,7 @@ FailureKind = Annotated[
 ]
 
 
-class MessageOutcome(Labelled):
+class MessageOutcome(LabelFields):
     """Outcome of a message: its last reply, or its failure."""
 
     id: str | None
@@ -1300,7 +1300,7 @@ class MessageAcceptedDocument(EventFields, MessageDocument):
     """A message was accepted."""
 
 
-class AnswerReceived(EventFields, Labelled):
+class AnswerReceived(EventFields, LabelFields):
     """The model has answered."""
 
     message_id: MessageID
@@ -1327,7 +1327,7 @@ class ResultReceived(EventFields, ToolResultDocument):
     """A tool call has its result."""
 
 
-class ReplySent(EventFields, Labelled):
+class ReplySent(EventFields, LabelFields):
     """A reply was delivered."""
 
     id: str
@@ -1342,7 +1342,7 @@ class ReplySent(EventFields, Labelled):
     """Reasoning that the protocol requires of the model; null without it."""
 
 
-class ApplicationEvent(EventFields, Labelled):
+class ApplicationEvent(EventFields, LabelFields):
     """An event of the agent's protocol."""
 
     id: str
@@ -1353,7 +1353,7 @@ class ApplicationEvent(EventFields, Labelled):
     """Data of the event; null without data."""
 
 
-class RouteTaken(EventFields, Labelled):
+class RouteTaken(EventFields, LabelFields):
     """The turn was routed to another agent."""
 
     id: str

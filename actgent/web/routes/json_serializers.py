@@ -176,7 +176,7 @@ def of_labels(approval: Approval) -> json_response_types.SinkLabels:
     return fields
 
 
-def of_label(label: Label) -> json_response_types.Labelled:
+def of_label(label: Label) -> json_response_types.LabelFields:
     """Return the fields `sources` and `readers` of a message, result or reply; no fields if they restrict nothing."""
     fields = _of_readers(label)
     if label.sources:
@@ -184,7 +184,7 @@ def of_label(label: Label) -> json_response_types.Labelled:
     return fields
 
 
-def _of_readers(label: Label) -> json_response_types.Labelled:
+def _of_readers(label: Label) -> json_response_types.LabelFields:
     return {} if label.readers is None else {"readers": sorted(label.readers)}
 
 

@@ -660,7 +660,7 @@ export interface DelegatedTask {
 
 /** First difference between a replay and its recording. */
 export interface Difference {
-  /** Number of the record in the recording, from 1. One more than its last record if the replay has additional records. */
+  /** Number of the differing record in the recording, from 1. If the replay has additional records, it is the number after the last record. */
   step: number;
   /** Text of the recorded record; "nothing more" if the recording has ended. */
   recorded: string;
