@@ -10,6 +10,7 @@ from actgent import (
     AsyncPortalClient,
     BareAgent,
     Client,
+    LongTermMemory,
     PortalClient,
     Reply,
     ScriptedLLM,
@@ -123,6 +124,25 @@ def test_asyncio_client_uses_a_server():
     Handlers run on the event loop for the duration of their block.
     """
     assert asyncio.run(talk()) == ["one"]
+
+
+def test_memories_of_a_remote_agent_are_called_on_trio():
+    """The portal needs no proxy for `RemoteLongTermMemory`, because `call` passes keyword arguments."""
+    with open_portal(journal="memory:") as portal:
+        memories = HeldBlock(portal.thread, LongTermMemory())
+        opened = portal.call(memories.enter)
+        portal.start(BareAgent("clerk", llm=ScriptedLLM([]), long_term_memory=opened))
+        block = held_gateway(portal)
+        gateway = portal.call(block.enter)
+        with PortalClient(portal, gateway.url, token=gateway.key) as client:
+            made = portal.call(opened.remember, "Ada lives in Paris", owner="ada")
+            remote = client.agent("clerk").inner.long_term_memory
+            found = portal.call(remote.browse, owner="ada").memories
+            assert [each.id for each in found] == [made.id]
+            assert portal.call(remote.forget, made.id, owner="ada") == 1
+            assert portal.call(opened.page, owner="ada") == []
+        portal.call(block.exit, None)
+        portal.call(memories.exit, None)
 
 
 @pytest.mark.parametrize("theirs", [PortalClient, AsyncPortalClient])

@@ -17,6 +17,7 @@ const PAGES = [
   { name: "Provider limits", place: "rate-limiters", letter: "l", load: async () => (await import("./pages/rate-limiters.js")).RateLimiters },
   { name: "Search", letter: "f", load: async () => (await import("./pages/search.js")).Search },
   { name: "Trends", letter: "r", load: async () => (await import("./pages/trends.js")).Trends },
+  { name: "Evaluations", letter: "v", scope: "admin", load: async () => (await import("./pages/evaluations.js")).Evaluations },
   { name: "Memories", letter: "m", load: async () => (await import("./pages/memories.js")).Memories },
   { name: "Dead letters", place: "dead-letters", letter: "d", scope: "admin", load: async () => (await import("./pages/dead-letters.js")).DeadLetters },
   { name: "Webhooks", letter: "w", scope: "admin", load: async () => (await import("./pages/webhooks.js")).Webhooks },

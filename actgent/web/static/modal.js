@@ -18,7 +18,8 @@ export function Modal({ label, onClose, children }) {
     event.preventDefault();
     onClose?.();
   };
-  // Browsers close dialogs without a cancel event if they were opened without a key press or click.
-  const closed = () => (onClose ? onClose() : box.current?.showModal());
+  // Browsers close dialogs without a cancel event if they were opened without a key press or click. The event of a removed dialog
+  // arrives late: it must not close a dialog that was opened meanwhile.
+  const closed = () => box.current && (onClose ? onClose() : box.current.showModal());
   return html`<dialog ref=${box} aria-label=${label} class="panel modal" onCancel=${cancelled} onClose=${closed}>${children}</dialog>`;
 }

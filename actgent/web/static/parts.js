@@ -67,6 +67,7 @@ export const counted = (number, noun) => `${count(number)} ${noun}${number === 1
 // Formats dollars with enough digits to differ from zero: $12.30, $0.420, $0.00042.
 export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars >= 1 ? 2 : Math.max(3, 1 - Math.floor(Math.log10(dollars))))}`);
 
+export const ONCE = 2 ** 31 - 1; // the longest timer, for `every`: the request is not repeated
 const SOON = 1000; // milliseconds between two times that something is asked for because of what was heard
 
 // Data that is requested again on each change event, and every few seconds without events; only while the tab is visible.
@@ -119,6 +120,22 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
     };
   }, inputs);
   return { ...state, again: () => again.current() };
+}
+
+// Runs a request that changes something, and keeps its state: `busy` while it runs, and the `error` of the last one.
+export function useChange(onDone) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const change = async (send) => {
+    setState({ busy: true, error: null });
+    try {
+      const result = await send();
+      setState({ busy: false, error: null });
+      onDone(result);
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return { ...state, change };
 }
 
 // True if the event stream of all sessions is connected.

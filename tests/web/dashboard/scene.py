@@ -1,7 +1,9 @@
 """A gateway with data for each page: active and suspended sessions, errors, schedules, budgets and provider limits."""
 
 import json
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from actgent import (
     ApprovalRequest,
@@ -19,6 +21,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.evaluation import DatasetFolder, evaluate, load_cases, store_report
 from actgent.modes.mode_enforcement import Modes
 from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
@@ -38,6 +41,9 @@ PAGES = {
     "rate-limiters": "#/rate-limiters",
     "search": "#/search?q=invoice",
     "trends": "#/trends",
+    "datasets": "#/evaluations",
+    "dataset": "#/evaluations/invoices",
+    "evaluation": "#/evaluations/invoices/20261105T090000.000000Z-5",
     "memory-owners": "#/memories",
     "memories": "#/memories?agent=scout&owner=ada",
     "dead-letters": "#/dead-letters",
@@ -96,6 +102,42 @@ async def remember(memories):
     await memories.remember("Ada is on holiday", owner="ada", valid_until=1_700_000_000.0)
     await memories.update(lives.id, "Ada lives in Paris", owner="ada", is_kept=True)
     await memories.remember("Grace writes letters", owner="grace")
+
+
+CASES = (
+    {"input": "Who is the customer of invoice 4711?", "contains": ["Ada", "Sons"], "tags": ["lookup"]},
+    {"input": "What does invoice 4711 count?", "expected": "four pallets", "tags": ["lookup"], "calls": []},
+    {
+        "input": ["Two pallets came.", "Credit the rest."],
+        "expected": "600 EUR",
+        "tags": ["credit", "approval"],
+    },
+)
+ANSWERS = (
+    ("Ada", "two pallets", "I cannot do that.", "I cannot do that."),
+    ("Ada", "four pallets", "I cannot do that.", "I cannot do that."),
+    ("Ada & Sons", "four pallets", "Which invoice?", "I credited 500 EUR."),
+    ("The customer is Ada & Sons.", "four pallets", "Which invoice?", "I credited 600 EUR."),
+    ("The customer is Ada.", "It counts four pallets.", "Shall I?", "I credited 600 EUR."),
+)
+"""Answers to the messages of the cases in each evaluation, oldest first."""
+
+
+async def store_evaluations(folder):
+    """Write a dataset with five evaluations, and an empty dataset."""
+    path = folder / "invoices.jsonl"
+    source = {"session": {"agent": "clerk", "id": "invoice-4711"}}
+    lines = [json.dumps({"name": f"invoice-{n}", **each, **source}) for n, each in enumerate(CASES, 1)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    (folder / "empty.jsonl").write_text("", encoding="utf-8")
+    for number, answers in enumerate(ANSWERS, 1):
+        agent = BareAgent("clerk", llm=ScriptedLLM(answers))
+        report = await evaluate(load_cases(path), {"clerk": agent}, concurrency=1)
+        document = json.loads(report.to_json())
+        (row,) = document["variants"]
+        row["p50"], row["p95"], row["usage"]["cost"] = 2.1 - number / 10, 3.4 - number / 5, number / 1000
+        stored = store_report(path, json.dumps(document))
+        stored.rename(stored.with_name(f"2026110{number}T090000.000000Z-{number}.json"))
 
 
 def agents(memories):
@@ -168,8 +210,14 @@ async def open_scene(client_of):
         await remember(memories)
         for agent in agents(memories):
             await runtime.start(agent)
-        limits = GatewayLimits(grace=1, rate=1000, burst=1000)
-        async with open_gateway(runtime, bind="127.0.0.1:0", tokens=[token], limits=limits) as gateway:
-            async with client_of(gateway.url, secret) as client:
-                await play(client)
-            yield f"{gateway.url}/#key={secret}"
+        with tempfile.TemporaryDirectory() as folder:
+            await store_evaluations(Path(folder))
+            options = {
+                "tokens": [token],
+                "limits": GatewayLimits(grace=1, rate=1000, burst=1000),
+                "datasets": DatasetFolder(folder),
+            }
+            async with open_gateway(runtime, bind="127.0.0.1:0", **options) as gateway:
+                async with client_of(gateway.url, secret) as client:
+                    await play(client)
+                yield f"{gateway.url}/#key={secret}"

@@ -20,6 +20,13 @@ async def test_each_page_is_accessible(stage, screen, axe):
         assert await axe() == [], place
         await screen.press("Escape")
         await screen.until("!document.querySelector('dialog')")
+    await screen.go(pages["session"])
+    await screen.until("document.querySelectorAll('.feedback .btn').length === 3")
+    await screen.run("document.querySelector('.feedback .btn').click()")
+    await screen.until("document.querySelector('dialog[open] textarea')")
+    assert await axe() == [], "add to dataset"
+    await screen.press("Escape")
+    await screen.until("!document.querySelector('dialog')")
     await screen.go(pages["journal"])
     await screen.press("F")
     await screen.until("document.querySelector('dialog[open] textarea')")
@@ -47,6 +54,7 @@ async def test_empty_pages_are_accessible(serving, screen, axe):
             "schedules",
             "budgets",
             "rate-limiters",
+            "evaluations",
             "memories",
             "dead-letters",
             "webhooks",
@@ -84,7 +92,7 @@ async def test_shortcuts_open_pages(stage, screen):
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
-    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "m": "memories", "d": "dead-letters", "w": "webhooks", "o": "toolsets", "j": "journal"}  # fmt: skip
+    letters = {"a": "agents", "s": "sessions", "p": "approvals", "e": "errors", "t": "schedules", "b": "budgets", "l": "rate-limiters", "f": "search", "r": "trends", "v": "evaluations", "m": "memories", "d": "dead-letters", "w": "webhooks", "o": "toolsets", "j": "journal"}  # fmt: skip
     for letter, place in letters.items():
         await screen.press("g", letter)
         await screen.until(f"document.querySelector('nav [aria-current]').hash === '#/{place}'")

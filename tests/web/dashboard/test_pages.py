@@ -154,7 +154,9 @@ async def test_expired_key_keeps_the_input(shown):
     screen.tab.complaints.clear()  # the browser logs each 401
 
 
-@pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "rate-limiters", "memories", "journal"])
+@pytest.mark.parametrize(
+    "place", ["errors", "schedules", "budgets", "rate-limiters", "evaluations", "memories", "journal"]
+)
 async def test_unreachable_server_keeps_the_page(serving, screen, place):
     """The page keeps its content, marks it as outdated, and reconnects automatically or by a click."""
     async with serving() as served:

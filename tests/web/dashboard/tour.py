@@ -16,12 +16,16 @@ PICTURES = {
     "errors": (WIDE, "light"),
     "budgets": (WIDE, "light"),
     "rate-limiters": (PHONE, "light"),
+    "evaluation": (WIDE, "light"),
+    "memories": (PHONE, "light"),
     "journal": (WIDE, "dark"),
 }
 """The size and theme of each picture, by the name of its page."""
 READY = {
     "rate-limiters": "document.querySelector('.plot canvas')",
     "session": "document.querySelectorAll('.turn').length === 2",
+    "evaluation": "document.querySelectorAll('article').length === 3",
+    "memories": "document.querySelectorAll('.hit').length === 3",
 }
 
 

@@ -3,6 +3,7 @@
 import { useState } from "../vendor/hooks.js";
 import { ask, may, path } from "../api.js";
 import { html } from "../parts.js";
+import { AddButton } from "./add-to-dataset.js";
 
 const GOOD = 0.5; // a score that is higher, of 0 to 1, is a good one
 
@@ -36,9 +37,10 @@ export function Feedback({ turn, session }) {
   if (!may("chat") && !ratings.length) return null;
   return html`<div class="feedback">
     ${ratings.map((each) => html`<${Judged} key=${each.by} rating=${each} />`)}
-    ${may("chat") && html`<div class="row" role="group" aria-label="How good is the answer?">
+    ${may("chat") && html`<div class="row">${may("admin") && html`<${AddButton} session=${session} turn=${turn} />`}
+      <div class="row" role="group" aria-label="How good is the answer?">
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 1} onClick=${() => give(1)} aria-label="Good answer"><${Thumb} up=${true} /></button>
-      <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 0} onClick=${() => give(0)} aria-label="Bad answer"><${Thumb} up=${false} /></button>
+      <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 0} onClick=${() => give(0)} aria-label="Bad answer"><${Thumb} up=${false} /></button></div>
       ${state.error && html`<span class="err" role="alert">The rating was not saved: ${state.error.message}</span>`}
     </div>`}
     ${state.score !== null && !state.busy && !state.error &&

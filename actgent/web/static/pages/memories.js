@@ -2,33 +2,16 @@
 
 import { useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, Pages, count, counted, html, sessionLink, usePages, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, ONCE, Pages, count, counted, html, sessionLink, useChange, usePages, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { useRequestId } from "./compose.js";
 
 const LIMIT = 50;
 const EVERY = 30000; // milliseconds between two requests of a list
-const ONCE = 2 ** 31 - 1; // the longest timer: a search may call a paid embedding model, so that it is not repeated
 
 export const memoriesLink = (query) => `#/memories?${new URLSearchParams(Object.entries(query).filter(([, value]) => value))}`;
 
 const failed = (words, error) => error && html`<p class="err" role="alert">${words}: ${error.message}</p>`;
-
-// Runs a request that changes something, and keeps its state.
-function useChange(onDone) {
-  const [state, setState] = useState({ busy: false, error: null });
-  const change = async (send) => {
-    setState({ busy: true, error: null });
-    try {
-      const result = await send();
-      setState({ busy: false, error: null });
-      onDone(result);
-    } catch (error) {
-      setState({ busy: false, error });
-    }
-  };
-  return { ...state, change };
-}
 
 const localTime = (at) => (at ? new Date(Date.parse(at) - new Date(at).getTimezoneOffset() * 60000).toISOString().slice(0, 16) : "");
 
@@ -147,7 +130,7 @@ function Owners({ agent }) {
 function List({ agent, owner, query }) {
   const { q = "", kind = "" } = query;
   const [all, setAll] = useState(null);
-  const list = usePages((more, options) => get(path("agents", agent, "memories"), { ...owner, q, kind, limit: LIMIT, ...more }, options), [agent, JSON.stringify(owner), q, kind], { every: q ? ONCE : EVERY });
+  const list = usePages((more, options) => get(path("agents", agent, "memories"), { ...owner, q, kind, limit: LIMIT, ...more }, options), [agent, JSON.stringify(owner), q, kind], { every: q ? ONCE : EVERY }); // a search may call a paid embedding model
   const erased = (result) => {
     setAll({ result });
     list.again();

@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js
 import { ask, get, may, path } from "../api.js";
 import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, tagLink, traceLink, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
+import { AddButton } from "./add-to-dataset.js";
 import { Decision } from "./approvals.js";
 import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compose.js";
 import { Feedback } from "./feedback.js";
@@ -290,6 +291,7 @@ export function Session({ id, agent }) {
       ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
       <a class="btn" href=${traceLink(about, story?.turns.at(-1))}>Trace</a>
       <a class="btn" href=${compareLink(about)}>Compare</a>
+      ${OVER.includes(story?.turns.at(-1)?.phase) && may("admin") && html`<${AddButton} session=${about} turn=${story.turns.at(-1)} isWhole=${true} />`}
       ${STOPPABLE.includes(status) && may("chat") && html`<button class="btn bad" onClick=${stop}>Stop</button>`}
       ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
